@@ -1,0 +1,1 @@
+"""The headless door to the pack's functions: `streamcache <command>`."""

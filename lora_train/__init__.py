@@ -1,0 +1,1 @@
+"""Train an adapter on a denoiser from a cached dataset."""
