@@ -1,0 +1,92 @@
+"""Noise schedules: how data and noise mix at time t, and what a model of each kind is asked to predict."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .denoiser import Prediction
+from .errors import TrainError
+
+# An SNR is a ratio with zero at either end; the bound keeps every weight made from it finite in float32.
+SNR_BOUND = 1e8
+
+
+class FlowSchedule:
+    """Rectified flow: x_t = (1 - t)·x + t·noise, and the target is the velocity noise - x."""
+
+    prediction: Prediction = "flow"
+
+    def noisy(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        t = rows(t, latents)
+        return (1 - t) * latents + t * noise
+
+    def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        return noise - latents
+
+    def snr(self, t: Tensor) -> Tensor:
+        return _ratio((1 - t) ** 2, t**2)
+
+    def shifted(self, t: Tensor, shift: float) -> Tensor:
+        """Divide the SNR by shift²: more of the time is spent where there is more noise."""
+        return shift * t / (1 + (shift - 1) * t)
+
+
+class DiffusionSchedule:
+    """Variance-preserving diffusion over a table of ᾱ (signal power), for eps and v prediction.
+
+    `t` in [0, 1] means a place in the table: round(t · (N - 1)), as the models were trained on whole steps.
+    """
+
+    def __init__(self, alphas_cumprod: Tensor, prediction: Prediction = "eps") -> None:
+        if prediction not in ("eps", "v"):
+            raise TrainError(f'schedule: prediction is "{prediction}", a diffusion schedule knows "eps" and "v"')
+        self.prediction = prediction
+        self.alphas_cumprod = alphas_cumprod.detach().to(torch.float32)
+
+    def timestep(self, t: Tensor) -> Tensor:
+        """[B] whole steps of the table."""
+        return (t * (len(self.alphas_cumprod) - 1)).round().long().clamp(0, len(self.alphas_cumprod) - 1)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """[B] the signal's power ᾱ at t."""
+        return self.alphas_cumprod.to(t.device)[self.timestep(t)]
+
+    def noisy(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        alpha = rows(self.alpha(t), latents)
+        return alpha.sqrt() * latents + (1 - alpha).sqrt() * noise
+
+    def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        if self.prediction == "eps":
+            return noise
+        alpha = rows(self.alpha(t), latents)
+        return alpha.sqrt() * noise - (1 - alpha).sqrt() * latents
+
+    def snr(self, t: Tensor) -> Tensor:
+        alpha = self.alpha(t)
+        return _ratio(alpha, 1 - alpha)
+
+    def shifted(self, t: Tensor, shift: float) -> Tensor:
+        """Divide the SNR by shift², then look up the time that has this SNR."""
+        if shift == 1:
+            return t
+        log_snr = torch.logit(self.alphas_cumprod.double(), eps=1e-12).to(t.device)
+        wanted = log_snr[self.timestep(t)] - 2 * torch.log(torch.tensor(shift, dtype=torch.float64, device=t.device))
+        # The table falls with t; searchsorted wants it rising.
+        place = torch.searchsorted(-log_snr, -wanted.contiguous()).clamp(max=len(log_snr) - 1)
+        return (place / (len(log_snr) - 1)).to(t.dtype)
+
+
+def scaled_linear_alphas(steps: int = 1000, start: float = 0.00085, end: float = 0.012) -> Tensor:
+    """ᾱ of the schedule that latent diffusion models commonly use: betas linear in their square root."""
+    betas = torch.linspace(start**0.5, end**0.5, steps, dtype=torch.float64) ** 2
+    return torch.cumprod(1 - betas, dim=0)
+
+
+def rows(values: Tensor, like: Tensor) -> Tensor:
+    """[B] → [B, 1, 1, …], so that a value per row multiplies a batch of any rank."""
+    return values.reshape(-1, *[1] * (like.ndim - 1)).to(like.dtype)
+
+
+def _ratio(signal: Tensor, noise: Tensor) -> Tensor:
+    return (signal / noise.clamp(min=1 / SNR_BOUND)).clamp(1 / SNR_BOUND, SNR_BOUND)
