@@ -1,0 +1,235 @@
+"""A newcomer's commands, on a fresh machine with only Python: `python dev.py demo | test | lint | bench | host`."""
+
+import platform
+import sys
+
+# Before all else: an older Python may lack what the next lines import.
+if sys.version_info < (3, 10):
+    sys.exit(
+        f"StreamCache needs Python 3.10 or newer; this is {platform.python_version()} ({sys.executable}). "
+        "Run dev.py with a newer one, for example: python3.12 dev.py demo"
+    )
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+WINDOWS = os.name == "nt"
+PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
+STAMP = VENV / "streamcache-installed.txt"
+PINS = ROOT / "requirements-dev.txt"
+TEST_FOLDERS = ("tests/unit", "tests/host", "tests/browser")
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+HOW_TO_GET_A_HOST = (
+    "no ComfyUI found. Get one: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
+    "python -m venv ~/comfy/ComfyUI/.venv and its pip install -r requirements.txt; or set COMFYUI_PATH "
+    "(and COMFYUI_PYTHON) to yours"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A ComfyUI installation and the interpreter that runs it."""
+
+    folder: Path
+    python: Path
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; what follows its name goes to the tool behind it."""
+    if not arguments or arguments[0] not in COMMANDS:
+        print(f"usage: python dev.py {' | '.join(COMMANDS)}\n")
+        for name, command in COMMANDS.items():
+            print(f"  {name:6} {command.__doc__}")
+        return 0 if arguments in (["-h"], ["--help"]) else 2
+    return COMMANDS[arguments[0]](arguments[1:])
+
+
+def demo(arguments: list[str]) -> int:
+    """do the pack's main job on a small made-up dataset, without ComfyUI"""
+    install()
+    return run([PYTHON, "-m", "streamcache.cli.demo", *arguments])
+
+
+def test(arguments: list[str]) -> int:
+    """run all tests; arguments go to pytest (--slow runs the slow ones too)"""
+    install()
+    chosen = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else existing_test_folders()
+    report = VENV / "last-test.xml"
+    report.unlink(missing_ok=True)
+    started = time.monotonic()
+    code = run([PYTHON, "-m", "pytest", f"--junitxml={report}", *arguments, *chosen])
+    tell_tests(report, code, time.monotonic() - started)
+    return code
+
+
+def lint(arguments: list[str]) -> int:
+    """check style and formatting with ruff (--fix repairs)"""
+    install()
+    fix = "--fix" in arguments
+    checked = run([PYTHON, "-m", "ruff", "check", *(["--fix"] if fix else []), "."])
+    formatted = run([PYTHON, "-m", "ruff", "format", *([] if fix else ["--check"]), "."])
+    return checked or formatted
+
+
+def bench(arguments: list[str]) -> int:
+    """measure speed and memory against other formats (--quick for a small run)"""
+    install()
+    return run([PYTHON, "-m", "streamcache.bench", *arguments])
+
+
+def host(arguments: list[str]) -> int:
+    """say where ComfyUI was found, or how to get it"""
+    try:
+        found = find_host()
+    except ValueError as problem:
+        return say(f"Host: {problem}", code=1)
+    if found is None:
+        return say(f"Host: {HOW_TO_GET_A_HOST}.", code=1)
+    return say(f"Host: {found.folder}, run by {found.python}")
+
+
+COMMANDS = {"demo": demo, "test": test, "lint": lint, "bench": bench, "host": host}
+
+
+def find_host() -> Host | None:
+    """The first of COMFYUI_PATH, the host that this folder is a pack of, ~/comfy/ComfyUI; None where there is none."""
+    named = os.environ.get("COMFYUI_PATH")
+    if named and not is_host(Path(named)):
+        raise ValueError(f"COMFYUI_PATH is {named}, which holds no main.py; name ComfyUI's own folder, or unset it")
+    candidates = [Path(named)] if named else [ROOT.parent.parent, Path.home() / "comfy" / "ComfyUI"]
+    for folder in filter(is_host, candidates):
+        python = find_host_python(folder)
+        if python is None:
+            raise ValueError(f"{folder} has no .venv or venv; set COMFYUI_PYTHON to the interpreter that runs it")
+        return Host(folder.resolve(), python)
+    return None
+
+
+def is_host(folder: Path) -> bool:
+    return (folder / "main.py").is_file() and (folder / "comfy").is_dir()
+
+
+def find_host_python(folder: Path) -> Path | None:
+    """COMFYUI_PYTHON, else the host's own environment."""
+    if os.environ.get("COMFYUI_PYTHON"):
+        return Path(os.environ["COMFYUI_PYTHON"])
+    inside = "Scripts/python.exe" if WINDOWS else "bin/python"
+    return next((p for p in (folder / ".venv" / inside, folder / "venv" / inside) if p.exists()), None)
+
+
+def install() -> None:
+    """Make .venv hold exactly what the pins say; a stamp makes the second run free and a broken run repeat."""
+    wanted = fingerprint()
+    if PYTHON.exists() and STAMP.exists() and STAMP.read_text(encoding="utf-8") == wanted:
+        return
+    started = time.monotonic()
+    say(f"Installing into {VENV} (once; a minute or two, longer where torch is downloaded)")
+    STAMP.unlink(missing_ok=True)
+    if not python_works():
+        make_venv()
+    pip = pip_command()
+    require(run([*pip, "install", "--quiet", *torch_index(), "-r", PINS]), "installing requirements-dev.txt")
+    # Without isolation the pinned setuptools builds, so that a machine without network can do it.
+    editable = ["install", "--quiet", "--no-build-isolation", "--no-deps", "-e", str(ROOT)]
+    require(run([*pip, *editable]), "installing the package itself")
+    # The stamp goes last: without it the next run does all of this again.
+    STAMP.write_text(wanted, encoding="utf-8")
+    say(f"Installed in {time.monotonic() - started:.0f} s")
+
+
+def fingerprint() -> str:
+    """Changes with the pins, the package's own definition, and the place: an editable install points to its folder."""
+    digest = hashlib.sha256()
+    for part in (PINS.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), str(ROOT).encode()):
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()
+
+
+def python_works() -> bool:
+    """A venv dies with the Python that it was made from."""
+    if not PYTHON.exists():
+        return False
+    check = "import sys; sys.exit(sys.version_info < (3, 10))"
+    return subprocess.run([PYTHON, "-c", check], capture_output=True, check=False).returncode == 0
+
+
+def make_venv() -> None:
+    shutil.rmtree(VENV, ignore_errors=True)
+    # Debian ships venv without ensurepip; then this Python's own pip can serve the new environment.
+    own_pip = importlib.util.find_spec("ensurepip") is not None
+    require(run([sys.executable, "-m", "venv", *([] if own_pip else ["--without-pip"]), VENV]), "making .venv")
+
+
+def pip_command() -> list[object]:
+    if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
+        return [PYTHON, "-m", "pip"]
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "--python", PYTHON]
+    shutil.rmtree(VENV, ignore_errors=True)
+    sys.exit(f"{sys.executable} has neither ensurepip nor pip; on Debian or Ubuntu: sudo apt install python3-venv")
+
+
+def torch_index() -> list[str]:
+    """On Linux without an NVIDIA card, PyTorch's CPU packages: the default ones bring gigabytes of CUDA."""
+    if sys.platform != "linux" or shutil.which("nvidia-smi") or Path("/proc/driver/nvidia").exists():
+        return []
+    try:
+        urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=10).close()
+    except (urllib.error.URLError, OSError):
+        say(f"{CPU_INDEX} does not answer: torch comes from pip's configured index")
+        return []
+    return ["--extra-index-url", CPU_INDEX]
+
+
+def existing_test_folders() -> list[str]:
+    return [folder for folder in TEST_FOLDERS if any((ROOT / folder).glob("test_*.py"))]
+
+
+def tell_tests(report: Path, code: int, seconds: float) -> None:
+    """Say what was done, and what was skipped and why, from pytest's own report."""
+    if not report.exists():
+        say(f"\nDone: nothing; pytest stopped with exit code {code} before it ran a test")
+        return
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    skipped = Counter(case.find("skipped").get("message", "") for case in cases if case.find("skipped") is not None)
+    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    passed = len(cases) - failed - sum(skipped.values())
+    say(f"\nDone: {passed} tests passed, {failed} failed, in {seconds:.0f} s")
+    for reason, count in skipped.most_common():
+        say(f"Skipped: {count} tests: {reason}")
+    if not skipped:
+        say("Skipped: nothing")
+
+
+def run(command: list[object]) -> int:
+    """Run in the project's folder with its output shown; Ctrl-C ends both."""
+    try:
+        return subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode
+    except KeyboardInterrupt:
+        return 130
+
+
+def require(code: int, what: str) -> None:
+    if code:
+        sys.exit(f"{what} failed (exit code {code}); the lines above say why. Run the same command again to repair.")
+
+
+def say(text: str, code: int = 0) -> int:
+    print(text, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
