@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from streamcache.lora_train.denoiser import Schedule
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
