@@ -1,0 +1,174 @@
+"""The objective: which noise and time a row meets, and what its prediction costs. Pure functions over their inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .denoiser import Denoiser, Prepared, Schedule
+from .errors import TrainError
+
+# Bounds of the SNR inside a weighting: outside of them 1/√snr would let single rows rule the batch.
+WEIGHTING_SNR = (1e-3, 1e3)
+
+LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "mse": lambda error, delta: error**2,
+    # Pseudo-Huber, scaled so that small errors cost what MSE asks for them.
+    "huber": lambda error, delta: 2 * delta * (torch.sqrt(error**2 + delta**2) - delta),
+    "l1": lambda error, delta: error.abs(),
+}
+
+# Weights of an error in eps space; `_native_weight` carries them over to v and velocity.
+WEIGHTINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "none": lambda snr, gamma: torch.ones_like(snr),
+    "min_snr": lambda snr, gamma: snr.clamp(max=gamma) / snr,
+    "debiased": lambda snr, gamma: snr.rsqrt(),
+}
+
+TIMESTEPS = ("uniform", "logit_normal")
+
+# (error in eps space / error in native space)²: eps = x_t·… + c·prediction gives c² = ᾱ for v and (1 - t)² for flow.
+EPS_PER_NATIVE: dict[str, Callable[[Tensor], Tensor]] = {
+    "eps": torch.ones_like,
+    "v": lambda snr: snr / (1 + snr),
+    "flow": lambda snr: snr / (1 + snr.sqrt()) ** 2,
+}
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """How a training step is drawn and scored. Every field is checked when the settings are made."""
+
+    loss: str = "mse"
+    huber_delta: float = 0.1
+    weighting: str = "none"
+    min_snr_gamma: float = 5.0
+    timesteps: str = "uniform"
+    logit_mean: float = 0.0
+    logit_std: float = 1.0
+    shift: float = 1.0
+    t_min: float = 0.0
+    t_max: float = 1.0
+    noise_offset: float = 0.0
+    prior_weight: float = 1.0
+    masked_loss: bool = False
+    unmasked_weight: float = 0.0  # what the area outside of a mask still counts
+
+    def __post_init__(self) -> None:
+        _one_of("loss", self.loss, LOSSES)
+        _one_of("weighting", self.weighting, WEIGHTINGS)
+        _one_of("timesteps", self.timesteps, TIMESTEPS)
+        for name in ("huber_delta", "min_snr_gamma", "logit_std", "shift"):
+            _within(name, getattr(self, name), above=0)
+        for name in ("noise_offset", "prior_weight", "unmasked_weight"):
+            _within(name, getattr(self, name), least=0)
+        _within("logit_mean", self.logit_mean)
+        if not 0 <= self.t_min < self.t_max <= 1:
+            raise TrainError(f"t_min, t_max: found {self.t_min}, {self.t_max}; expected 0 <= t_min < t_max <= 1")
+
+
+def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
+    """Noise for these latents, drawn on the CPU so that a seed means the same on every device."""
+    noise = torch.randn(latents.shape, generator=generator)
+    if settings.noise_offset:
+        flat = torch.randn(*latents.shape[:2], *[1] * (latents.ndim - 2), generator=generator)
+        noise = noise + settings.noise_offset * flat
+    return noise.to(latents.device)
+
+
+def draw_times(count: int, schedule: Schedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
+    """[count] times on the CPU: drawn, shifted, then squeezed into the chosen range, which they never leave."""
+    if settings.timesteps == "uniform":
+        t = torch.rand(count, generator=generator)
+    else:
+        t = torch.sigmoid(settings.logit_mean + settings.logit_std * torch.randn(count, generator=generator))
+    if settings.shift != 1:
+        t = schedule.shifted(t, settings.shift)
+    return settings.t_min + (settings.t_max - settings.t_min) * t
+
+
+def evaluate(
+    denoiser: Denoiser,
+    prepared: Prepared,
+    noise: Tensor,
+    t: Tensor,
+    settings: ObjectiveSettings,
+    masks: Sequence[Tensor | None] | None = None,
+) -> Tensor:
+    """[B] the loss of each row, from one model call of B rows."""
+    t = t.to(prepared.latents.device)
+    x_t = denoiser.schedule.noisy(prepared.latents, noise, t)
+    target = denoiser.schedule.target(prepared.latents, noise, t)
+    return row_losses(denoiser.predict(x_t, t, prepared.conditioning), target, t, denoiser.schedule, settings, masks)
+
+
+def row_losses(
+    prediction: Tensor,
+    target: Tensor,
+    t: Tensor,
+    schedule: Schedule,
+    settings: ObjectiveSettings,
+    masks: Sequence[Tensor | None] | None = None,
+) -> Tensor:
+    """[B] losses against the native target, in float32, weighted by time and mask."""
+    # mse_loss and its kin broadcast silently; a wrong shape here would train on nonsense.
+    assert prediction.shape == target.shape, f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
+    cost = LOSSES[settings.loss](prediction.float() - target.float(), settings.huber_delta)
+    if settings.masked_loss and masks is not None:
+        cost = cost * join_masks(masks, cost, settings.unmasked_weight)
+    return cost.flatten(1).mean(1) * time_weights(t, schedule, settings)
+
+
+def time_weights(t: Tensor, schedule: Schedule, settings: ObjectiveSettings) -> Tensor:
+    """[B] weights of the native error; the same objective whatever the model predicts."""
+    if settings.weighting == "none":
+        return torch.ones_like(t)
+    snr = schedule.snr(t).clamp(*WEIGHTING_SNR)
+    return WEIGHTINGS[settings.weighting](snr, settings.min_snr_gamma) * EPS_PER_NATIVE[schedule.prediction](snr)
+
+
+def row_weights(weights: Tensor, prior: Tensor, settings: ObjectiveSettings) -> Tensor:
+    """[B] the samples' own weights, times the prior weight where a row belongs to a prior set."""
+    return weights.float() * torch.where(prior, settings.prior_weight, 1.0)
+
+
+def mean_loss(losses: Tensor, weights: Tensor | None = None) -> Tensor:
+    """One number for the batch. Divided by the row count, so that a weight of 0.5 halves a row even when it is alone."""
+    return losses.mean() if weights is None else (losses * weights.to(losses.device)).mean()
+
+
+def join_masks(masks: Sequence[Tensor | None], like: Tensor, floor: float = 0.0) -> Tensor:
+    """Masks of any resolution → [B, 1, (T or 1,) H, W] at the latents' size; a row without a mask counts whole."""
+    if len(masks) != len(like):
+        raise TrainError(f"masks: found {len(masks)} for a batch of {len(like)} rows; expected one each, or None")
+    joined = torch.stack([_mask(mask, like, row) for row, mask in enumerate(masks)])
+    return joined.clamp(0, 1) * (1 - floor) + floor
+
+
+def _mask(mask: Tensor | None, like: Tensor, row: int) -> Tensor:
+    frames = 1 if like.ndim == 4 else like.shape[2]
+    size = tuple(like.shape[-2:])
+    if mask is None:
+        return like.new_ones(1, *([frames] if like.ndim == 5 else []), *size)
+    planes = mask.to(like.device, torch.float32).reshape(-1, *mask.shape[-2:])
+    if len(planes) not in (1, frames):
+        raise TrainError(f"mask of row {row}: found {len(planes)} planes, expected 1 or the latent's {frames}")
+    planes = F.interpolate(planes[:, None], size, mode="area")[:, 0]
+    return planes.expand(frames, *size)[None] if like.ndim == 5 else planes
+
+
+def _one_of(name: str, found: str, known: Sequence[str] | dict[str, object]) -> None:
+    if found not in known:
+        raise TrainError(f'{name}: found "{found}", expected one of {", ".join(known)}')
+
+
+def _within(name: str, found: float, above: float = -math.inf, least: float = -math.inf) -> None:
+    if math.isfinite(found) and found > above and found >= least:
+        return
+    bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
+    raise TrainError(f"{name}: found {found}, expected a finite number{bound}")
