@@ -138,7 +138,7 @@ def row_weights(weights: Tensor, prior: Tensor, settings: ObjectiveSettings) -> 
 
 
 def mean_loss(losses: Tensor, weights: Tensor | None = None) -> Tensor:
-    """One number for the batch. Divided by the row count, so that a weight of 0.5 halves a row even when it is alone."""
+    """The batch's loss. Divided by the row count, so that a weight of 0.5 halves a row even when it is alone."""
     return losses.mean() if weights is None else (losses * weights.to(losses.device)).mean()
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from streamcache.lora_train.denoiser import Prepared
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.objective import (

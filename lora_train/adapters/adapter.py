@@ -1,0 +1,93 @@
+"""An adapter: everything that one module of the base model gets, trained or carried over from a file."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from . import dora
+from .layer import Layer
+from .loha import Loha
+from .lokr import Lokr
+from .lora import Lora
+
+Factors = Lora | Loha | Lokr
+KINDS: dict[str, type[Factors]] = {"lora": Lora, "loha": Loha, "lokr": Lokr}
+
+
+class Adapter(nn.Module):
+    """Trained factors and magnitude, and the fixed `diff` / `diff_b` that a file brought; any of them may be absent."""
+
+    def __init__(self, name: str, layer: Layer, factors: Factors | None, dropout: float = 0.0, seed: int = 0) -> None:
+        super().__init__()
+        self.name, self.layer, self.factors = name, layer, factors
+        self.dropout, self.seed, self.step = dropout, seed, -1
+        self.magnitude: nn.Parameter | None = None
+        self.axis: dora.Axis = "input"
+        self.register_buffer("diff", None)
+        self.register_buffer("diff_b", None)
+        self.used = False
+
+    def set_magnitude(self, values: Tensor, axis: dora.Axis) -> None:
+        """Make it a DoRA."""
+        self.magnitude, self.axis = nn.Parameter(values), axis
+
+    def enter(self, module: nn.Module, x: Tensor) -> Tensor:
+        """What the base module is given instead of x."""
+        self.used = True
+        if self.magnitude is None or self.axis != "input":
+            return x
+        return x * self.layer.per_channel(self._ratios(module)).to(x.dtype)
+
+    def leave(self, module: nn.Module, x: Tensor, out: Tensor) -> Tensor:
+        """What the base module is said to have returned for the x that it was given."""
+        if self.factors is not None:
+            out = out + self.factors(self._dropped(x)).to(out.dtype)
+        if self.diff is not None:
+            out = out + self.layer.apply(x, self.diff).to(out.dtype)
+        if self.magnitude is not None and self.axis == "output":
+            out = self._stretched(module, out)
+        if self.diff_b is not None:
+            out = out + self.layer.per_channel(self.diff_b).to(out.dtype)
+        return out
+
+    def to_parts(self) -> dict[str, Tensor]:
+        """The adapter as a LoRA file's tensors, without their prefix, in the adapter's own precision."""
+        parts: dict[str, Tensor] = {}
+        if self.factors is not None:
+            parts |= self.factors.to_parts() | {"alpha": torch.tensor(self.factors.alpha)}
+        if self.magnitude is not None:
+            parts["dora_scale"] = dora.to_scale(self.magnitude, self.layer, self.axis)
+        parts |= {name: value for name, value in self.named_buffers(recurse=False) if value is not None}
+        return {name: value.detach() for name, value in parts.items()}
+
+    def _stretched(self, module: nn.Module, out: Tensor) -> Tensor:
+        # The bias is no part of the weight whose rows are stretched.
+        ratios = self.layer.per_channel(self._ratios(module)).to(out.dtype)
+        if getattr(module, "bias", None) is None:
+            return out * ratios
+        bias = self.layer.per_channel(module.bias.detach().to(out.device, out.dtype))
+        return (out - bias) * ratios + bias
+
+    def _ratios(self, module: nn.Module) -> Tensor:
+        base = dora.base_weight(self.name, module, self.layer)
+        change = torch.zeros((), device=self.magnitude.device) if self.factors is None else self.factors.weight()
+        return dora.ratios(self.magnitude, base, change if self.diff is None else change + self.diff, self.axis)
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        # The mask follows from (seed, step, name) alone: recomputed under checkpointing it is the same one, and a
+        # resumed run needs no generator's state for it.
+        if not (self.training and self.dropout):
+            return x
+        assert self.step >= 0, "network.begin(step) comes before a training step with dropout"
+        made = generator(f"{self.seed}:{self.step}:{self.name}", x.device)
+        keep = torch.rand(x.shape, generator=made, device=x.device) >= self.dropout
+        return x * keep / (1 - self.dropout)
+
+
+def generator(text: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A private generator that follows from this text alone."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -1,0 +1,70 @@
+"""DoRA: the length of a weight's columns (or rows) is trained apart from their direction.
+
+W' = m · (W + ΔW) / ‖W + ΔW‖. Along the input axis, ‖·‖ and m belong to input channels; that is how LyCORIS began, what
+OneTrainer writes, and the one form that ComfyUI applies as it was trained: for the output axis, which PEFT knows,
+ComfyUI 0.33 divides by ‖W‖ instead. The norm is a constant of the backward pass, as the method's authors advise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import TrainError
+from .layer import Layer
+
+Axis = Literal["input", "output"]
+AXES: tuple[Axis, ...] = ("input", "output")
+
+
+def norms(weight: Tensor, axis: Axis) -> Tensor:
+    """[channels] the lengths of what one input (or output) channel holds."""
+    weight = weight.transpose(0, 1) if axis == "input" else weight
+    return weight.flatten(1).norm(dim=1)
+
+
+def ratios(magnitude: Tensor, base: Tensor, change: Tensor, axis: Axis) -> Tensor:
+    """[channels] m / ‖W + ΔW‖, differentiable in m alone."""
+    with torch.no_grad():
+        length = norms(base.to(change.device) + change, axis).clamp(min=torch.finfo(torch.float32).tiny)
+    return magnitude / length
+
+
+def base_weight(name: str, module: nn.Module, layer: Layer) -> Tensor:
+    """The base weight in float32. The only place where an adapter reads one."""
+    weight = getattr(module, "weight", None)
+    if (
+        isinstance(weight, Tensor)
+        and hasattr(type(weight), "dequantize")
+        and type(weight) not in (Tensor, nn.Parameter)
+    ):
+        weight = weight.dequantize()
+    if not isinstance(weight, Tensor) or tuple(weight.shape) != layer.shape or not weight.is_floating_point():
+        found = "none" if weight is None else f"{weight.dtype} {tuple(weight.shape)}"
+        raise TrainError(
+            f"{name}: DoRA needs the norms of the base weight; found {found}, expected floats {layer.shape}. "
+            "Choose dora = false for this quantised model"
+        )
+    return weight.detach().to(torch.float32)
+
+
+def to_scale(magnitude: Tensor, layer: Layer, axis: Axis) -> Tensor:
+    """[channels] → the `dora_scale` of a LoRA file, [1, inputs, 1, …] or [outputs, 1, 1, …]."""
+    lead = (1, -1) if axis == "input" else (-1, 1)
+    return magnitude.reshape(*lead, *[1] * layer.dims)
+
+
+def from_scale(scale: Tensor, layer: Layer, where: str) -> tuple[Tensor, Axis]:
+    """A file's `dora_scale` → [channels] and the axis its shape tells. A flat one is PEFT's: the output axis."""
+    flat = scale.float().flatten().clone()
+    along_input = scale.ndim > 1 and scale.shape[0] == 1 and scale.shape[1] == layer.inputs
+    if along_input and not (layer.outputs == 1 and layer.inputs == 1):
+        return flat, "input"
+    if len(flat) == layer.outputs:
+        return flat, "output"
+    raise TrainError(
+        f"{where}: found a dora_scale of {tuple(scale.shape)}, expected (1, {layer.inputs}, …) "
+        f"or ({layer.outputs}, 1, …): a LoRA for another model"
+    )

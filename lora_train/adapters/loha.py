@@ -1,0 +1,80 @@
+"""LoHa: a change of weight as the element-wise product of two low-rank matrices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import TrainError
+from .layer import Layer
+
+# Spreads of the random factors: their product then starts near the size of a LoRA's down.
+UP_SPREAD, DOWN_SPREAD = 0.1, 1.0
+
+
+class Loha(nn.Module):
+    """alpha / rank times (w1_a · w1_b) ∘ (w2_a · w2_b), kernels flattened into the columns; w2_a starts at zero."""
+
+    kind = "loha"
+    parts = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2")
+
+    def __init__(self, layer: Layer, factors: dict[str, Tensor], alpha: float) -> None:
+        super().__init__()
+        self.layer = layer
+        self.alpha = float(alpha)
+        self.factors = nn.ParameterDict({name: nn.Parameter(value) for name, value in factors.items()})
+
+    @classmethod
+    def create(cls, layer: Layer, rank: int, alpha: float, generator: torch.Generator) -> Loha:
+        def normal(spread: float, *shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator) * spread
+
+        factors = {
+            "hada_w1_a": normal(UP_SPREAD, layer.outputs, rank),
+            "hada_w1_b": normal(DOWN_SPREAD, rank, layer.fan_in),
+            "hada_w2_a": torch.zeros(layer.outputs, rank),
+            "hada_w2_b": normal(DOWN_SPREAD, rank, layer.fan_in),
+        }
+        return cls(layer, factors, alpha)
+
+    @classmethod
+    def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Loha:
+        factors = {name: parts[name].float().clone() for name in cls.parts if name in parts}
+        made = cls(layer, factors, parts["hada_w1_b"].shape[0] if alpha is None else alpha)
+        with torch.no_grad():
+            made._product("1", where), made._product("2", where)
+        return made
+
+    @property
+    def rank(self) -> int:
+        return self.factors["hada_w1_b"].shape[0]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Recomputed in the backward pass: kept, the full matrices would cost as much as the model's own weights.
+        return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
+
+    def weight(self) -> Tensor:
+        """The change of weight [outputs, inputs, *kernel]."""
+        return self.scale * self._product("1") * self._product("2")
+
+    def to_parts(self) -> dict[str, Tensor]:
+        return dict(self.factors.items())
+
+    def _apply_weight(self, x: Tensor) -> Tensor:
+        return self.layer.apply(x, self.weight())
+
+    def _product(self, side: str, where: str = "LoHa") -> Tensor:
+        a, b = self.factors[f"hada_w{side}_a"], self.factors[f"hada_w{side}_b"]
+        core = self.factors.get(f"hada_t{side}")
+        product = a @ b if core is None else torch.einsum("ij...,jr,ip->pr...", core, b, a)
+        if product.shape[0] != self.layer.outputs or product[0].numel() != self.layer.fan_in:
+            raise TrainError(
+                f"{where}: found a LoHa of {tuple(product.shape)}, expected {self.layer.shape}: "
+                "a LoRA for another model"
+            )
+        return product.reshape(self.layer.shape)

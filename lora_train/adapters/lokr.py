@@ -1,0 +1,113 @@
+"""LoKr: a change of weight as the Kronecker product of a small matrix and a larger, low-rank one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import TrainError
+from .layer import Layer
+from .lora import uniform
+
+
+class Lokr(nn.Module):
+    """w1 [p, m] ⊗ w2 [q, n, *kernel], outputs = p·q, inputs = m·n; w2 is w2_a · w2_b where the rank is small enough.
+
+    The scale is alpha / rank where a factor is low-rank, and 1 where both are whole.
+    """
+
+    kind = "lokr"
+    parts = ("lokr_w1", "lokr_w2", "lokr_w1_a", "lokr_w1_b", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
+
+    def __init__(self, layer: Layer, factors: dict[str, Tensor], alpha: float | None) -> None:
+        super().__init__()
+        self.layer = layer
+        self.factors = nn.ParameterDict({name: nn.Parameter(value) for name, value in factors.items()})
+        self.alpha = float(self.rank if alpha is None else alpha)
+
+    @classmethod
+    def create(
+        cls, layer: Layer, rank: int, alpha: float, generator: torch.Generator, factor: int | None = None
+    ) -> Lokr:
+        (p, q), (m, n) = split(layer.outputs, factor), split(layer.inputs, factor)
+        factors = {"lokr_w1": uniform((p, m), m, generator)}
+        if 2 * rank < max(q, n):
+            columns = layer.fan_in // m
+            factors["lokr_w2_a"] = torch.zeros(q, rank)
+            factors["lokr_w2_b"] = uniform((rank, columns), columns, generator)
+        else:
+            factors["lokr_w2"] = torch.zeros(q, n, *layer.kernel)
+        return cls(layer, factors, alpha)
+
+    @classmethod
+    def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Lokr:
+        made = cls(layer, {name: parts[name].float().clone() for name in cls.parts if name in parts}, alpha)
+        w1, w2 = made._small(), made._large_flat()
+        rows, columns = w1.shape[0] * w2.shape[0], w1.shape[1] * w2[0].numel()
+        if (rows, columns) != (layer.outputs, layer.fan_in):
+            raise TrainError(
+                f"{where}: found a LoKr of ({rows}, {columns}), expected ({layer.outputs}, {layer.fan_in}): "
+                "a LoRA for another model"
+            )
+        return made
+
+    @property
+    def rank(self) -> int:
+        for name in ("lokr_w2_b", "lokr_w1_b"):
+            if name in self.factors:
+                return self.factors[name].shape[0]
+        return 1
+
+    @property
+    def scale(self) -> float:
+        low_rank = "lokr_w2_b" in self.factors or "lokr_w1_b" in self.factors
+        return self.alpha / self.rank if low_rank else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layer.dims == 0:
+            return self._apply_factors(x)
+        return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
+
+    def weight(self) -> Tensor:
+        """The change of weight [outputs, inputs, *kernel]."""
+        small = self._small()
+        small = small.reshape(*small.shape, *[1] * self.layer.dims)
+        return self.scale * torch.kron(small, self._large())
+
+    def to_parts(self) -> dict[str, Tensor]:
+        return dict(self.factors.items())
+
+    def _apply_factors(self, x: Tensor) -> Tensor:
+        # (w1 ⊗ w2)·x without the whole product: w2 on the last axis of [m, n], then w1 across m.
+        small = self._small()
+        hidden = self.layer.mix(x.reshape(*x.shape[:-1], small.shape[1], -1), self._large())
+        mixed = self.layer.mix(hidden.transpose(-1, -2), small * self.scale)
+        return mixed.transpose(-1, -2).flatten(-2)
+
+    def _apply_weight(self, x: Tensor) -> Tensor:
+        return self.layer.apply(x, self.weight())
+
+    def _small(self) -> Tensor:
+        if "lokr_w1" in self.factors:
+            return self.factors["lokr_w1"]
+        return self.factors["lokr_w1_a"] @ self.factors["lokr_w1_b"]
+
+    def _large(self) -> Tensor:
+        flat = self._large_flat()
+        return flat.reshape(flat.shape[0], self.layer.inputs // self._small().shape[1], *self.layer.kernel)
+
+    def _large_flat(self) -> Tensor:
+        if "lokr_w2" in self.factors:
+            return self.factors["lokr_w2"]
+        a, b = self.factors["lokr_w2_a"], self.factors["lokr_w2_b"]
+        if "lokr_t2" in self.factors:
+            return torch.einsum("ij...,jr,ip->pr...", self.factors["lokr_t2"], b, a)
+        return a @ b
+
+
+def split(size: int, factor: int | None = None) -> tuple[int, int]:
+    """size = small · large, small the greatest divisor up to `factor` (without one: up to the root)."""
+    bound = int(size**0.5) if factor is None else min(factor, int(size**0.5))
+    small = next(candidate for candidate in range(max(bound, 1), 0, -1) if size % candidate == 0)
+    return small, size // small
