@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,12 +31,13 @@ class AdapterSettings:
     kind: str = "lora"
     rank: int = 16
     alpha: float | None = None
-    rank_stabilized: bool = False
+    rank_stabilised: bool = False
     dropout: float = 0.0
     dora: bool = False
     dora_axis: dora.Axis = "input"
     lokr_factor: int | None = None
     targets: str = "attention"
+    group_rates: Mapping[str, float] = field(default_factory=dict)  # pattern → learning rate; 0: not trained
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -52,17 +53,20 @@ class AdapterSettings:
             raise TrainError(f"dropout: found {self.dropout}, expected 0 <= dropout < 1")
         if self.lokr_factor is not None and self.lokr_factor < 1:
             raise TrainError(f"lokr_factor: found {self.lokr_factor}, expected at least 1")
+        for pattern, rate in self.group_rates.items():
+            if not (math.isfinite(rate) and rate >= 0):
+                raise TrainError(f'group_rates: found {rate} for "{pattern}", expected a finite number of at least 0')
 
     @property
     def scale(self) -> float:
         alpha = self.rank if self.alpha is None else self.alpha
-        return alpha / (self.rank**0.5 if self.rank_stabilized else self.rank)
+        return alpha / (self.rank**0.5 if self.rank_stabilised else self.rank)
 
 
 class Network(nn.Module):
     """Adapters by the name of the module that they hang on. The base model is no part of it."""
 
-    def __init__(self, adapters: Mapping[str, Adapter], rates: Mapping[str, float | None] | None = None) -> None:
+    def __init__(self, adapters: Mapping[str, Adapter], rates: Mapping[str, float] | None = None) -> None:
         super().__init__()
         # Module names hold dots, which the keys of a ModuleDict cannot.
         self.adapters = nn.ModuleDict({name.replace(".", "/"): adapter for name, adapter in adapters.items()})
@@ -85,9 +89,9 @@ class Network(nn.Module):
         """Optimizer groups, one per learning rate; `learning_rate` is for modules that have none of their own."""
         groups: dict[float, list[nn.Parameter]] = {}
         for name, adapter in self.items():
-            rate = self.rates.get(name)
-            groups.setdefault(learning_rate if rate is None else rate, []).extend(adapter.parameters())
-        return [{"params": params, "lr": rate} for rate, params in groups.items()]
+            trained = [parameter for parameter in adapter.parameters() if parameter.requires_grad]
+            groups.setdefault(self.rates.get(name, learning_rate), []).extend(trained)
+        return [{"params": params, "lr": rate} for rate, params in groups.items() if params]
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that was trained or carried, as `module.part` in the adapters' own precision. See `build`."""
@@ -113,10 +117,11 @@ def build(denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | No
     `lora_file.split(network.tensors())` as `existing` gives the same network again, bit for bit.
     """
     modules = denoiser.adaptable()
-    rates = targets.select(targets.parse(settings.targets), modules, denoiser.groups())
-    layers = {name: layer_of(name, modules[name]) for name in rates}
+    rates = targets.rates_of(settings.group_rates, modules, denoiser.groups())
+    chosen = [name for name in targets.select(settings.targets, modules, denoiser.groups()) if rates.get(name) != 0]
+    layers = {name: layer_of(name, modules[name]) for name in chosen}
     _check_rank(layers, settings)
-    adapters = {name: _create(name, layers[name], modules[name], settings) for name in rates}
+    adapters = {name: _create(name, layers[name], modules[name], settings) for name in chosen}
     carried: dict[str, Tensor] = {}
     if existing is not None:
         parts, carried = existing.resolve(denoiser.export_names(naming) for naming in NAMINGS)
@@ -124,6 +129,10 @@ def build(denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | No
         _say_carried(carried, existing.where)
     network = Network({name: adapters[name] for name in modules if name in adapters}, rates)
     network.carried = carried
+    for name, adapter in network.items():
+        adapter.requires_grad_(rates.get(name) != 0)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise TrainError("group_rates: every target has the rate 0; expected at least one module to train")
     return network.to(denoiser.device)
 
 
@@ -174,7 +183,7 @@ def _check_rank(layers: Mapping[str, Layer], settings: AdapterSettings) -> None:
     if settings.kind == "lokr":
         return
     small = {name: layer.full_rank for name, layer in layers.items() if layer.full_rank < settings.rank}
-    if len(small) == len(layers):
+    if layers and len(small) == len(layers):
         raise TrainError(
             f"rank: found {settings.rank}, larger than every target layer; expected at most {max(small.values())}"
         )

@@ -164,7 +164,7 @@ def test_every_factor_of_a_stirred_adapter_gets_a_gradient(toy, kind):
 
 
 def test_a_rank_stabilised_scale_divides_by_the_root_of_the_rank(toy):
-    network = build(toy, settings(rank=4, rank_stabilized=True, targets="first"))
+    network = build(toy, settings(rank=4, rank_stabilised=True, targets="first"))
     factors = dict(network.items())["first"].factors
     assert factors.scale == 1.0 and factors.alpha == 4.0  # 2 / √4, and what a reader divides by the rank
 
@@ -267,16 +267,28 @@ def test_targets_that_match_nothing_list_what_there_is(toy):
 
 
 def test_a_preset_a_pattern_and_a_rate_select_their_modules(toy):
-    network = build(toy, settings(targets="attention, *ed = 1e-5, !grouped"))
+    network = build(toy, settings(targets="attention, *ed, !grouped", group_rates={"*ed": 1e-5}))
     assert [name for name, _ in network.items()] == ["wrapped", "first"]
     rates = [(group["lr"], len(group["params"])) for group in network.parameter_groups(1e-4)]
     assert sorted(rates) == [(1e-5, 2), (1e-4, 2)]
 
 
-@pytest.mark.parametrize("text", ["all = 0", "all = fast", "all = nan"])
-def test_a_rate_that_is_none_is_refused(toy, text):
-    with pytest.raises(TrainError, match="expected a number above 0"):
-        build(toy, settings(targets=text))
+def test_a_rate_of_zero_trains_nothing_there(toy):
+    network = build(toy, settings(targets="first, second", group_rates={"all": 1e-3, "first": 0}))
+    assert [name for name, _ in network.items()] == ["second"]
+    with pytest.raises(TrainError, match="every target has the rate 0"):
+        build(toy, settings(group_rates={"all": 0}))
+
+
+@pytest.mark.parametrize("rates, message", [({"all": float("nan")}, "found nan"), ({"blocks.*": 1.0}, "matches none")])
+def test_a_rate_that_is_none_or_for_nothing_is_refused(toy, rates, message):
+    with pytest.raises(TrainError, match=f"group_rates: .*{message}"):
+        build(toy, settings(group_rates=rates))
+
+
+def test_leaving_out_everything_is_refused(toy):
+    with pytest.raises(TrainError, match="leaves out every module again"):
+        build(toy, settings(targets="first, !*"))
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "oft"}, {"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"dora_axis": "x"}])
