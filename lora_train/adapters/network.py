@@ -132,7 +132,7 @@ def build(denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | No
     for name, adapter in network.items():
         adapter.requires_grad_(rates.get(name) != 0)
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise TrainError("group_rates: every target has the rate 0; expected at least one module to train")
+        raise TrainError("group_rates: every target has the rate 0 or is fixed; expected at least one module to train")
     return network.to(denoiser.device)
 
 
