@@ -1,0 +1,139 @@
+"""Prefetching: a bounded thread that reads the next batches into a ring of buffers while the current one trains."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .errors import TrainError
+from .order import BatchPlan
+from .upload import Upload, Uploader
+
+HINT_AHEAD = 8  # batches whose bytes the system is asked to fetch before they are read
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A batch that was read. Its tensors stay valid until the next one is asked for."""
+
+    plan: BatchPlan
+    batch: Any
+
+
+@dataclass
+class _Slot:
+    """One buffer of the ring, and the upload that may still read from it."""
+
+    buffers: Any
+    upload: Upload | None = None
+
+
+class Prefetcher:
+    """Iterates over loaded batches in the order of their plans; use it in `with`, which joins its thread.
+
+    `depth` batches are read ahead; 0 reads each one when it is asked for. `waited` sums the seconds in which the
+    consumer stood still for data, and `consumed` counts the batches it was given.
+    """
+
+    def __init__(
+        self, dataset: Any, plans: Iterable[BatchPlan], rows: int, depth: int = 2, device: torch.device | None = None
+    ) -> None:
+        refuse_plan(dataset)
+        self._dataset = dataset
+        self._plans = self._hint(iter(plans))
+        self._uploader = Uploader(device or torch.device("cpu"))
+        # One slot is with the consumer, `depth` are ahead of it.
+        self._slots = [_Slot(dataset.buffers(rows, pin=self._uploader.pins)) for _ in range(depth + 1)]
+        self._free: queue.SimpleQueue[_Slot | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[Loaded, _Slot] | BaseException] = queue.SimpleQueue()
+        self._held: _Slot | None = None
+        self._ended: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="streamcache-prefetch", daemon=True) if depth else None
+        self.waited = 0.0
+        self.consumed = 0
+
+    def __enter__(self) -> Prefetcher:
+        for slot in self._slots:
+            self._free.put(slot)
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends and joins the thread: it stops after the batch that it reads, or at once when it waits for a slot."""
+        self._ended = self._ended or StopIteration()
+        self._free.put(None)
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+
+    def __iter__(self) -> Iterator[Loaded]:
+        return self
+
+    def __next__(self) -> Loaded:
+        if self._ended is not None:
+            raise self._ended
+        if self._held is not None:
+            self._free.put(self._held)
+            self._held = None
+        began = time.perf_counter()
+        item = self._take()
+        self.waited += time.perf_counter() - began
+        if isinstance(item, BaseException):
+            self._ended = item
+            raise item
+        loaded, self._held = item
+        assert self._held.upload is not None
+        self.consumed += 1
+        return Loaded(loaded.plan, self._uploader.receive(self._held.upload))
+
+    def _take(self) -> tuple[Loaded, _Slot] | BaseException:
+        if self._thread is None:
+            return self._read_next()
+        return self._ready.get()
+
+    def _run(self) -> None:
+        while self._ended is None:
+            item = self._read_next()
+            self._ready.put(item)
+            if isinstance(item, BaseException):
+                return
+
+    def _read_next(self) -> tuple[Loaded, _Slot] | BaseException:
+        """The next batch in a free slot, or what ended the reading, to be raised in the consumer in its turn."""
+        try:
+            plan = next(self._plans)
+            slot = self._free.get()
+            if slot is None:
+                return StopIteration()
+            self._uploader.finish(slot.upload)
+            batch = self._dataset.read_batch(plan.indices, variants=plan.variants or None, buffers=slot.buffers)
+            slot.upload = self._uploader.send(batch)
+            return Loaded(plan, batch), slot
+        except BaseException as error:
+            return error
+
+    def _hint(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
+        """The same plans; the system hears of each some batches before its turn."""
+        ahead: deque[BatchPlan] = deque()
+        for plan in plans:
+            self._dataset.will_need(plan.indices)
+            ahead.append(plan)
+            if len(ahead) > HINT_AHEAD:
+                yield ahead.popleft()
+        yield from ahead
+
+
+def refuse_plan(dataset: Any) -> None:
+    """Encoders never run behind a training step: they would fight it for memory, and stall it at every miss."""
+    if getattr(dataset, "is_plan", False):
+        raise TrainError(
+            "the dataset is a plan that is not encoded yet, and encoders do not run in the background of training; "
+            "save it as a cache first, then train on the cache"
+        )

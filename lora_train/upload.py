@@ -1,0 +1,86 @@
+"""Uploads: a batch from pinned memory to the device on a stream of its own, beside the step that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A batch on its way. `done` is None where nothing had to be copied."""
+
+    batch: Any
+    done: Any = None
+
+
+class Uploader:
+    """Sends batches to a device. Without CUDA there is nothing to copy, and every method passes the batch on."""
+
+    def __init__(self, device: torch.device, streams: Any = torch.cuda) -> None:
+        self.device = device
+        self.streams = streams
+        self.own = streams.Stream(device) if device.type == "cuda" else None
+
+    @property
+    def pins(self) -> bool:
+        """Whether buffers are worth pinning: only then does a copy run beside other work."""
+        return self.own is not None
+
+    def send(self, batch: Any) -> Upload:
+        """Start the copy; the pinned source must stay as it is until `finish`."""
+        if self.own is None:
+            return Upload(batch)
+        with self.streams.stream(self.own):
+            sent = map_batch(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
+            done = self.streams.Event()
+            done.record(self.own)
+        return Upload(sent, done)
+
+    def receive(self, upload: Upload) -> Any:
+        """The batch, safe to use on the current stream."""
+        if self.own is not None:
+            current = self.streams.current_stream(self.device)
+            current.wait_stream(self.own)
+            # The copies were allocated on the other stream: without this their memory could be reused while in use.
+            for tensor in tensors_of(upload.batch):
+                tensor.record_stream(current)
+        return upload.batch
+
+    def finish(self, upload: Upload | None) -> None:
+        """Wait until the source of this upload may be overwritten."""
+        if upload is not None and upload.done is not None:
+            upload.done.synchronize()
+
+
+def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with every tensor changed, in new containers: what was given is never written to."""
+    return replace(
+        batch,
+        latents=change(batch.latents),
+        conditionings=map_tensors(batch.conditionings, change),
+        masks=map_tensors(batch.masks, change),
+        fields=map_tensors(batch.fields, change),
+    )
+
+
+def tensors_of(batch: Any) -> Iterator[Tensor]:
+    """Every tensor of a batch."""
+    found: list[Tensor] = []
+    map_batch(batch, lambda tensor: found.append(tensor) or tensor)
+    return iter(found)
+
+
+def map_tensors(structure: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nesting of lists, tuples and dicts with every tensor changed."""
+    if isinstance(structure, Tensor):
+        return change(structure)
+    if isinstance(structure, dict):
+        return {key: map_tensors(value, change) for key, value in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        return type(structure)(map_tensors(value, change) for value in structure)
+    return structure

@@ -1,0 +1,229 @@
+"""Prefetching: batches come early, in order and whole; errors in their turn; nothing is left behind."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from streamcache.lora_train import upload
+from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.order import BatchPlan
+from streamcache.lora_train.prefetch import HINT_AHEAD, Prefetcher
+
+
+@dataclass(frozen=True)
+class Batch:
+    latents: torch.Tensor
+    conditionings: list
+    masks: list | None
+    fields: dict
+    captions: list
+    indices: list
+
+
+@dataclass
+class Rows:
+    """A dataset in memory whose sample i is a latent full of i; it reads into the buffers it handed out."""
+
+    delay: float = 0.0
+    fails_at: int | None = None
+    log: list = field(default_factory=list)
+    hints: list = field(default_factory=list)
+    slots: list = field(default_factory=list)
+
+    def buffers(self, rows: int, pin: bool = False) -> torch.Tensor:
+        self.slots.append(torch.zeros(rows, 2, 3, 3))
+        return self.slots[-1]
+
+    def will_need(self, indices) -> None:
+        self.hints.extend(indices)
+
+    def read_batch(self, indices, variants=None, buffers=None) -> Batch:
+        self.log.append(("load", indices[0], time.perf_counter()))
+        if self.fails_at is not None and indices[0] >= self.fails_at:
+            raise OSError(f"sample {indices[0]} cannot be read")
+        time.sleep(self.delay)
+        latents = buffers[: len(indices)]
+        for row, index in enumerate(indices):
+            latents[row] = index
+        words = [[torch.full((1, 2), float(index)), {"pooled_output": torch.ones(1)}] for index in indices]
+        return Batch(latents, words, None, {}, [str(index) for index in indices], list(indices))
+
+
+def make_plans(count: int, size: int = 2) -> list[BatchPlan]:
+    return [BatchPlan(n, 0, list(range(n * size, n * size + size)), {}, size) for n in range(count)]
+
+
+def prefetch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "streamcache-prefetch"]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
+def test_batches_come_in_order_and_whole_at_every_depth(depth: int) -> None:
+    with Prefetcher(Rows(delay=0.001), make_plans(30), 2, depth) as loader:
+        for number, loaded in enumerate(loader):
+            time.sleep(0.0005)
+            assert loaded.plan.number == number
+            assert loaded.batch.latents[:, 0, 0, 0].tolist() == loaded.batch.indices == [2 * number, 2 * number + 1]
+    assert loader.consumed == 30
+
+
+def test_b1_the_next_batch_loads_while_the_current_one_trains() -> None:
+    data = Rows()
+    ends = []
+    with Prefetcher(data, make_plans(6), 2, depth=1) as loader:
+        for _ in loader:
+            time.sleep(0.02)
+            ends.append(time.perf_counter())
+    starts = [at for _, _, at in data.log]
+    assert all(starts[k + 1] < ends[k] for k in range(5))
+
+
+def test_b1_depth_bounds_what_is_read_ahead() -> None:
+    data = Rows()
+    with Prefetcher(data, make_plans(50), 2, depth=3) as loader:
+        next(loader)
+        deadline = time.perf_counter() + 5
+        while len(data.log) < 4 and time.perf_counter() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert len(data.log) == 4 and len(data.slots) == 4
+
+
+def test_b3_a_loader_error_comes_in_its_turn_as_the_original_exception() -> None:
+    good = []
+    with Prefetcher(Rows(fails_at=4), make_plans(9), 2, depth=4) as loader:
+        with pytest.raises(OSError, match="sample 4 cannot be read"):
+            for loaded in loader:
+                time.sleep(0.02)
+                good.append(loaded.plan.number)
+        with pytest.raises(OSError, match="sample 4"):
+            next(loader)
+    assert good == [0, 1]
+    assert not prefetch_threads()
+
+
+@pytest.mark.parametrize("leave", [None, ValueError, KeyboardInterrupt])
+def test_b4_early_exit_joins_the_thread(leave: type[BaseException] | None) -> None:
+    def run() -> None:
+        with Prefetcher(Rows(delay=0.005), make_plans(1000), 2, depth=2) as loader:
+            for loaded in loader:
+                if loaded.plan.number == 3:
+                    if leave is not None:
+                        raise leave
+                    break
+
+    if leave is None:
+        run()
+    else:
+        with pytest.raises(leave):
+            run()
+    assert not prefetch_threads()
+
+
+def test_b4_a_loader_that_was_never_asked_ends_too() -> None:
+    with Prefetcher(Rows(), make_plans(1000), 2, depth=2):
+        pass
+    assert not prefetch_threads()
+
+
+def test_b5_consumed_counts_what_was_handed_over_not_what_was_read_ahead() -> None:
+    data = Rows()
+    with Prefetcher(data, make_plans(50), 2, depth=8) as loader:
+        for _ in range(3):
+            next(loader)
+        time.sleep(0.05)
+        assert loader.consumed == 3 < len(data.log)
+
+
+def test_b7_a_plan_is_refused_with_the_reason() -> None:
+    class Plan(Rows):
+        is_plan = True
+
+    with pytest.raises(TrainError, match="encoders do not run in the background of training; save it as a cache first"):
+        Prefetcher(Plan(), make_plans(1), 2)
+
+
+def test_b8_waiting_for_data_is_measured() -> None:
+    with Prefetcher(Rows(delay=0.03), make_plans(4), 2, depth=1) as loader:
+        for _ in loader:
+            pass
+    assert 0.1 < loader.waited < 5
+    with Prefetcher(Rows(), make_plans(20), 2, depth=2) as quick:
+        next(quick)
+        first = quick.waited
+        for _ in quick:
+            time.sleep(0.005)
+    assert quick.waited - first < 0.05
+
+
+def test_hints_run_ahead_of_the_reading() -> None:
+    data = Rows()
+    with Prefetcher(data, make_plans(40), 2, depth=0) as loader:
+        next(loader)
+        assert data.hints == list(range(2 * (HINT_AHEAD + 1)))
+        assert len(list(loader)) == 39
+    assert data.hints == list(range(80))
+
+
+class Recorder:
+    """Stands where torch.cuda would, and writes down what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def Stream(self, device):
+        return self
+
+    def stream(self, stream):
+        self.calls.append("on own stream")
+        return torch.no_grad()
+
+    def current_stream(self, device):
+        return self
+
+    def wait_stream(self, other) -> None:
+        self.calls.append("wait for uploads")
+
+    def Event(self):
+        return self
+
+    def record(self, stream) -> None:
+        self.calls.append("mark end of copy")
+
+    def synchronize(self) -> None:
+        self.calls.append("copy has ended")
+
+
+def test_b2_uploads_run_on_their_own_stream_and_a_buffer_waits_for_its_copy(monkeypatch) -> None:
+    # There is no GPU here: the order of the calls is checked on a recorder, the ring itself by the other tests.
+    recorder = Recorder()
+    sender = upload.Uploader(torch.device("cuda"), recorder)
+    recorded = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: self.clone())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(self))
+    data = Rows()
+    sent = sender.send(data.read_batch([1, 2], buffers=data.buffers(2)))
+    assert sender.pins and recorder.calls == ["on own stream", "mark end of copy"]
+    received = sender.receive(sent)
+    assert recorder.calls[-1] == "wait for uploads"
+    assert len(recorded) == 5 and received.latents.data_ptr() != data.slots[0].data_ptr()
+    sender.finish(sent)
+    assert recorder.calls[-1] == "copy has ended"
+
+
+def test_b2_without_cuda_nothing_is_copied() -> None:
+    data = Rows()
+    sender = upload.Uploader(torch.device("cpu"))
+    batch = data.read_batch([1], buffers=data.buffers(1))
+    assert not sender.pins and sender.receive(sender.send(batch)) is batch
+
+
+def test_d5_moving_a_batch_leaves_the_given_structures_alone() -> None:
+    shared = [[torch.ones(1, 2), {"pooled_output": torch.ones(1), "steps": (1, 2.5, None)}]]
+    moved = upload.map_tensors(shared, lambda tensor: tensor * 3)
+    assert moved[0][1]["steps"] == (1, 2.5, None) and isinstance(moved[0][1]["steps"], tuple)
+    moved[0][1]["extra"] = 1
+    assert torch.equal(shared[0][0], torch.ones(1, 2)) and "extra" not in shared[0][1]
