@@ -1,0 +1,271 @@
+"""The skeleton of a structure: what is left when its tensors and scalars are taken out.
+
+`split` turns a nested value into (layout, leaves, tensors); `Layout.join` puts the three together again.
+A layout is JSON, the same for every value of the same shape, so a million SDXL sizes share one. The leaves
+(numbers, strings, bytes) are packed into one row of bytes whose form the layout knows.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .codecs import codec_for, codec_named
+from .dtypes import NAMES, count_bytes
+from .errors import CacheError
+from .lazy import LazyTensor
+
+MAX_DEPTH = 64
+# How each kind of leaf stands in the fixed part of a row; the variable ones leave their length there.
+_FIXED = {"int": "q", "float": "d", "bool": "?", "bigint": "I", "str": "I", "bytes": "I"}
+_VARIABLE = {
+    "bigint": lambda data: int.from_bytes(data, "little", signed=True),
+    "str": lambda data: data.decode("utf-8", "surrogatepass"),
+    "bytes": lambda data: data,
+}
+_NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
+
+Build = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a layout knows of a tensor before its bytes are read."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """A structure taken apart. `layout` is canonical JSON: equal text means equal skeleton and tensor shapes."""
+
+    layout: str
+    leaves: bytes
+    tensors: list[torch.Tensor]
+
+
+def split(structure: Any, place: str = "") -> Split:
+    """Take `structure` apart. Refuses what cannot be stored, naming its path below `place` and its type."""
+    splitter = _Splitter()
+    node = splitter.node(structure, place, 0)
+    specs = [[NAMES[t.dtype], list(t.shape)] for t in splitter.tensors]
+    layout = json.dumps({"tensors": specs, "root": node}, separators=(",", ":"))
+    return Split(layout, splitter.pack(), splitter.tensors)
+
+
+class Layout:
+    """A parsed skeleton. `specs` describe its tensors; `join` builds the value from tensors and packed leaves."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            parsed = json.loads(text)
+            self.specs = tuple(_read_spec(spec) for spec in parsed["tensors"])
+            self._leaves: list[tuple[str, str]] = []
+            self.root = parsed["root"]
+            self._build = self._compile(self.root, 0)
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise (
+                error if isinstance(error, CacheError) else CacheError(f"a stored layout is damaged: {error!r}")
+            ) from error
+        self._fixed = struct.Struct("<" + "".join(code for _, code in self._leaves))
+        self._variable = [(i, _VARIABLE[kind]) for i, (kind, _) in enumerate(self._leaves) if kind in _VARIABLE]
+        self._numpy = [(i, np.dtype(kind[6:])) for i, (kind, _) in enumerate(self._leaves) if kind.startswith("numpy:")]
+        self.has_leaves = bool(self._leaves)
+
+    def join(self, tensors: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
+        return self._build(tensors, leaves)
+
+    def unpack(self, buffer: Any, offset: int) -> Sequence[Any]:
+        """The values of the leaves whose row starts at `offset` of `buffer`."""
+        values: Sequence[Any] = self._fixed.unpack_from(buffer, offset)
+        if not self._variable and not self._numpy:
+            return values
+        values = list(values)
+        offset += self._fixed.size
+        for i, decode in self._variable:
+            end = offset + values[i]
+            if end > len(buffer):
+                raise CacheError(f"a stored string of {values[i]:,} bytes runs past the end of the index")
+            values[i] = decode(bytes(buffer[offset:end]))
+            offset = end
+        for i, dtype in self._numpy:
+            values[i] = np.frombuffer(values[i], dtype)[0]
+        return values
+
+    def slot_at(self, *path: str) -> int | None:
+        """The number of the tensor that stands at this path of dict keys, if one does."""
+        node = self.root
+        for key in path:
+            if node[0] != "dict":
+                return None
+            node = next((value for name, value in node[1] if name == key), ["none"])
+        return node[1] if node[0] == "tensor" else None
+
+    def _compile(self, node: list, depth: int) -> Build:
+        """A function that builds this node; the tree is walked once a layout, not once a sample."""
+        if depth > MAX_DEPTH:
+            raise CacheError(f"a stored layout nests deeper than {MAX_DEPTH} levels")
+        kind = node[0]
+        if kind == "tensor":
+            return self._tensor(node[1])
+        if kind == "dict":
+            keys = [_read_key(key) for key, _ in node[1]]
+            parts = [self._compile(value, depth + 1) for _, value in node[1]]
+            return lambda t, v: {key: part(t, v) for key, part in zip(keys, parts, strict=True)}
+        if kind in ("list", "tuple"):
+            parts = [self._compile(value, depth + 1) for value in node[1]]
+            if kind == "list":
+                return lambda t, v: [part(t, v) for part in parts]
+            return lambda t, v: tuple([part(t, v) for part in parts])
+        if kind == "none":
+            return lambda t, v: None
+        if kind == "codec":
+            return self._codec(node[1], self._compile(node[2], depth + 1))
+        return self._leaf(kind, node)
+
+    def _tensor(self, slot: int) -> Build:
+        if type(slot) is not int or not 0 <= slot < len(self.specs):
+            raise CacheError(f"a stored layout names tensor {slot!r} of {len(self.specs)}")
+        return lambda t, v: t[slot]
+
+    def _codec(self, name: str, part: Build) -> Build:
+        def build(t: Sequence[torch.Tensor], v: Sequence[Any]) -> Any:
+            # Looked up on use: a dataset can be opened and copied where the type's owner is not loaded.
+            codec = codec_named(name)
+            if codec is None:
+                raise CacheError(f"the structure holds a {name!r}, which nothing loaded here can rebuild")
+            return codec.join(part(t, v))
+
+        return build
+
+    def _leaf(self, kind: str, node: list) -> Build:
+        i = len(self._leaves)
+        if kind == "numpy":
+            if node[1] not in _NUMPY_TYPES:
+                raise CacheError(f"a stored layout names the numpy type {node[1]!r}")
+            self._leaves.append((f"numpy:{node[1]}", f"{np.dtype(node[1]).itemsize}s"))
+        elif kind in _FIXED:
+            self._leaves.append((kind, _FIXED[kind]))
+        else:
+            raise CacheError(f"a stored layout has a node of unknown kind {kind!r}")
+        return lambda t, v: v[i]
+
+
+class _Splitter:
+    """Walks one structure, collecting its tensors and leaves on the way."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._slots: dict[int, int] = {}
+        self._codes: list[str] = []
+        self._fixed: list[Any] = []
+        self._tail: list[bytes] = []
+
+    def pack(self) -> bytes:
+        return struct.pack("<" + "".join(self._codes), *self._fixed) + b"".join(self._tail)
+
+    def node(self, value: Any, place: str, depth: int) -> list:
+        if depth > MAX_DEPTH:
+            raise CacheError(f"{place}: nested deeper than {MAX_DEPTH} levels (or it contains itself)")
+        if isinstance(value, torch.Tensor):
+            return ["tensor", self._slot(value, place)]
+        if isinstance(value, np.generic):
+            return self._numpy(value, place)
+        kind = type(value)
+        if kind is dict:
+            return ["dict", [self._item(k, v, place, depth) for k, v in value.items()]]
+        if kind is list or kind is tuple:
+            return [kind.__name__, [self.node(v, f"{place}[{i}]", depth + 1) for i, v in enumerate(value)]]
+        if value is None:
+            return ["none"]
+        return self._leaf(value, kind) or self._codec(value, place, depth)
+
+    def _item(self, key: Any, value: Any, place: str, depth: int) -> list:
+        if type(key) not in (str, int):
+            raise CacheError(f"{place}: a dict key of type {_type_name(key)}; only str and int keys can be stored")
+        return [key, self.node(value, f"{place}[{key!r}]", depth + 1)]
+
+    def _slot(self, tensor: torch.Tensor, place: str) -> int:
+        slot = self._slots.get(id(tensor))
+        if slot is None:
+            _check_tensor(tensor, place)
+            slot = self._slots[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return slot
+
+    def _leaf(self, value: Any, kind: type) -> list | None:
+        if kind is bool:
+            return self._put("bool", value)
+        if kind is int:
+            if -(1 << 63) <= value < 1 << 63:
+                return self._put("int", value)
+            return self._put("bigint", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+        if kind is float:
+            return self._put("float", value)
+        if kind is str:
+            return self._put("str", value.encode("utf-8", "surrogatepass"))
+        if kind is bytes:
+            return self._put("bytes", value)
+        return None
+
+    def _put(self, kind: str, value: Any) -> list:
+        self._codes.append(_FIXED[kind])
+        if kind in _VARIABLE:
+            self._tail.append(value)
+            value = len(value)
+        self._fixed.append(value)
+        return [kind]
+
+    def _numpy(self, value: np.generic, place: str) -> list:
+        dtype = value.dtype.newbyteorder("<")
+        if dtype.str not in _NUMPY_TYPES:
+            raise _refusal(value, place)
+        self._codes.append(f"{dtype.itemsize}s")
+        self._fixed.append(value.astype(dtype).tobytes())
+        return ["numpy", dtype.str]
+
+    def _codec(self, value: Any, place: str, depth: int) -> list:
+        codec = codec_for(value)
+        if codec is None:
+            raise _refusal(value, place)
+        return ["codec", codec.name, self.node(codec.split(value), f"{place}<{codec.name}>", depth + 1)]
+
+
+def _check_tensor(tensor: torch.Tensor, place: str) -> None:
+    if type(tensor) is not torch.Tensor and not isinstance(tensor, LazyTensor):
+        raise _refusal(tensor, place)
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
+        raise CacheError(
+            f"{place}: only plain tensors with values can be stored, this one is {tensor.layout} on {tensor.device}"
+        )
+    if tensor.dtype not in NAMES:
+        raise CacheError(f"{place}: tensors of {tensor.dtype} cannot be stored; convert it first")
+
+
+def _refusal(value: Any, place: str) -> CacheError:
+    return CacheError(
+        f"{place}: a value of type {_type_name(value)} cannot be stored; remove it, or register a codec for it"
+    )
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _read_spec(spec: list) -> TensorSpec:
+    dtype, shape = spec[0], tuple(spec[1])
+    if any(type(n) is not int or n < 0 for n in shape):
+        raise CacheError(f"a stored layout has a tensor of shape {shape}")
+    return TensorSpec(dtype, shape, count_bytes(dtype, shape))
+
+
+def _read_key(key: Any) -> str | int:
+    if type(key) not in (str, int):
+        raise CacheError(f"a stored layout has the dict key {key!r}")
+    return key
