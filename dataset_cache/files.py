@@ -1,0 +1,111 @@
+"""The open shards of a generation: a bounded number of file handles, each checked when it is first opened."""
+
+import mmap
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .errors import CacheError
+from .shard import MAX_HEADER_BYTES, ShardFile, header_hash
+from .storage import OpenFile
+
+MAX_OPEN = 128
+FOLDER = "shards"
+
+Extent = tuple[int, int, Sequence[memoryview]]  # shard, offset, buffers to fill one after the other
+
+
+class ShardFiles:
+    """Reads from the shards of one generation, from any number of threads."""
+
+    def __init__(self, folder: Path, shards: Sequence[ShardFile]) -> None:
+        self.folder = folder / FOLDER
+        self.shards = shards
+        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        self._maps: dict[int, np.ndarray] = {}
+        self._identities: dict[int, tuple] = {}
+        self._lock = threading.Lock()
+        _live.add(self)
+
+    def read_into(self, extents: Iterable[Extent]) -> None:
+        for shard, offset, buffers in extents:
+            self.file(shard).read_into(offset, buffers)
+
+    def file(self, shard: int) -> OpenFile:
+        with self._lock:
+            file = self._open.get(shard)
+            if file is not None:
+                self._open.move_to_end(shard)
+                return file
+        file = self._open_checked(shard)
+        with self._lock:
+            self._open[shard] = file
+            # A handle that another thread still reads from closes when that thread lets go of it.
+            while len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+        return file
+
+    def map(self, shard: int) -> np.ndarray:
+        """The whole shard as bytes. Private: a write into it stays in this process and never reaches the file."""
+        found = self._maps.get(shard)
+        if found is None:
+            view = mmap.mmap(self.file(shard).fd, 0, access=mmap.ACCESS_COPY)
+            found = self._maps[shard] = np.frombuffer(view, np.uint8)
+        return found
+
+    def check_range(self, shard: int, offset: int, nbytes: int) -> None:
+        if shard >= len(self.shards):
+            raise CacheError(f"the index is damaged: it names shard {shard} of {len(self.shards)}")
+        if offset + nbytes > self.shards[shard].bytes:
+            raise CacheError(
+                f"the index is damaged: it places {nbytes:,} bytes at {offset:,} of {self.shards[shard].file}, "
+                f"which has {self.shards[shard].bytes:,}"
+            )
+
+    def _open_checked(self, shard: int) -> OpenFile:
+        entry = self.shards[shard]
+        file = OpenFile(self.folder / entry.file)
+        if file.size != entry.bytes:
+            raise CacheError(
+                f"{FOLDER}/{entry.file}: has {file.size:,} bytes, {entry.bytes:,} expected; "
+                f'restore it, or run "streamcache verify {self.folder.parent.name}"'
+            )
+        known = self._identities.get(shard)
+        if known is None:
+            _check_header(file, entry)
+            self._identities[shard] = file.identity
+        elif known != file.identity:
+            raise CacheError(f"{FOLDER}/{entry.file}: was replaced while this dataset was open; open the dataset again")
+        return file
+
+    def _forget_handles(self) -> None:
+        """In a forked child: file positions are shared with the parent, and a thread that is gone may hold the lock."""
+        self._lock = threading.Lock()
+        self._open = OrderedDict()
+
+
+def _check_header(file: OpenFile, entry: ShardFile) -> None:
+    """The header names every blob's hash, so a shard with the right header is the right shard."""
+    size = int.from_bytes(file.read(0, 8), "little") + 8 if file.size >= 8 else 0
+    if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(file.read(0, size)) != entry.hash:
+        raise CacheError(
+            f"{FOLDER}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
+            f'restore it, or run "streamcache verify {file.path.parent.parent.name}"'
+        )
+
+
+_live: "weakref.WeakSet[ShardFiles]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for files in list(_live):
+        files._forget_handles()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

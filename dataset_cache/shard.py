@@ -1,0 +1,218 @@
+"""A shard: a safetensors file of blobs, written as a stream and never changed once it is published.
+
+The header's space is reserved before the first blob, so nothing is held back in memory. Blobs are named by their
+hash and start on 64-byte boundaries; tensors named `~pad…` fill the gaps, since safetensors allows no holes.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .dtypes import count_bytes
+from .errors import CacheError
+from .storage import OpenFile, write_all
+
+ALIGNMENT = 64
+SHARD_BYTES = 256 << 20
+HEADER_BYTES = 256 << 10
+MAX_HEADER_BYTES = 100_000_000  # what the safetensors library accepts
+PAD = "~pad"
+_METADATA = {"format": "pt", "streamcache": "1"}
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One tensor in a shard: its bytes' hash, type and shape, and where in the file it starts."""
+
+    hash: bytes
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return count_bytes(self.dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A published shard, as the manifest lists it. The hash is that of its header, which names every blob's hash."""
+
+    file: str
+    bytes: int
+    hash: str
+
+
+def blob_hash(data: memoryview, dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The address of a blob: xxh3-128 over its type and shape, then its bytes."""
+    digest = xxhash.xxh3_128(f"{dtype}{list(shape)}".encode())
+    digest.update(data)
+    return digest.digest()
+
+
+class ShardWriter:
+    """A growing shard. Its file is a valid safetensors file only after `seal`."""
+
+    def __init__(self, path: Path, header_bytes: int = HEADER_BYTES) -> None:
+        self.path = path
+        self.data_start = header_bytes
+        self.end = header_bytes
+        self.blobs: list[Blob] = []
+        self._header_used = 128  # length, metadata and braces
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        os.lseek(self._fd, header_bytes, os.SEEK_SET)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether one more blob fits; an empty shard takes a blob of any size."""
+        if not self.blobs:
+            return True
+        return self.end + nbytes <= SHARD_BYTES and self._header_used + 512 <= self.data_start
+
+    def append(self, digest: bytes, dtype: str, shape: tuple[int, ...], data: memoryview) -> Blob:
+        gap = -self.end % ALIGNMENT
+        if gap:
+            write_all(self._fd, bytes(gap))
+        blob = Blob(digest, dtype, shape, self.end + gap)
+        write_all(self._fd, data)
+        self.end = blob.offset + len(data)
+        self.blobs.append(blob)
+        # Upper bounds of what this blob, and a pad before it, will take in the header.
+        self._header_used += 128 + 24 * len(shape) + (96 if gap else 0)
+        return blob
+
+    def rewind(self, end: int, blobs: int) -> None:
+        """Forget what was appended after this point, as when the disk filled in the middle of a blob."""
+        del self.blobs[blobs:]
+        self.end = end
+        os.ftruncate(self._fd, end)
+        os.lseek(self._fd, end, os.SEEK_SET)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes that were written before, to compare them with new ones."""
+        here = os.lseek(self._fd, 0, os.SEEK_CUR)
+        try:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            with open(self._fd, "rb", closefd=False) as file:
+                return file.read(size)
+        finally:
+            os.lseek(self._fd, here, os.SEEK_SET)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def seal(path: Path, blobs: list[Blob], data_start: int, end: int) -> str:
+    """Write the header in front of the blobs of a growing file and cut off what came after them. Returns its hash."""
+    header = render_header(blobs, data_start, end)
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    try:
+        os.ftruncate(fd, end)
+        write_all(fd, header)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return header_hash(header)
+
+
+def header_hash(header: bytes) -> str:
+    return xxhash.xxh3_128(header).hexdigest()
+
+
+def tight_start(blobs: list[Blob], data_start: int, end: int) -> int:
+    """The smallest aligned place where the data could start, were the header not padded."""
+    size = len(_header_json(blobs, data_start, end)) + 8
+    return size + -size % ALIGNMENT
+
+
+def render_header(blobs: list[Blob], data_start: int, end: int) -> bytes:
+    """The first `data_start` bytes of a shard: length, JSON, and the spaces that safetensors allows after it."""
+    text = _header_json(blobs, data_start, end)
+    if len(text) > data_start - 8:
+        raise AssertionError(f"header of {len(text)} bytes in {data_start}: the shard should have been closed before")
+    return (data_start - 8).to_bytes(8, "little") + text.ljust(data_start - 8)
+
+
+def _header_json(blobs: list[Blob], data_start: int, end: int) -> bytes:
+    header: dict[str, Any] = {"__metadata__": _METADATA}
+    position = data_start
+    for blob in blobs:
+        if blob.offset > position:
+            header[f"{PAD}{position - data_start}"] = _pad(position - data_start, blob.offset - data_start)
+        begin, position = blob.offset - data_start, blob.offset + blob.nbytes
+        shape = list(blob.shape)
+        if blob.dtype == "F4":  # safetensors counts the 4-bit values, torch the bytes that hold two of them
+            shape = [*shape[:-1], shape[-1] * 2]
+        header[blob.hash.hex()] = {"dtype": blob.dtype, "shape": shape, "data_offsets": [begin, position - data_start]}
+    if end > position:
+        header[f"{PAD}{position - data_start}"] = _pad(position - data_start, end - data_start)
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+def _pad(begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+
+
+def read_header(file: OpenFile, limit: int = MAX_HEADER_BYTES) -> tuple[dict[str, dict[str, Any]], int]:
+    """The tensors that a safetensors file lists, and where its data starts. Refuses what breaks the format's rules."""
+    place = file.path.name
+    if file.size < 8:
+        raise CacheError(f"{place}: {file.size} bytes are no safetensors file")
+    size = int.from_bytes(file.read(0, 8), "little")
+    if size > min(limit, file.size - 8):
+        raise CacheError(f"{place}: announces a header of {size:,} bytes in a file of {file.size:,}")
+    raw = file.read(8, size)
+    if raw[:1] != b"{":
+        raise CacheError(f"{place}: its header is not JSON")
+    try:
+        header = json.loads(bytes(raw).decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise CacheError(f"{place}: its header cannot be read: {error}") from error
+    if not isinstance(header, dict):
+        raise CacheError(f"{place}: its header is not an object")
+    header.pop("__metadata__", None)
+    _check_ranges(header, file.size - 8 - size, place)
+    return header, 8 + size
+
+
+def _no_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    result = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"{key!r} occurs twice")
+        result[key] = value
+    return result
+
+
+def _check_ranges(header: dict[str, Any], data_bytes: int, place: str) -> None:
+    """Offsets in order without holes or overlaps, ending with the file, as large as type and shape say."""
+    ranges = []
+    for name, info in header.items():
+        try:
+            begin, end = info["data_offsets"]
+            shape = [int(n) for n in info["shape"]]
+            expected = count_bytes(info["dtype"], tuple(shape)) // (2 if info["dtype"] == "F4" else 1)
+            wrong = min([begin, *shape]) < 0 or end - begin != expected
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise CacheError(f"{place}: its header describes {name!r} wrongly: {error}") from error
+        if wrong:
+            raise CacheError(
+                f"{place}: {name!r} should be {expected:,} bytes by its shape, the header says {begin}–{end}"
+            )
+        ranges.append((begin, end))
+    position = 0
+    for begin, end in sorted(ranges):
+        if begin != position:
+            raise CacheError(f"{place}: its header leaves a hole or an overlap at {position:,}")
+        position = end
+    if position != data_bytes:
+        raise CacheError(f"{place}: holds {data_bytes:,} bytes of data where its header lists {position:,}")

@@ -1,0 +1,162 @@
+"""Access to bytes in files: positional reads into prepared memory, durable writes, and what a platform lacks.
+
+Everything that reads tensor bytes goes through `read_into`, so that another kind of storage can stand in.
+"""
+
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import CacheError
+
+# Tests switch these off to run the paths of platforms that lack the calls (Windows has neither).
+HAS_PREADV = hasattr(os, "preadv")
+HAS_LINKS = hasattr(os, "link")
+_MAX_BUFFERS = 512  # below every platform's IOV_MAX
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class OpenFile:
+    """One file open for positional reads from any number of threads. It closes when the last reference goes."""
+
+    __slots__ = ("_lock", "fd", "identity", "path", "size")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self.fd = -1
+        self.fd = _open_regular(path)
+        status = os.fstat(self.fd)
+        self.size = status.st_size
+        # What tells this file from one that was put in its place.
+        self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fill `buffers`, one after the other, with the bytes from `offset` on."""
+        if not HAS_PREADV:
+            return self._seek_and_read(offset, buffers)
+        expected = sum(map(len, buffers))
+        try:
+            found = os.preadv(self.fd, buffers, offset)
+        except OSError as error:
+            if len(buffers) <= _MAX_BUFFERS:
+                raise CacheError(f"{self.path}: {error}") from error
+            found = 0
+        if found != expected:
+            self._read_rest(offset, buffers, found)
+
+    def read(self, offset: int, size: int) -> bytearray:
+        data = bytearray(size)
+        if size:
+            self.read_into(offset, [memoryview(data)])
+        return data
+
+    def will_need(self, offset: int, size: int) -> None:
+        """Ask the system to start reading this range, where it takes such hints."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def _read_rest(self, offset: int, buffers: Sequence[memoryview], found: int) -> None:
+        """Go on after a short read: a signal, more than 2 GB or too many buffers at once."""
+        for buffer in buffers:
+            skipped = min(found, len(buffer))
+            found -= skipped
+            while skipped < len(buffer):
+                count = os.preadv(self.fd, [buffer[skipped:]], offset + skipped)
+                if count == 0:
+                    raise CacheError(f"{self.path}: ends at {offset + skipped:,}, before the data that it should hold")
+                skipped += count
+            offset += len(buffer)
+
+    def _seek_and_read(self, offset: int, buffers: Sequence[memoryview]) -> None:
+        with self._lock:
+            os.lseek(self.fd, offset, os.SEEK_SET)
+            for buffer in buffers:
+                done = 0
+                while done < len(buffer):
+                    count = _readinto(self.fd, buffer[done:])
+                    if count == 0:
+                        raise CacheError(f"{self.path}: ends before the data that it should hold")
+                    done += count
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def write_all(fd: int, data: memoryview | bytes) -> None:
+    """`os.write` until everything is written."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` at `path` in one durable step: readers see the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in `folder` durable. Windows has no such call and needs none."""
+    if os.name == "nt":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for an immutable file, or a copy of it where the file system has no links."""
+    if HAS_LINKS:
+        try:
+            os.link(source, target)
+            return
+        except OSError:
+            pass  # another file system, or one without links: copying always works
+    import shutil
+
+    shutil.copyfile(source, target)
+
+
+def remove_file(path: Path) -> bool:
+    """Remove a file. False if it is held open on a system that forbids it; a later run removes it."""
+    try:
+        path.unlink(missing_ok=True)
+    except PermissionError:
+        return False
+    return True
+
+
+def _open_regular(path: Path) -> int:
+    try:
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            raise CacheError(f"{path}: is a symbolic link; a cache holds only files of its own")
+        fd = os.open(path, _OPEN_FLAGS)
+    except FileNotFoundError as error:
+        raise CacheError(f'{path}: is missing; restore it, or run "streamcache verify" on the cache') from error
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be opened: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise CacheError(f"{path}: is not a file")
+    return fd
+
+
+def _readinto(fd: int, buffer: memoryview) -> int:
+    if hasattr(os, "readinto"):  # Python 3.14
+        return os.readinto(fd, buffer)
+    with open(fd, "rb", buffering=0, closefd=False) as file:
+        return file.readinto(buffer)
