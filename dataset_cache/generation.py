@@ -1,0 +1,69 @@
+"""Publishing: one step in which a new generation takes the place of the old, and the removal of what is left behind."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from . import files
+from .errors import CacheError
+from .index import Index, IndexArrays, write_index
+from .leases import holders
+from .manifest import Manifest, read_manifest, write_manifest
+from .storage import remove_file, sync_folder
+
+_INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
+_CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
+
+
+def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
+    """The index of a published generation. A large one is compared with its hash only if `check` is set."""
+    digest = manifest.index_hash if check or manifest.index_bytes <= _CHECKED_INDEX_BYTES else None
+    index = Index(folder / manifest.index_name, manifest.index_bytes, digest)
+    if index.sample_count != manifest.counts.get("samples"):
+        raise CacheError(
+            f"{folder}: the manifest counts {manifest.counts.get('samples')} samples, the index {index.sample_count}"
+        )
+    return index
+
+
+def publish(folder: Path, arrays: IndexArrays, describe: Callable[[int, str], Manifest]) -> Manifest:
+    """Write the index, then the manifest that `describe(index_bytes, index_hash)` returns. Durable on return."""
+    temporary = folder / f".index.{os.getpid()}.tmp"
+    try:
+        manifest = describe(*write_index(temporary, arrays))
+        current = read_manifest(folder)
+        if current is not None and current.generation == manifest.generation:
+            return current
+        os.replace(temporary, folder / manifest.index_name)
+        sync_folder(folder)
+        write_manifest(folder, manifest)
+    except OSError as error:
+        raise CacheError(
+            f"{folder}: cannot be published: {error.strerror or error}; the last generation stays"
+        ) from error
+    finally:
+        remove_file(temporary)
+    remove_superseded(folder, manifest)
+    return manifest
+
+
+def remove_superseded(folder: Path, manifest: Manifest) -> None:
+    """Remove what no generation in use needs any more; what is in use, or held open on Windows, goes next time."""
+    for path in superseded(folder, manifest):
+        remove_file(path)
+
+
+def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
+    """Indexes and shards that the current generation does not list and nobody's lease protects."""
+    leased = {holder.generation for holder in holders(folder)}
+    for path in folder.glob("index-*"):
+        match = _INDEX_NAME.fullmatch(path.name)
+        if match and path.name != manifest.index_name and match[1] not in leased:
+            yield path
+    # Which shards an older generation reads is known only to its readers: while there are any, all are kept.
+    if leased <= {manifest.generation}:
+        listed = {shard.file for shard in manifest.shards}
+        for path in (folder / files.FOLDER).glob("?-*.safetensors"):
+            if path.name not in listed:
+                yield path

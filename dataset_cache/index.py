@@ -1,0 +1,277 @@
+"""The index: flat arrays that say where everything is, memory-mapped and never parsed as a whole.
+
+samples      one row a sample: where its variants and captions start, bucket, set, source, sizes, weight
+variants     per sample: how many variants it has of each field, then their entries
+entries      one row an entry: key, layout, field, where its references and leaves start
+refs         one row a tensor of an entry: shard and offset, hash of the blob
+leaves       packed numbers, strings and bytes, in the form that the entry's layout says
+layouts, strings   texts, each with an array of ends; captions   numbers of strings
+entry_order, ref_order   entries in the order of their keys, references in the order of their hashes
+"""
+
+import json
+import mmap
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from .errors import CacheError
+from .shard import ALIGNMENT, PAD, read_header
+from .skeleton import Layout
+from .storage import OpenFile
+
+SAMPLE = np.dtype(
+    [
+        ("variants", "<u8"),
+        ("captions", "<u8"),
+        ("caption_count", "<u4"),
+        ("bucket", "<u4"),
+        ("set", "<u4"),
+        ("source", "<u4"),
+        ("repeats", "<u4"),
+        ("weight", "<f4"),
+        ("original_size", "<i4", 2),
+        ("crop", "<i4", 4),
+    ]
+)
+ENTRY = np.dtype([("key", "V16"), ("refs", "<u8"), ("leaves", "<u8"), ("layout", "<u4"), ("field", "<u4")])
+REF = np.dtype([("location", "<u8"), ("hash", "V16")])
+OFFSET_BITS = 40  # a location is shard << 40 | offset in the shard's file
+NO_BUCKET = 0xFFFFFFFF
+
+_SAMPLE_ROW = struct.Struct("<QQIIIIIf2i4i")
+_ENTRY_ROW = struct.Struct("<QQII")  # behind the key
+_U32 = struct.Struct("<I")
+_MAX_HEADER = 1 << 20
+
+
+@dataclass
+class IndexArrays:
+    """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` say where each text ends."""
+
+    samples: np.ndarray
+    variants: np.ndarray
+    entries: np.ndarray
+    refs: np.ndarray
+    leaves: np.ndarray
+    layouts: np.ndarray
+    layout_ends: np.ndarray
+    strings: np.ndarray
+    string_ends: np.ndarray
+    captions: np.ndarray
+    entry_order: np.ndarray
+    ref_order: np.ndarray
+
+
+ARRAY_TYPES: dict[str, np.dtype] = {
+    "samples": SAMPLE,
+    "variants": np.dtype("<u4"),
+    "entries": ENTRY,
+    "refs": REF,
+    "leaves": np.dtype("u1"),
+    "layouts": np.dtype("u1"),
+    "layout_ends": np.dtype("<u8"),
+    "strings": np.dtype("u1"),
+    "string_ends": np.dtype("<u8"),
+    "captions": np.dtype("<u4"),
+    "entry_order": np.dtype("<u4"),
+    "ref_order": np.dtype("<u4"),
+}
+_TENSOR_TYPES = {"<u4": "U32", "<u8": "U64", "|u1": "U8"}
+
+
+def sort_order(keys: np.ndarray) -> np.ndarray:
+    """The order of 16-byte values, compared as bytes."""
+    halves = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2)
+    return np.lexsort((halves[:, 1], halves[:, 0])).astype("<u4")
+
+
+def write_index(path: Path, arrays: IndexArrays) -> tuple[int, str]:
+    """Write the arrays as a safetensors file. Returns its size and hash; the caller makes its name durable."""
+    header: dict[str, Any] = {}
+    position, pieces = 0, []
+    for name in ARRAY_TYPES:
+        array = np.ascontiguousarray(getattr(arrays, name))
+        gap = -position % ALIGNMENT
+        if gap:
+            header[f"{PAD}{position}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [position, position + gap]}
+            pieces.append(memoryview(bytes(gap)))
+        position += gap
+        header[name] = {**_tensor_form(array), "data_offsets": [position, position + array.nbytes]}
+        position += array.nbytes
+        pieces.append(memoryview(array.view("u1").reshape(-1)) if array.size else memoryview(b""))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    digest = xxhash.xxh3_128()
+    with open(path, "wb") as file:
+        for piece in [len(text).to_bytes(8, "little"), text, *pieces]:
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(text) + position, digest.hexdigest()
+
+
+def _tensor_form(array: np.ndarray) -> dict[str, Any]:
+    if array.dtype.fields is not None:  # rows of a struct are stored as bytes
+        return {"dtype": "U8", "shape": [len(array), array.dtype.itemsize]}
+    return {"dtype": _TENSOR_TYPES[array.dtype.str], "shape": [len(array)]}
+
+
+def pack_entry(key: bytes, refs: int, leaves: int, layout: int, field: int) -> bytes:
+    return key + _ENTRY_ROW.pack(refs, leaves, layout, field)
+
+
+def pack_sample(*row: Any) -> bytes:
+    """A row of `samples`, its values in the order of `SAMPLE`, arrays spread out."""
+    return _SAMPLE_ROW.pack(*row)
+
+
+class Index:
+    """A mapped index. Rows are unpacked when asked for; every number is checked against what it points into."""
+
+    def __init__(self, path: Path, nbytes: int, digest: str | None) -> None:
+        """Map the file. With a `digest` the whole file is read and compared with it."""
+        file = OpenFile(path)
+        if file.size != nbytes:
+            raise CacheError(
+                f"{path.name}: has {file.size:,} bytes, the manifest says {nbytes:,}; restore it from a copy"
+            )
+        header, start = read_header(file, _MAX_HEADER)
+        self._map = mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
+        if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
+            raise CacheError(f"{path.name}: its content does not match its hash; restore it, or save the dataset again")
+        self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
+        self._starts = {name: start + header[name]["data_offsets"][0] for name in ARRAY_TYPES}
+        self._samples_at, self._entries_at = self._starts["samples"], self._starts["entries"]
+        self._variants_at, self._refs_at = self._starts["variants"], self._starts["refs"]
+        self.sample_count = len(self.arrays.samples)
+        self.entry_count = len(self.arrays.entries)
+        self._variant_count, self._ref_count = len(self.arrays.variants), len(self.arrays.refs)
+        # The leaves' rows run to the end of their array: unpacking checks against that.
+        leaves_at = self._starts["leaves"]
+        self.leaves = memoryview(self._map)[leaves_at : leaves_at + self.arrays.leaves.nbytes]
+        self._layouts: dict[int, Layout] = {}
+
+    def _array(self, header: dict[str, Any], name: str, start: int) -> np.ndarray:
+        dtype = ARRAY_TYPES[name]
+        if name not in header:
+            raise CacheError(f"the index lacks the array {name!r}")
+        info = header[name]
+        begin, end = info["data_offsets"]
+        if info["dtype"] != _tensor_form(np.empty(0, dtype))["dtype"] or (end - begin) % dtype.itemsize:
+            raise CacheError(f"the index's array {name!r} has the wrong type")
+        if begin == end:
+            return np.empty(0, dtype)
+        return np.frombuffer(self._map, dtype, (end - begin) // dtype.itemsize, start + begin)
+
+    def sample_row(self, i: int) -> tuple:
+        """(variants, captions, caption_count, bucket, set, source, repeats, weight, width, height, crop × 4)."""
+        return _SAMPLE_ROW.unpack_from(self._map, self._samples_at + i * _SAMPLE_ROW.size)
+
+    def variants_of(self, first: int, field_count: int) -> list[Sequence[int]]:
+        """The entries of each field, given where the sample's variants start."""
+        counts = self._numbers(first, field_count)
+        total = sum(counts)
+        entries = self._numbers(first + field_count, total)
+        if total == field_count and max(counts, default=1) == 1:
+            return [(entry,) for entry in entries]
+        result, position = [], 0
+        for count in counts:
+            result.append(entries[position : position + count])
+            position += count
+        return result
+
+    def _numbers(self, first: int, count: int) -> tuple[int, ...]:
+        if first + count > self._variant_count:
+            raise CacheError("the index is damaged: a sample's variants run past the end of their array")
+        return struct.unpack_from(f"<{count}I", self._map, self._variants_at + 4 * first)
+
+    def entry_row(self, entry: int) -> tuple[int, int, int, int]:
+        """(refs, leaves, layout, field)."""
+        if entry >= self.entry_count:
+            raise CacheError(f"the index is damaged: entry {entry} of {self.entry_count}")
+        return _ENTRY_ROW.unpack_from(self._map, self._entries_at + entry * ENTRY.itemsize + 16)
+
+    def locations(self, first: int, count: int) -> tuple[int, ...]:
+        if first + count > self._ref_count:
+            raise CacheError("the index is damaged: an entry's references run past the end of their array")
+        return _location_rows(count).unpack_from(self._map, self._refs_at + first * REF.itemsize)
+
+    def hash_of(self, ref: int) -> bytes:
+        at = self._refs_at + ref * REF.itemsize + 8
+        return self._map[at : at + 16]
+
+    def key_of(self, entry: int) -> bytes:
+        at = self._entries_at + entry * ENTRY.itemsize
+        return self._map[at : at + 16]
+
+    def find_entry(self, key: bytes) -> int | None:
+        return self._find(key, self.arrays.entry_order, self.key_of, self.entry_count)
+
+    def find_ref(self, digest: bytes) -> int | None:
+        """Some reference to a blob of this hash."""
+        return self._find(digest, self.arrays.ref_order, self.hash_of, self._ref_count)
+
+    @staticmethod
+    def _find(wanted: bytes, order: np.ndarray, value_of: Any, count: int) -> int | None:
+        def value_at(position: int) -> bytes:
+            return value_of(min(int(order[position]), count - 1))
+
+        position = bisect_left(range(len(order)), wanted, key=value_at)
+        if position < len(order) and value_at(position) == wanted:
+            return int(order[position])
+        return None
+
+    def layout(self, number: int) -> Layout:
+        found = self._layouts.get(number)
+        if found is None:
+            text = self._text("layout", self.arrays.layouts, self.arrays.layout_ends, number)
+            found = self._layouts[number] = Layout(text.decode())
+        return found
+
+    def layout_text(self, number: int) -> str:
+        return self._text("layout", self.arrays.layouts, self.arrays.layout_ends, number).decode()
+
+    def string(self, number: int) -> str:
+        return self._text("string", self.arrays.strings, self.arrays.string_ends, number).decode(
+            "utf-8", "surrogatepass"
+        )
+
+    @staticmethod
+    def _text(what: str, texts: np.ndarray, ends: np.ndarray, number: int) -> bytes:
+        if number >= len(ends):
+            raise CacheError(f"the index is damaged: {what} {number} of {len(ends)}")
+        start = int(ends[number - 1]) if number else 0
+        end = int(ends[number])
+        if not start <= end <= len(texts):
+            raise CacheError(f"the index is damaged: {what} {number} stands at {start}–{end} of {len(texts)}")
+        return texts[start:end].tobytes()
+
+    def caption_numbers(self, first: int, count: int) -> list[int]:
+        if first + count > len(self.arrays.captions):
+            raise CacheError("the index is damaged: a sample's captions run past the end of their array")
+        return self.arrays.captions[first : first + count].tolist()
+
+    def leaf_values(self, layout: Layout, offset: int) -> Sequence[Any]:
+        try:
+            return layout.unpack(self.leaves, offset)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise CacheError(f"the index is damaged: an entry's values cannot be read: {error}") from error
+
+
+@lru_cache(256)
+def _location_rows(count: int) -> struct.Struct:
+    return struct.Struct("<" + "Q16x" * count)
+
+
+assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)
+assert _SAMPLE_ROW.size == SAMPLE.itemsize and ENTRY.itemsize == 16 + _ENTRY_ROW.size

@@ -1,0 +1,150 @@
+"""Leases: small files that say who reads which generation, so that nothing in use is removed.
+
+A lease is a promise as good as its heartbeat: its file is touched while its process lives. Where leases cannot be
+written (a read-only folder), readers work without.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = ".leases"
+HEARTBEAT_SECONDS = 30
+STALE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Somebody who reads a generation."""
+
+    generation: str
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class Lease:
+    """Held from creation until `release`, or until it is garbage-collected."""
+
+    def __init__(self, folder: Path, generation: str) -> None:
+        self._folder = folder / FOLDER
+        self._generation = generation
+        self._take()
+        _live.add(self)
+        _Heart.start()
+
+    def _take(self) -> None:
+        host = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
+        self._path = self._folder / f"{self._generation}.{host}.{os.getpid()}.{secrets.token_hex(4)}"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self._path.touch()
+            self._finalizer = weakref.finalize(self, _remove, self._path, os.getpid())
+        except OSError:
+            # A shared folder that cannot be written to: reading goes on, cleaning keeps recent generations there.
+            self._finalizer = None
+
+    def beat(self) -> None:
+        with contextlib.suppress(OSError):  # the folder went away; the reader says so when it reads
+            os.utime(self._path)
+
+    def release(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+def holders(folder: Path) -> list[Holder]:
+    """Everybody who reads a generation of this dataset now. Leases of the dead are removed on the way."""
+    found = []
+    for path in _lease_files(folder):
+        parts = path.name.split(".")
+        if len(parts) != 4 or not parts[2].isdigit():
+            continue
+        holder = Holder(parts[0], parts[1], int(parts[2]))
+        if _is_stale(path, holder):
+            _remove(path, os.getpid())
+        else:
+            found.append(holder)
+    return found
+
+
+def were_possible(folder: Path) -> bool:
+    """Whether readers could leave leases here; if not, recent generations may be in use unseen."""
+    return (folder / FOLDER).is_dir()
+
+
+def _lease_files(folder: Path) -> list[Path]:
+    try:
+        return sorted((folder / FOLDER).iterdir())
+    except OSError:
+        return []
+
+
+def _is_stale(path: Path, holder: Holder) -> bool:
+    try:
+        age = time.time() - path.stat().st_mtime
+    except OSError:
+        return True
+    here = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
+    return age > STALE_SECONDS or (holder.host == here and not _may_live(holder.pid))
+
+
+def _may_live(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # os.kill would end the process there; the heartbeat decides
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _remove(path: Path, pid: int) -> None:
+    # A forked child inherits the finalizer of its parent's lease, which is not its to remove.
+    if pid == os.getpid():
+        with contextlib.suppress(OSError):  # removed with its folder, or by another
+            path.unlink(missing_ok=True)
+
+
+_live: "weakref.WeakSet[Lease]" = weakref.WeakSet()
+
+
+class _Heart:
+    """One thread a process that touches all of its leases."""
+
+    _thread: threading.Thread | None = None
+
+    @classmethod
+    def start(cls) -> None:
+        if cls._thread is None or not cls._thread.is_alive():
+            cls._thread = threading.Thread(target=cls._run, name="streamcache leases", daemon=True)
+            cls._thread.start()
+
+    @staticmethod
+    def _run() -> None:
+        while True:
+            time.sleep(HEARTBEAT_SECONDS)
+            for lease in list(_live):
+                lease.beat()
+
+
+def _after_fork() -> None:
+    _Heart._thread = None
+    for lease in list(_live):
+        lease._take()
+    if len(_live):
+        _Heart.start()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

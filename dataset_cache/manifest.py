@@ -1,0 +1,154 @@
+"""The manifest, `dataset.json`: what a generation of a dataset consists of. It is written last, in one atomic step.
+
+The generation is the hash of the manifest's body, so the same content published twice is the same generation.
+"""
+
+import hashlib
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .errors import CacheError
+from .shard import ShardFile
+from .storage import replace_file
+
+NAME = "dataset.json"
+FORMAT = 1
+SUPPORTED_FEATURES: frozenset[str] = frozenset()
+_MAX_BYTES = 256 << 20
+_SHARD_NAME = re.compile(r"[a-z]-[0-9]{5,9}-[0-9a-f]{32}\.safetensors")
+_HEX = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The body of `dataset.json`. `extra` holds keys that this version does not know; they survive a rewrite."""
+
+    id: str
+    index_bytes: int
+    index_hash: str
+    shards: tuple[ShardFile, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    fields: tuple[str, ...] = ()
+    buckets: tuple[dict[str, Any], ...] = ()
+    sets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    next_shard: int = 0
+    requires: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def generation(self) -> str:
+        return hashlib.blake2b(_canonical(self._body()), digest_size=16).hexdigest()
+
+    @property
+    def index_name(self) -> str:
+        return index_name(self.generation)
+
+    def _body(self) -> dict[str, Any]:
+        body = {"format": FORMAT, **asdict(self)}
+        return {**body.pop("extra"), **body}
+
+    def to_json(self) -> bytes:
+        stamp = {"generation": self.generation, "published": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        return json.dumps({"format": FORMAT, **stamp, **self._body()}, indent=1).encode()
+
+
+def index_name(generation: str) -> str:
+    return f"index-{generation}.safetensors"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    replace_file(folder / NAME, manifest.to_json())
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The published manifest, checked; None where nothing was published."""
+    path = folder / NAME
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise CacheError(f"{path}: {size:,} bytes are too many for a manifest")
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise CacheError(f"{path}: is not JSON: {error}") from error
+    return _parse(body, path)
+
+
+def _parse(body: Any, path: Path) -> Manifest:
+    if not isinstance(body, dict) or "format" not in body:
+        raise CacheError(f"{path}: is not the manifest of a StreamCache dataset")
+    _check_version(body, path)
+    stated = body.pop("generation", None)
+    body.pop("published", None)
+    body.pop("format")
+    known = {f.name for f in fields(Manifest)} - {"extra"}
+    extra = {key: body.pop(key) for key in list(body) if key not in known}
+    try:
+        shards = tuple(_parse_shard(shard) for shard in body.pop("shards"))
+        for name in ("fields", "buckets", "requires"):
+            body[name] = tuple(body[name])
+        manifest = Manifest(**body, shards=shards, extra=extra)
+        generation = manifest.generation
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CacheError(f"{path}: is damaged: {error!r}") from error
+    # Whatever passes this is what a writer wrote; the checks after it guard against a hostile one.
+    if generation != stated:
+        raise CacheError(f"{path}: was changed after it was written; restore it from a copy, or save the dataset again")
+    _check_values(manifest, path)
+    return manifest
+
+
+def _check_version(body: dict[str, Any], path: Path) -> None:
+    version = body["format"]
+    if type(version) is not int or version < 1:
+        raise CacheError(f"{path}: has the format {version!r}")
+    missing = [feature for feature in body.get("requires") or () if feature not in SUPPORTED_FEATURES]
+    if version > FORMAT or missing:
+        what = f"format {version}" if version > FORMAT else f"the features {missing}"
+        raise CacheError(f"{path}: needs {what}, this StreamCache reads format {FORMAT}; update StreamCache to open it")
+
+
+def _parse_shard(shard: dict[str, Any]) -> ShardFile:
+    return ShardFile(shard["file"], shard["bytes"], shard["hash"])
+
+
+def _check_values(manifest: Manifest, path: Path) -> None:
+    wrong = [s.file for s in manifest.shards if not isinstance(s.file, str) or not _SHARD_NAME.fullmatch(s.file)]
+    if wrong:
+        raise CacheError(f"{path}: lists the shard {wrong[0]!r}, which is no shard's name")
+    numbers = [
+        manifest.index_bytes,
+        manifest.next_shard,
+        *(s.bytes for s in manifest.shards),
+        *manifest.counts.values(),
+    ]
+    if any(type(n) is not int or not 0 <= n < 1 << 60 for n in numbers):
+        raise CacheError(f"{path}: holds a count that is no count")
+    hashes = [manifest.id, manifest.index_hash, *(s.hash for s in manifest.shards), *manifest.named.values()]
+    if not all(isinstance(h, str) and _HEX.fullmatch(h) for h in hashes):
+        raise CacheError(f"{path}: holds a hash that is no hash")
+    if not all(isinstance(name, str) and name for name in manifest.fields):
+        raise CacheError(f"{path}: holds a field without a name")
+    if not all(isinstance(facts, dict) for facts in manifest.sets.values()):
+        raise CacheError(f"{path}: describes a set wrongly")
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_refuse).encode()
+
+
+def _refuse(value: Any) -> Any:
+    raise CacheError(
+        f"provenance: a {type(value).__name__} cannot be written as JSON; give text, numbers, lists and dicts"
+    )

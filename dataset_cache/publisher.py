@@ -1,0 +1,50 @@
+"""The right to publish: one writer at a time, which leaves its name for whoever comes second."""
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import CacheBusy, CacheError
+from .storage import remove_file
+
+LOCK = ".lock"
+HOLDER = ".lock.holder"
+
+
+class PublisherLock:
+    """Held from creation until `release`. The system frees it when its process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._holder = folder / HOLDER
+        self._lock = FileLock(str(folder / LOCK), thread_local=False)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+            self._holder.write_text(json.dumps(_myself()))
+        except Timeout:
+            raise CacheBusy(f"{folder}: {_describe(self._holder)} is writing to it; wait until it is done") from None
+        except OSError as error:
+            raise CacheError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+
+    def release(self) -> None:
+        if self._lock.is_locked:
+            remove_file(self._holder)
+            self._lock.release()
+
+
+def _myself() -> dict[str, str | int]:
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "program": Path(sys.argv[0]).name, "since": started}
+
+
+def _describe(holder: Path) -> str:
+    try:
+        facts = json.loads(holder.read_text())
+        return f"{facts['program']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
+    except (OSError, ValueError, KeyError):
+        return "another process"
