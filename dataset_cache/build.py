@@ -1,0 +1,238 @@
+"""Builds the index of the next generation: the entries of the last one, what is new, and the list of samples."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import CacheError
+from .index import ENTRY, NO_BUCKET, OFFSET_BITS, REF, SAMPLE, Index, IndexArrays, pack_entry, pack_sample, sort_order
+from .manifest import Manifest
+from .skeleton import Layout
+
+
+@dataclass(frozen=True)
+class SampleFacts:
+    """What is known of a sample besides its entries."""
+
+    captions: Sequence[str] = ()
+    source: str = ""
+    original_size: tuple[int, int] = (0, 0)
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
+    repeats: int = 1
+    weight: float = 1.0
+    set: str = ""
+
+
+class IndexBuilder:
+    """Collects entries and samples in compact arrays. `base` is the generation that is continued or replaced."""
+
+    def __init__(self, base: Index | None, manifest: Manifest | None, keep_samples: bool) -> None:
+        self._base = base
+        self._keep = keep_samples and base is not None
+        self._base_entries = base.entry_count if base else 0
+        self._keys: dict[bytes, int] = {}
+        self._entries, self._refs, self._leaves = bytearray(), bytearray(), bytearray()
+        self._entry_layouts = array("I")
+        self._layouts: dict[str, int] = {}
+        if base:
+            self._layouts = {base.layout_text(n): n for n in range(len(base.arrays.layout_ends))}
+        self._buckets_of: dict[int, int] = {}
+        self._samples = bytearray()
+        self._counts: list[tuple[int, ...]] = []
+        self._same_counts: dict[tuple[int, ...], tuple[int, ...]] = {}  # nearly all samples share one of these
+        self._variants = array("I")
+        self._captions = array("I")
+        self._strings: dict[str, int] = {}
+        # Numbers of fields stand in every entry, those of sets and buckets only in samples.
+        self.fields: list[str] = list(manifest.fields) if manifest else []
+        self._base_width = len(self.fields)
+        self.sets: dict[str, dict[str, Any]] = {k: dict(v) for k, v in manifest.sets.items()} if self._keep else {}
+        self.buckets: dict[tuple[str, tuple[int, ...]], int] = {}
+        if self._keep:
+            self.buckets = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
+        self.sample_count = base.sample_count if self._keep else 0
+
+    def find(self, key: bytes) -> int | None:
+        found = self._keys.get(key)
+        return found if found is not None or self._base is None else self._base.find_entry(key)
+
+    def add_entry(self, key: bytes, field: str, layout: str, leaves: bytes, refs: Sequence[tuple[int, bytes]]) -> int:
+        """Add an entry whose references are (location, hash). Returns its number."""
+        number = self._layouts.setdefault(layout, len(self._layouts))
+        first_ref = self._base_refs + len(self._refs) // REF.itemsize
+        first_leaf = self._base_leaves + len(self._leaves)
+        self._entries += pack_entry(key, first_ref, first_leaf, number, self.field_number(field))
+        self._leaves += leaves
+        for location, digest in refs:
+            self._refs += location.to_bytes(8, "little") + digest
+        self._entry_layouts.append(number)
+        entry = self._keys[key] = self._base_entries + len(self._entry_layouts) - 1
+        return entry
+
+    def add_sample(self, entries: Mapping[str, Sequence[int]], facts: SampleFacts) -> int:
+        for name in entries:
+            self.field_number(name)
+        counts = tuple(len(entries.get(name, ())) for name in self.fields)
+        bucket = self._bucket(entries.get("latent", ()), facts)
+        captions = (0, len(self._captions), len(facts.captions))
+        names = (bucket, self._set(facts.set), self._string(facts.source))
+        numbers = (facts.repeats, facts.weight, *facts.original_size, *facts.crop)
+        self._samples += pack_sample(*captions, *names, *numbers)
+        self._captions.extend(self._string(caption) for caption in facts.captions)
+        self._counts.append(self._same_counts.setdefault(counts, counts))
+        self._variants.extend(entry for name in self.fields for entry in entries.get(name, ()))
+        self.sample_count += 1
+        return self.sample_count - 1
+
+    def describe_set(self, name: str, facts: Mapping[str, Any]) -> None:
+        self._set(name)
+        self.sets[name].update(facts)
+
+    def field_number(self, name: str) -> int:
+        if name not in self.fields:
+            self.fields.append(name)
+        return self.fields.index(name)
+
+    def entry_layout(self, entry: int) -> int:
+        if entry >= self._base_entries:
+            return self._entry_layouts[entry - self._base_entries]
+        return self._base.entry_row(entry)[2]
+
+    def move_shards(self, shifts: Mapping[int, int]) -> None:
+        """Blobs of these new shards moved towards the front by so many bytes."""
+        refs = np.frombuffer(self._refs, REF)
+        numbers = refs["location"] >> np.uint64(OFFSET_BITS)
+        for shard, shift in shifts.items():
+            refs["location"][numbers == shard] -= np.uint64(shift)
+
+    def finish(self) -> IndexArrays:
+        """All arrays of the new index."""
+        base = self._base.arrays if self._base else None
+        kept = base if self._keep else None
+        layouts, layout_ends = _texts(list(self._layouts))
+        strings, string_ends = _texts(list(self._strings))
+        entries = _join(base and base.entries, np.frombuffer(self._entries, ENTRY))
+        refs = _join(base and base.refs, np.frombuffer(self._refs, REF))
+        samples = np.frombuffer(self._samples, SAMPLE).copy()
+        counts, flat = self._all_variants(kept)
+        if kept is not None:
+            samples["captions"] += len(kept.captions)
+            samples["source"] += len(kept.string_ends)
+            captions = np.asarray(self._captions, "<u4") + np.uint32(len(kept.string_ends))
+            string_ends = _join(kept.string_ends, string_ends + np.uint64(len(kept.strings)))
+        else:
+            captions = np.asarray(self._captions, "<u4")
+        samples = _join(kept and kept.samples, samples).copy()
+        samples["variants"], variants = pack_variants(counts, flat)
+        return IndexArrays(
+            samples=samples,
+            variants=variants,
+            entries=entries,
+            refs=refs,
+            leaves=_join(base and base.leaves, np.frombuffer(self._leaves, "u1")),
+            layouts=layouts,
+            layout_ends=layout_ends,
+            strings=_join(kept and kept.strings, strings),
+            string_ends=string_ends,
+            captions=_join(kept and kept.captions, captions),
+            entry_order=sort_order(entries["key"]),
+            ref_order=sort_order(refs["hash"]),
+        )
+
+    def _all_variants(self, kept: IndexArrays | None) -> tuple[np.ndarray, np.ndarray]:
+        """(how many variants per sample and field, their entries one after the other)."""
+        width = len(self.fields)
+        counts = np.zeros((len(self._counts), width), "<u4")
+        for i, row in enumerate(self._counts):
+            counts[i, : len(row)] = row
+        flat = np.asarray(self._variants, "<u4")
+        if kept is None or not len(kept.samples):
+            return counts, flat
+        before, entries = unpack_variants(kept, self._base_width)
+        before = np.pad(before, ((0, 0), (0, width - before.shape[1])))
+        return np.concatenate([before, counts]), np.concatenate([entries, flat])
+
+    @property
+    def _base_refs(self) -> int:
+        return len(self._base.arrays.refs) if self._base else 0
+
+    @property
+    def _base_leaves(self) -> int:
+        return len(self._base.arrays.leaves) if self._base else 0
+
+    def _set(self, name: str) -> int:
+        self.sets.setdefault(name, {})
+        return list(self.sets).index(name)
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def _bucket(self, latents: Sequence[int], facts: SampleFacts) -> int:
+        """The bucket that all variants of the latent share."""
+        buckets = {self._bucket_of_layout(self.entry_layout(entry)) for entry in latents}
+        if len(buckets) > 1:
+            raise CacheError(f"sample {self.sample_count} ({facts.source}): its latents differ in shape or type")
+        return buckets.pop() if buckets else NO_BUCKET
+
+    def _bucket_of_layout(self, number: int) -> int:
+        if number not in self._buckets_of:
+            text = next(text for text, n in self._layouts.items() if n == number)
+            layout = Layout(text)
+            slot = layout.slot_at("samples")
+            bucket = NO_BUCKET
+            if slot is not None:
+                spec = layout.specs[slot]
+                bucket = self.buckets.setdefault((spec.dtype, spec.shape[1:]), len(self.buckets))
+            self._buckets_of[number] = bucket
+        return self._buckets_of[number]
+
+
+def unpack_variants(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The counts [samples, fields] and the entries, in order, of the samples of an index."""
+    starts = arrays.samples["variants"].astype(np.int64)
+    counts = arrays.variants[starts[:, None] + np.arange(field_count)]
+    is_entry = np.ones(len(arrays.variants), bool)
+    is_entry[(starts[:, None] + np.arange(field_count)).reshape(-1)] = False
+    return counts, arrays.variants[is_entry]
+
+
+def pack_variants(counts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The opposite of `unpack_variants`: where each sample's variants start, and the array."""
+    width = counts.shape[1]
+    lengths = width + counts.sum(1, dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    variants = np.empty(int(starts[-1]), "<u4")
+    is_entry = np.ones(len(variants), bool)
+    places = (starts[:-1, None] + np.arange(width)).reshape(-1)
+    variants[places] = counts.reshape(-1)
+    is_entry[places] = False
+    variants[is_entry] = flat
+    return starts[:-1].astype("<u8"), variants
+
+
+def used_entries(arrays: IndexArrays, field_count: int, named: Sequence[int]) -> np.ndarray:
+    """A mask of the entries that a sample or a name uses."""
+    used = np.zeros(len(arrays.entries), bool)
+    if len(arrays.samples):
+        used[unpack_variants(arrays, field_count)[1]] = True
+    used[list(named)] = True
+    return used
+
+
+def bucket_table(buckets: Mapping[tuple[str, tuple[int, ...]], int], samples: np.ndarray) -> tuple[dict[str, Any], ...]:
+    """The manifest's list of buckets, each with its number of samples."""
+    counts = np.bincount(samples["bucket"][samples["bucket"] != NO_BUCKET], minlength=len(buckets))
+    return tuple({"dtype": d, "shape": list(s), "samples": int(counts[n])} for (d, s), n in buckets.items())
+
+
+def _texts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    ends = np.cumsum([len(text) for text in encoded], dtype="<u8") if encoded else np.empty(0, "<u8")
+    return np.frombuffer(b"".join(encoded), "u1"), ends
+
+
+def _join(first: np.ndarray | None, second: np.ndarray) -> np.ndarray:
+    return second if first is None or not len(first) else np.concatenate([first, second])

@@ -1,0 +1,281 @@
+"""A segment: what one writer adds to a dataset before it is published. Growing shards, and a journal of what they hold.
+
+At every `flush` the shards, then the journal, are made durable. After a kill, `recover` finds what was.
+"""
+
+import base64
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from . import files
+from .errors import CacheError
+from .journal import NAME as JOURNAL
+from .journal import Journal, read_journal
+from .shard import HEADER_BYTES, Blob, ShardWriter, seal, tight_start
+from .skeleton import TensorSpec
+from .storage import OpenFile, sync_folder
+
+FOLDER = ".build"
+DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
+_LOCK = "lock"
+_TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is cut to size when the shard is sealed
+
+
+@dataclass(frozen=True)
+class EntryRecord:
+    """An entry as the journal keeps it. A reference is (name of the shard, offset, hash)."""
+
+    key: bytes
+    field: str
+    layout: str
+    leaves: bytes
+    refs: Sequence[tuple[str, int, bytes]]
+
+
+@dataclass
+class BuildShard:
+    """A shard that is not published yet. `file` is its name among the shards once it has moved there."""
+
+    name: str  # segment and number, by which journals refer to it whether it has moved or not
+    path: Path
+    kind: str
+    data_start: int = HEADER_BYTES
+    blobs: list[Blob] = field(default_factory=list)
+    writer: ShardWriter | None = None
+    file: str | None = None
+    shift: int = 0  # how much nearer to the front its blobs moved when its header was cut to size
+
+    @property
+    def end(self) -> int:
+        return max((blob.offset + blob.nbytes for blob in self.blobs), default=self.data_start)
+
+    def read(self, offset: int, size: int) -> bytes | bytearray:
+        if self.writer is not None:
+            return self.writer.read(offset, size)
+        return OpenFile(self.path).read(offset, size)
+
+
+class Segment:
+    """A folder of its own below `.build`. Its lock tells a living writer from one that was killed."""
+
+    def __init__(self, dataset: Path) -> None:
+        self.folder = dataset / FOLDER / secrets.token_hex(8)
+        self.shards: list[BuildShard] = []
+        self._layouts: dict[str, int] = {}
+        self.entry_count = 0
+        try:
+            self.folder.mkdir(parents=True)
+            self._lock = FileLock(str(self.folder / _LOCK), thread_local=False)
+            self._lock.acquire(timeout=0)
+            self._journal = Journal(self.folder / JOURNAL)
+            sync_folder(self.folder)
+            sync_folder(self.folder.parent)
+        except OSError as error:
+            raise CacheError(f"{self.folder}: cannot be made: {error.strerror or error}") from error
+
+    def append(self, kind: str, digest: bytes, spec: TensorSpec, data: memoryview, apart: bool) -> Blob:
+        """Store a blob; a new shard appears in `shards` when the last one is full.
+
+        `apart` starts a new shard: blobs are named by hash, so two with one hash cannot share a file.
+        """
+        number = self._shard_for(kind, len(data), apart)
+        shard = self.shards[number]
+        end, count = shard.writer.end, len(shard.blobs)
+        try:
+            blob = shard.writer.append(digest, spec.dtype, spec.shape, data)
+        except OSError as error:
+            shard.writer.rewind(end, count)
+            raise CacheError(
+                f"{shard.path}: cannot be written: {error.strerror}; what was stored before is safe"
+            ) from error
+        self._journal.append(
+            kind="blob", shard=number, at=blob.offset, hash=digest.hex(), dtype=spec.dtype, shape=spec.shape
+        )
+        return blob
+
+    def record(self, entry: EntryRecord) -> None:
+        layout = self._layouts.get(entry.layout)
+        if layout is None:
+            layout = self._layouts[entry.layout] = len(self._layouts)
+            self._journal.append(kind="layout", text=entry.layout)
+        refs = [[where, offset, digest.hex()] for where, offset, digest in entry.refs]
+        leaves = base64.b64encode(entry.leaves).decode()
+        self._journal.append(
+            kind="entry", key=entry.key.hex(), field=entry.field, layout=layout, leaves=leaves, refs=refs
+        )
+        self.entry_count += 1
+
+    def flush(self) -> None:
+        """Make everything so far durable: first the bytes, then the journal that speaks of them."""
+        for shard in self.shards:
+            if shard.writer is not None:
+                shard.writer.sync()
+        sync_folder(self.folder)
+        self._journal.flush()
+
+    def close(self) -> None:
+        for shard in self.shards:
+            if shard.writer is not None:
+                shard.writer.close()
+                shard.writer = None
+        self._journal.close()
+        self._lock.release()
+
+    def remove(self) -> None:
+        self.close()
+        remove_segment(self.folder)
+
+    def _shard_for(self, kind: str, nbytes: int, apart: bool) -> int:
+        number = next((n for n in reversed(range(len(self.shards))) if self.shards[n].kind == kind), None)
+        if number is not None:
+            writer = self.shards[number].writer
+            if writer is not None and writer.has_room(nbytes) and not apart:
+                return number
+            self._finish(self.shards[number])
+        shard = _new_shard(self.folder, len(self.shards), kind)
+        try:
+            shard.writer = ShardWriter(shard.path)
+        except OSError as error:
+            raise CacheError(f"{shard.path}: cannot be written: {error.strerror}") from error
+        shard.blobs = shard.writer.blobs
+        self.shards.append(shard)
+        self._journal.append(kind="shard", type=kind, start=shard.data_start)
+        return len(self.shards) - 1
+
+    def _finish(self, shard: BuildShard) -> None:
+        """A full shard keeps no handle open; its header comes when it is published."""
+        if shard.writer is not None:
+            shard.writer.sync()
+            shard.writer.close()
+            shard.writer = None
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a killed writer had made durable."""
+
+    folder: Path
+    shards: list[BuildShard]
+    entries: list[EntryRecord]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(blob.nbytes for shard in self.shards for blob in shard.blobs)
+
+
+def abandoned(dataset: Path) -> Iterator[Path]:
+    """The segments below this dataset whose writer is gone."""
+    try:
+        folders = sorted(path for path in (dataset / FOLDER).iterdir() if path.is_dir())
+    except OSError:
+        return
+    for folder in folders:
+        lock = FileLock(str(folder / _LOCK), thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            continue
+        lock.release()
+        yield folder
+
+
+def recover(folder: Path) -> Recovered:
+    """Read a segment's journal. Shards whose bytes are not all there are left out."""
+    shards: list[BuildShard] = []
+    layouts: list[str] = []
+    entries: list[EntryRecord] = []
+    for fact in read_journal(folder / JOURNAL):
+        if fact["kind"] == "shard":
+            shards.append(_new_shard(folder, len(shards), fact["type"], fact["start"]))
+        elif fact["kind"] == "blob":
+            blob = Blob(bytes.fromhex(fact["hash"]), fact["dtype"], tuple(fact["shape"]), fact["at"])
+            shards[fact["shard"]].blobs.append(blob)
+        elif fact["kind"] == "layout":
+            layouts.append(fact["text"])
+        elif fact["kind"] == "entry":
+            entries.append(_read_entry(fact, layouts))
+        elif fact["kind"] == "sealed":
+            _apply_seal(shards[fact["shard"]], folder.parent.parent, fact)
+    return Recovered(folder, [shard for shard in shards if _is_whole(shard)], entries)
+
+
+def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
+    """Write the header, cut it to size where it would waste space, and move the file among the dataset's shards.
+
+    The segment's journal learns of it before the move, so that a kill between the two is understood by `recover`.
+    """
+    if shard.writer is not None:
+        shard.writer.close()
+        shard.writer = None
+    source, blobs, start = shard.path, shard.blobs, shard.data_start
+    if start * _TIGHTEN_BELOW > shard.end - start:
+        source, blobs, start = _tighten(shard)
+    end = max((blob.offset + blob.nbytes for blob in blobs), default=start)
+    digest = seal(source, blobs, start, end)
+    shard.shift = shard.data_start - start
+    shard.file = f"{shard.kind}-{number:05d}-{digest}.safetensors"
+    _record_seal(shard)
+    (dataset / files.FOLDER).mkdir(exist_ok=True)
+    os.replace(source, dataset / files.FOLDER / shard.file)
+    shard.path, shard.blobs, shard.data_start = dataset / files.FOLDER / shard.file, blobs, start
+
+
+def remove_segment(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another segment is there
+        folder.parent.rmdir()
+
+
+def _new_shard(folder: Path, number: int, kind: str, start: int = HEADER_BYTES) -> BuildShard:
+    return BuildShard(f"{folder.name}/{number}", folder / f"{number}", kind, start)
+
+
+def _tighten(shard: BuildShard) -> tuple[Path, list[Blob], int]:
+    """A copy of a small shard with a header of just the size it needs. Blobs move by a multiple of their alignment."""
+    start = tight_start(shard.blobs, shard.data_start, shard.end)
+    shift = shard.data_start - start
+    path = shard.path.with_suffix(".tight")
+    with open(shard.path, "rb") as source, open(path, "wb") as target:
+        source.seek(shard.data_start)
+        target.seek(start)
+        shutil.copyfileobj(source, target, 1 << 20)
+    blobs = [Blob(blob.hash, blob.dtype, blob.shape, blob.offset - shift) for blob in shard.blobs]
+    return path, blobs, start
+
+
+def _read_entry(fact: dict[str, Any], layouts: list[str]) -> EntryRecord:
+    refs = [(where, offset, bytes.fromhex(digest)) for where, offset, digest in fact["refs"]]
+    leaves = base64.b64decode(fact["leaves"])
+    return EntryRecord(bytes.fromhex(fact["key"]), fact["field"], layouts[fact["layout"]], leaves, refs)
+
+
+def _record_seal(shard: BuildShard) -> None:
+    journal = Journal(shard.path.parent / JOURNAL)
+    try:
+        journal.append(kind="sealed", shard=int(shard.path.name), file=shard.file, shift=shard.shift)
+        journal.flush()
+    finally:
+        journal.close()
+
+
+def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
+    published = dataset / files.FOLDER / fact["file"]
+    if published.exists():
+        shard.path, shard.file, shard.shift = published, fact["file"], fact["shift"]
+        shard.data_start -= fact["shift"]
+        shard.blobs = [Blob(b.hash, b.dtype, b.shape, b.offset - fact["shift"]) for b in shard.blobs]
+
+
+def _is_whole(shard: BuildShard) -> bool:
+    try:
+        return shard.path.stat().st_size >= shard.end
+    except OSError:
+        return False

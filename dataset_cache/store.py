@@ -1,0 +1,181 @@
+"""The blobs a writer can refer to: published before, left ready by a killed writer, or added by itself."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from . import files, segment
+from .dtypes import NAMES
+from .errors import CacheError
+from .files import ShardFiles
+from .index import OFFSET_BITS, Index
+from .lazy import LazyTensor
+from .manifest import Manifest
+from .segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
+from .shard import ShardFile, blob_hash
+from .skeleton import Split, TensorSpec
+from .storage import sync_folder
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor's blob is. `collides` if other bytes of the same hash are stored too."""
+
+    location: int
+    hash: bytes
+    collides: bool
+
+
+class BlobStore:
+    """Stores each blob once. Shards are numbered: first the published ones, then the new ones as they appear."""
+
+    def __init__(self, dataset: Path, manifest: Manifest | None, index: Index | None) -> None:
+        self._dataset = dataset
+        self._index = index
+        self._published = ShardFiles(dataset, manifest.shards if manifest else ())
+        self._next_number = manifest.next_shard if manifest else 0
+        self._first_new = len(self._published.shards)
+        self._new: list[BuildShard] = []
+        self._ids = {shard.file: n for n, shard in enumerate(self._published.shards)}
+        self._blobs: dict[bytes, int] = {}
+        self._segment: Segment | None = None
+        self._adopted: list[Recovered] = []
+        self.unflushed_bytes = 0
+        self.flushed_at = time.monotonic()
+
+    def recover(self) -> Iterator[tuple[EntryRecord, list[tuple[int, bytes]]]]:
+        """Take over what killed writers left. Yields their entries with references that are valid here."""
+        for folder in segment.abandoned(self._dataset):
+            recovered = segment.recover(folder)
+            self._adopted.append(recovered)
+            for shard in recovered.shards:
+                self._adopt(shard)
+        for recovered in self._adopted:
+            for entry in recovered.entries:
+                if all(name in self._ids for name, _, _ in entry.refs):
+                    yield entry, [(self._ids[name] << OFFSET_BITS | at, digest) for name, at, digest in entry.refs]
+
+    def _adopt(self, shard: BuildShard) -> None:
+        if shard.file in self._ids:  # it was published just before the kill
+            self._ids[shard.name] = self._ids[shard.file]
+            return
+        self._number(shard)
+        for blob in shard.blobs:
+            self._blobs.setdefault(blob.hash, self._ids[shard.name] << OFFSET_BITS | blob.offset)
+
+    def put(self, tensor: torch.Tensor, kind: str) -> Stored:
+        """Store a tensor's bytes, or find them. Equal hashes are not trusted: the bytes are compared."""
+        data = tensor_bytes(tensor)
+        spec = TensorSpec(NAMES[tensor.dtype], tuple(tensor.shape), len(data))
+        digest = blob_hash(data, spec.dtype, spec.shape)
+        found = self._find(digest)
+        if found is not None and self._read(found, len(data)) == data:
+            return Stored(found, digest, False)
+        blob = self._own_segment().append(kind, digest, spec, data, apart=found is not None)
+        shard = next(s for s in reversed(self._segment.shards) if s.kind == kind)
+        location = self._number(shard) << OFFSET_BITS | blob.offset
+        self._blobs.setdefault(digest, location)
+        self.unflushed_bytes += len(data)
+        return Stored(location, digest, found is not None)
+
+    def record(self, key: bytes, field: str, parts: Split, stored: Sequence[Stored]) -> None:
+        """Tell the journal of an entry. References to published shards go by name: their numbers may change."""
+        refs = [(*self._place(s.location), s.hash) for s in stored]
+        self._own_segment().record(EntryRecord(key, field, parts.layout, parts.leaves, refs))
+
+    def flush(self) -> None:
+        try:
+            if self._segment is not None:
+                self._segment.flush()
+        except OSError as error:
+            raise CacheError(
+                f"{self._dataset}: cannot be written: {error.strerror}; what was durable before is safe"
+            ) from error
+        self.unflushed_bytes, self.flushed_at = 0, time.monotonic()
+
+    def seal(self) -> tuple[list[ShardFile], dict[int, int], int]:
+        """Finish all new shards. Returns all shards, how far blobs moved in which of them, and the next free number."""
+        self.flush()
+        shifts = {}
+        try:
+            for number, shard in enumerate(self._new, self._first_new):
+                if shard.file is None:
+                    publish_shard(shard, self._dataset, self._next_number)
+                    self._next_number += 1
+                    shifts[number] = shard.shift
+            if self._new:
+                sync_folder(self._dataset / files.FOLDER)
+        except OSError as error:
+            raise CacheError(
+                f"{self._dataset}: cannot be published: {error.strerror}; the last generation stays"
+            ) from error
+        new = [ShardFile(s.file, s.path.stat().st_size, s.file.split("-")[2].split(".")[0]) for s in self._new]
+        return [*self._published.shards, *new], shifts, self._next_number
+
+    def drop(self) -> None:
+        """After publishing: the journals have said all they had to say."""
+        if self._segment is not None:
+            self._segment.remove()
+            self._segment = None
+        for recovered in self._adopted:
+            segment.remove_segment(recovered.folder)
+
+    def close(self) -> None:
+        """Leave what is durable to the next writer."""
+        if self._segment is not None:
+            self._segment.close()
+            if not self._segment.entry_count:
+                segment.remove_segment(self._segment.folder)
+            self._segment = None
+
+    def _own_segment(self) -> Segment:
+        if self._segment is None:
+            self._segment = Segment(self._dataset)
+        return self._segment
+
+    def _number(self, shard: BuildShard) -> int:
+        if shard.name not in self._ids:
+            self._ids[shard.name] = self._first_new + len(self._new)
+            self._new.append(shard)
+        return self._ids[shard.name]
+
+    def _find(self, digest: bytes) -> int | None:
+        found = self._blobs.get(digest)
+        if found is None and self._index is not None:
+            ref = self._index.find_ref(digest)
+            found = None if ref is None else self._index.locations(ref, 1)[0]
+        return found
+
+    def _read(self, location: int, size: int) -> bytes | bytearray | None:
+        """Stored bytes, to compare; None if they cannot be read, so that a damaged blob is stored anew."""
+        shard, offset = split_location(location)
+        try:
+            if shard >= self._first_new:
+                return self._new[shard - self._first_new].read(offset, size)
+            self._published.check_range(shard, offset, size)
+            return self._published.file(shard).read(offset, size)
+        except CacheError:
+            return None
+
+    def _place(self, location: int) -> tuple[str, int]:
+        shard, offset = split_location(location)
+        if shard < self._first_new:
+            return self._published.shards[shard].file, offset
+        return self._new[shard - self._first_new].name, offset
+
+
+def split_location(location: int) -> tuple[int, int]:
+    """(shard, offset in its file)."""
+    return location >> OFFSET_BITS, location & (1 << OFFSET_BITS) - 1
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, in order, without a copy where its memory is in order already."""
+    tensor = tensor.realize() if isinstance(tensor, LazyTensor) else tensor.detach()
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())

@@ -1,0 +1,278 @@
+"""The writer of a dataset: takes samples as a stream, keeps each blob once, publishes in one step."""
+
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from .build import IndexBuilder, SampleFacts, bucket_table, used_entries
+from .compact import merge_small
+from .errors import CacheError
+from .generation import open_index, publish
+from .index import IndexArrays
+from .manifest import Manifest, read_manifest
+from .publisher import PublisherLock
+from .segment import ASIDE, DATA
+from .shard import ShardFile
+from .skeleton import Split, split
+from .store import BlobStore, Stored
+
+ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in shards of their own, so that training never reads past them
+FLUSH_BYTES = 256 << 20
+FLUSH_SECONDS = 30.0
+
+Key = str | bytes
+
+
+def digest_key(key: Key) -> bytes:
+    """The 16 bytes under which an entry is stored: a text's hash, or 16 bytes as they are."""
+    if isinstance(key, str):
+        return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    if len(key) != 16:
+        raise CacheError(f"a key is text or 16 bytes, not {len(key)} bytes")
+    return key
+
+
+class CacheWriter:
+    """Writes a dataset to `path`. Use it in `with`: a clean exit publishes, an error keeps what was stored for later.
+
+    Over an existing dataset it starts a new list of samples (`append=True` goes on with the old one); entries that are
+    already stored are found by key or by content and not stored again. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        provenance: Mapping[str, Any] | None = None,
+        append: bool = False,
+        flush_bytes: int = FLUSH_BYTES,
+        flush_seconds: float = FLUSH_SECONDS,
+    ) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise CacheError(f"{self.path}: is a file; a dataset is a folder")
+        self._lock = PublisherLock(self.path)
+        try:
+            self._manifest = read_manifest(self.path)
+            self._provenance = dict(provenance or (self._manifest.provenance if self._manifest else {}))
+            self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
+            self.recovered_entries = 0  # what an earlier writer, which never published, left ready for this one
+            self._guard = threading.RLock()
+            self._making: dict[bytes, threading.Event] = {}
+            self._begin(append)
+            self._recover()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _begin(self, keep_samples: bool) -> None:
+        """Start from what is published now."""
+        index = open_index(self.path, self._manifest) if self._manifest else None
+        self._builder = IndexBuilder(index, self._manifest, keep_samples)
+        self._store = BlobStore(self.path, self._manifest, index)
+        self._named = dict(self._manifest.named) if self._manifest and keep_samples else {}
+
+    def _recover(self) -> None:
+        for entry, refs in self._store.recover():
+            if self._builder.find(entry.key) is None:
+                self._builder.add_entry(entry.key, entry.field, entry.layout, entry.leaves, refs)
+                self.recovered_entries += 1
+
+    def add(
+        self,
+        latent: Any = None,
+        conditioning: Any = None,
+        caption: str | Sequence[str] = (),
+        source: str = "",
+        original_size: tuple[int, int] = (0, 0),
+        crop: tuple[int, int, int, int] = (0, 0, 0, 0),
+        repeats: int = 1,
+        weight: float = 1.0,
+        set: str = "",
+        **fields: Any,
+    ) -> int:
+        """Store one sample and return its number. Every further keyword is a field of its own."""
+        facts = _facts(caption, source, original_size, crop, repeats, weight, set)
+        structures = {"latent": latent, "conditioning": conditioning, **fields}
+        # All fields are taken apart before any is stored, so a refused one leaves nothing behind.
+        splits = {name: split(value, name) for name, value in structures.items() if value is not None}
+        _check_single(latent)
+        with self._guard:
+            keys = {name: [self._put(None, parts, name)] for name, parts in splits.items()}
+            return self._builder.add_sample(keys, facts)
+
+    def has(self, key: Key) -> bool:
+        with self._guard:
+            return self._builder.find(digest_key(key)) is not None
+
+    def put(self, key: Key, structure: Any, field: str) -> None:
+        """Store an entry under its key; nothing happens if the key is there already."""
+        digest = digest_key(key)
+        if not self.has(digest):
+            parts = split(structure, field)
+            with self._guard:
+                self._put(digest, parts, field)
+
+    def once(self, key: Key, make: Callable[[], Any], field: str) -> None:
+        """Store what `make` returns, unless the key is there. Of many threads that ask, one makes and others wait."""
+        digest = digest_key(key)
+        while not self.has(digest):
+            with self._guard:
+                busy = self._making.get(digest)
+                if busy is None:
+                    self._making[digest] = threading.Event()
+            if busy is not None:
+                busy.wait()
+                continue
+            try:
+                self.put(digest, make(), field)
+            finally:
+                with self._guard:
+                    self._making.pop(digest).set()
+
+    def sample(
+        self,
+        fields: Mapping[str, Sequence[Key]],
+        caption: str | Sequence[str] = (),
+        source: str = "",
+        original_size: tuple[int, int] = (0, 0),
+        crop: tuple[int, int, int, int] = (0, 0, 0, 0),
+        repeats: int = 1,
+        weight: float = 1.0,
+        set: str = "",
+    ) -> int:
+        """Add a sample made of stored entries: per field one key, or several that are variants of each other."""
+        facts = _facts(caption, source, original_size, crop, repeats, weight, set)
+        with self._guard:
+            entries = {name: [self._entry(key, name) for key in keys] for name, keys in fields.items()}
+            return self._builder.add_sample(entries, facts)
+
+    def name(self, name: str, key: Key) -> None:
+        """Give a stored entry a name in the dataset, such as the empty caption."""
+        with self._guard:
+            self._entry(key, name)
+            self._named[name] = digest_key(key).hex()
+
+    def describe_set(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Keep facts about a set of samples (its weight, whether it is a prior set) in the manifest."""
+        with self._guard:
+            self._builder.describe_set(name, facts)
+
+    def flush(self) -> None:
+        """Make everything stored so far durable, without changing what readers see."""
+        with self._guard:
+            self._store.flush()
+
+    def publish(self) -> Manifest:
+        """Make this the dataset that readers open from now on. Writing may go on after it."""
+        with self._guard:
+            shards, shifts, next_shard = self._store.seal()
+            self._builder.move_shards(shifts)
+            arrays, shards, next_shard = merge_small(self.path, self._builder.finish(), shards, next_shard)
+            draft = self._describe(arrays, shards, next_shard)
+            self._manifest = publish(self.path, arrays, lambda size, h: replace(draft, index_bytes=size, index_hash=h))
+            self._store.drop()
+            self._begin(keep_samples=True)
+            return self._manifest
+
+    def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
+        builder, old = self._builder, self._manifest
+        used = used_entries(
+            arrays, len(builder.fields), [self._entry(bytes.fromhex(k), n) for n, k in self._named.items()]
+        )
+        return Manifest(
+            id=old.id if old else secrets.token_hex(16),
+            index_bytes=0,
+            index_hash="",
+            shards=tuple(shards),
+            counts={"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())},
+            fields=tuple(builder.fields),
+            buckets=bucket_table(builder.buckets, arrays.samples),
+            sets=builder.sets,
+            named=self._named,
+            provenance=self._provenance,
+            next_shard=next_shard,
+            extra=old.extra if old else {},
+        )
+
+    def close(self) -> None:
+        """Give the dataset back without publishing. What was stored stays for the next writer."""
+        with self._guard:
+            try:
+                self.flush()
+            finally:
+                self._store.close()
+                self._lock.release()
+
+    def __enter__(self) -> "CacheWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.publish()
+        finally:
+            self.close()
+
+    def _put(self, key: bytes | None, parts: Split, field: str) -> int:
+        found = self._builder.find(key) if key is not None else None
+        if found is not None:
+            return found
+        kind = ASIDE if field in ASIDE_FIELDS else DATA
+        stored = [self._store.put(tensor, kind) for tensor in parts.tensors]
+        if key is None:
+            key = _content_key(field, parts, stored)
+            found = self._builder.find(key)
+            if found is not None:
+                return found
+        self._store.record(key, field, parts, stored)
+        refs = [(s.location, s.hash) for s in stored]
+        entry = self._builder.add_entry(key, field, parts.layout, parts.leaves, refs)
+        self._flush_if_due()
+        return entry
+
+    def _flush_if_due(self) -> None:
+        waited = time.monotonic() - self._store.flushed_at
+        if self._store.unflushed_bytes >= self._flush_bytes or waited >= self._flush_seconds:
+            self._store.flush()
+
+    def _entry(self, key: Key, field: str) -> int:
+        entry = self._builder.find(digest_key(key))
+        if entry is None:
+            raise CacheError(f"{field}: no entry is stored under the key {key!r}; put() it first")
+        return entry
+
+
+def _content_key(field: str, parts: Split, stored: Sequence[Stored]) -> bytes:
+    """The key of an entry that was given none: everything that it consists of."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (field.encode(), parts.layout.encode(), parts.leaves):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    for blob in stored:
+        digest.update(blob.hash + (blob.location.to_bytes(8, "little") if blob.collides else b""))
+    return digest.digest()
+
+
+def _facts(caption: str | Sequence[str], *rest: Any) -> SampleFacts:
+    facts = SampleFacts((caption,) if isinstance(caption, str) else tuple(caption), *rest)
+    if not 0 <= facts.repeats < 1 << 32:
+        raise CacheError(f"{facts.source or 'sample'}: repeats is {facts.repeats}, a count is expected")
+    return facts
+
+
+def _check_single(latent: Any) -> None:
+    samples = latent.get("samples") if isinstance(latent, dict) else None
+    if isinstance(samples, torch.Tensor) and (samples.dim() < 1 or samples.shape[0] != 1):
+        shape = tuple(samples.shape)
+        raise CacheError(
+            f"latent['samples']: is {shape}, one sample [1, …] is expected; split a batch into its samples"
+        )
