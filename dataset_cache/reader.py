@@ -1,0 +1,270 @@
+"""The reader of a dataset: opens one generation from its metadata alone and reads tensors only when they are used."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import segment
+from .batch import Batch, BatchBuffers, BatchReader
+from .dtypes import dtype_named
+from .errors import CacheError
+from .files import ShardFiles
+from .generation import open_index
+from .index import Index
+from .lazy import LazyTensor
+from .leases import Lease
+from .manifest import Manifest, read_manifest
+from .sample import Fields, Sample
+from .shard import blob_hash
+from .skeleton import TensorSpec
+from .store import split_location
+from .writer import ASIDE_FIELDS, Key, digest_key
+
+_ATTEMPTS = 10
+MODES = ("pread", "map")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Samples that can stand in one batch: the shape of their latent behind the first axis, and its type."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{'×'.join(map(str, self.shape))} {str(self.dtype).removeprefix('torch.')}"
+
+
+def open_cache(path: str | Path, check: bool = False, mode: str = "pread") -> "Cache":
+    """Open the published generation of a dataset. Only metadata is read.
+
+    `check` compares everything that is read with its checksum. `mode="map"` hands out views of the mapped shards in
+    batches: faster on a local disk, but a shard cut short by somebody else while it is mapped ends the process.
+    """
+    if mode not in MODES:
+        raise CacheError(f"mode {mode!r}: one of {', '.join(MODES)} is expected")
+    folder = Path(path)
+    for _ in range(_ATTEMPTS):
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise _unpublished(folder)
+        # The lease comes first, then a second look: what was published in between may have removed files.
+        lease = Lease(folder, manifest.generation)
+        try:
+            return Cache(folder, manifest, open_index(folder, manifest, check), lease, check, mode)
+        except CacheError:
+            lease.release()
+            latest = read_manifest(folder)
+            if latest is None or latest.generation == manifest.generation:
+                raise
+    raise CacheError(f"{folder}: was published anew {_ATTEMPTS} times while it was being opened")
+
+
+class Cache(Sequence[Sample]):
+    """One generation of a dataset. It stays as it was opened, whatever is published later."""
+
+    def __init__(
+        self, path: Path, manifest: Manifest, index: Index, lease: Lease, check: bool = False, mode: str = "pread"
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.id, self.generation = manifest.id, manifest.generation
+        self.provenance, self.sets, self.fields = manifest.provenance, manifest.sets, manifest.fields
+        self.named = {name: bytes.fromhex(key) for name, key in manifest.named.items()}
+        self._set_names = list(manifest.sets)
+        self._index = index
+        self._files = ShardFiles(path, manifest.shards)
+        self._check = check
+        self._buckets = [Bucket(tuple(b["shape"]), dtype_named(b["dtype"])) for b in manifest.buckets]
+        # Tensors outlive the cache object, so it is the open files that hold the lease.
+        self._files.lease = lease
+        self._batches = BatchReader(index, self._files, self.fields, check, mode == "map")
+        self._batch_fields = tuple(name for name in self.fields if name not in ASIDE_FIELDS)
+
+    def __len__(self) -> int:
+        return self._index.sample_count
+
+    def __getitem__(self, i: int) -> Sample:  # type: ignore[override]
+        return self.sample(i)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self.sample(i) for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<Cache {self.path.name}: {len(self):,} samples, generation {self.generation[:8]}>"
+
+    def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
+        """Sample `i` with lazy tensors. `variants` chooses among several entries of a field, by default the first."""
+        i = self._checked(i)
+        chosen = variants or {}
+        row = self._index.sample_row(i)
+        entries = dict(zip(self.fields, self._index.variants_of(row[0], len(self.fields)), strict=True))
+        captions = tuple(self._index.string(n) for n in self._index.caption_numbers(row[1], row[2]))
+        names = tuple(name for name in self.fields if entries[name])
+        return Sample(
+            index=i,
+            fields=Fields(
+                names, lambda name: self._structure(_pick(entries[name], chosen.get(name, 0), name, i), name, i)
+            ),
+            caption=_caption(captions, chosen.get("conditioning", 0)),
+            captions=captions,
+            source=self._index.string(row[5]),
+            original_size=row[8:10],
+            crop=row[10:14],
+            repeats=row[6],
+            weight=row[7],
+            set=self._set_names[row[4]] if row[4] < len(self._set_names) else "",
+        )
+
+    def read_batch(
+        self,
+        indices: Sequence[int],
+        *,
+        variants: Mapping[str, Sequence[int]] | None = None,
+        fields: Sequence[str] | None = None,
+        buffers: BatchBuffers | None = None,
+    ) -> Batch:
+        """Read samples of one bucket. `variants` gives, per field, a number for every row.
+
+        Tensors are new, or lie in `buffers` until the next batch is read into them.
+        """
+        names = self._batch_fields if fields is None else tuple(fields)
+        unknown = [name for name in names if name not in self.fields]
+        if unknown or not len(indices):
+            raise CacheError(f"fields {unknown} of {list(self.fields)}" if unknown else "a batch of no samples")
+        chosen = variants or {}
+        return self._batches.read(
+            indices, names, chosen, buffers or BatchBuffers(len(indices)), partial(self._captions, indices, chosen)
+        )
+
+    def buffers(self, rows: int, pin: bool = False) -> BatchBuffers:
+        """Memory for `read_batch` to reuse, for batches of up to so many rows. One for every batch alive at a time."""
+        return BatchBuffers(rows, pin)
+
+    def will_need(self, indices: Sequence[int]) -> None:
+        """Tell the system that these samples are read soon, where it takes such hints."""
+        for i in indices:
+            entries = self._index.variants_of(self._index.sample_row(int(i))[0], len(self.fields))
+            for name, choices in zip(self.fields, entries, strict=True):
+                if choices and name in self._batch_fields:
+                    for location, spec in self._blobs(choices[0]):
+                        shard, offset = split_location(location)
+                        self._files.file(shard).will_need(offset, spec.nbytes)
+
+    def buckets(self) -> dict[Bucket, np.ndarray]:
+        """The samples of every bucket, in order."""
+        numbers = self._index.arrays.samples["bucket"]
+        order = np.argsort(numbers, kind="stable")
+        edges = np.searchsorted(numbers[order], np.arange(len(self._buckets) + 1))
+        groups = [order[start:end] for start, end in pairwise(edges)]
+        return {bucket: group for bucket, group in zip(self._buckets, groups, strict=True) if len(group)}
+
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """The shape of every sample's latent, [1, C, (T,) H, W]; None where there is none."""
+        shapes = {n: (1, *bucket.shape) for n, bucket in enumerate(self._buckets)}
+        return [shapes.get(number) for number in self._index.arrays.samples["bucket"].tolist()]
+
+    def column(self, name: str) -> np.ndarray:
+        """A column over all samples: bucket, set, repeats, weight, original_size or crop. Read-only, mapped."""
+        return self._index.arrays.samples[name]
+
+    def variants(self, field: str) -> np.ndarray:
+        """How many variants every sample has of a field; 0 is a hole."""
+        if field not in self.fields:
+            return np.zeros(len(self), "<u4")
+        starts = self._index.arrays.samples["variants"].astype(np.int64)
+        return self._index.arrays.variants[starts + self.fields.index(field)]
+
+    def source(self, i: int) -> str:
+        return self._index.string(self._index.sample_row(self._checked(i))[5])
+
+    def captions(self, i: int) -> list[str]:
+        row = self._index.sample_row(self._checked(i))
+        return [self._index.string(n) for n in self._index.caption_numbers(row[1], row[2])]
+
+    def has(self, key: Key) -> bool:
+        return self._index.find_entry(digest_key(key)) is not None
+
+    def entry(self, key: Key) -> Any:
+        """The structure stored under a key, with lazy tensors."""
+        found = self._index.find_entry(digest_key(key))
+        if found is None:
+            raise CacheError(f"{self.path}: no entry is stored under the key {key!r}")
+        return self._structure(found, "entry", None)
+
+    def _checked(self, i: int) -> int:
+        count = len(self)
+        number = i + count if i < 0 else i
+        if not 0 <= number < count:
+            raise IndexError(f"sample {i} of a dataset of {count}")
+        return number
+
+    def _blobs(self, entry: int) -> list[tuple[int, TensorSpec]]:
+        first, _, layout, _ = self._index.entry_row(entry)
+        specs = self._index.layout(layout).specs
+        return list(zip(self._index.locations(first, len(specs)), specs, strict=True))
+
+    def _structure(self, entry: int, field: str, sample: int | None) -> Any:
+        first, leaf, number, _ = self._index.entry_row(entry)
+        layout = self._index.layout(number)
+        place = field if sample is None else f"sample {sample} ({self.source(sample)}), {field}"
+        tensors = [
+            self._lazy(first + n, location, spec, place) for n, (location, spec) in enumerate(self._blobs(entry))
+        ]
+        return layout.join(tensors, self._index.leaf_values(layout, leaf) if layout.has_leaves else ())
+
+    def _lazy(self, ref: int, location: int, spec: TensorSpec, place: str) -> LazyTensor:
+        shard, offset = split_location(location)
+        self._files.check_range(shard, offset, spec.nbytes)
+        digest = self._index.hash_of(ref) if self._check else None
+        load = partial(_load, self._files, shard, offset, spec, digest, place)
+        return LazyTensor(spec.shape, dtype_named(spec.dtype), load)
+
+    def _captions(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]]) -> list[str]:
+        chosen = variants.get("conditioning") or [0] * len(indices)
+        return [_caption(self.captions(int(i)), pick) for i, pick in zip(indices, chosen, strict=True)]
+
+
+def _load(
+    files: ShardFiles, shard: int, offset: int, spec: TensorSpec, digest: bytes | None, place: str
+) -> torch.Tensor:
+    tensor = torch.empty(spec.shape, dtype=dtype_named(spec.dtype))
+    if spec.nbytes:
+        view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        files.read_into([(shard, offset, [view])])
+        if digest is not None and blob_hash(view, spec.dtype, spec.shape) != digest:
+            raise CacheError(f"{place}: its stored bytes are damaged; encode the sample again, or drop it with repair")
+    return tensor
+
+
+def _pick(entries: Sequence[int], chosen: int, field: str, sample: int) -> int:
+    if not 0 <= chosen < len(entries):
+        raise CacheError(f"sample {sample}: variant {chosen} of {field}, it has {len(entries)}")
+    return entries[chosen]
+
+
+def _caption(captions: Sequence[str], variant: int) -> str:
+    """The text of a conditioning variant; a single caption stands for all of them."""
+    if not captions:
+        return ""
+    return captions[variant] if variant < len(captions) else captions[0]
+
+
+def _unpublished(folder: Path) -> CacheError:
+    """What to say of a folder without a manifest: how far a build came, or that this is no dataset."""
+    if not folder.is_dir():
+        return CacheError(f"{folder}: there is no such dataset")
+    if (folder / segment.FOLDER).is_dir():
+        ready = [segment.recover(path) for path in sorted((folder / segment.FOLDER).iterdir()) if path.is_dir()]
+        entries, nbytes = sum(len(r.entries) for r in ready), sum(r.nbytes for r in ready)
+        return CacheError(
+            f"{folder}: was never published; {entries:,} entries ({nbytes / 1e6:,.1f} MB) of its build are ready, "
+            "run the same save again to finish it"
+        )
+    return CacheError(f"{folder}: holds no dataset.json, so it is no StreamCache dataset or was never finished")
