@@ -8,10 +8,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .adapters import AdapterSettings
+from .adapters.adapter import KINDS
+from .adapters.dora import AXES
+from .adapters.network import NAMINGS
 from .errors import TrainError
-from .lr import SCHEDULES
-from .objective import LOSSES, TIMESTEPS, WEIGHTINGS
-from .optim import OPTIMIZERS
+from .lr import SCHEDULES, Curve
+from .objective import LOSSES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
+from .optim import OPTIMIZERS, Rates
 from .precision import PRECISIONS
 from .settings import Limits, Setting, check, closest
 
@@ -73,18 +77,18 @@ class TrainConfig:
         False, "run", "resume although the dataset or a setting is not what the run had", decides=False
     )
 
-    adapter: str = _set("lora", "adapter", "kind of adapter", choices=("lora", "loha", "lokr"))
+    adapter: str = _set("lora", "adapter", "kind of adapter", choices=tuple(KINDS))
     rank: int = _set(16, "adapter", "rank of the adapter's matrices", low=1)
     alpha: float = _set(0.0, "adapter", "scale is alpha / rank; 0: alpha equals the rank", low=0)
     rank_stabilised: bool = _set(False, "adapter", "scale by alpha / √rank, for high ranks")
     dora: bool = _set(False, "adapter", "learn magnitude and direction apart (DoRA)")
+    dora_axis: str = _set("input", "adapter", "what DoRA's magnitudes belong to", choices=AXES)
+    lokr_factor: int = _set(0, "adapter", "size of LoKr's smaller matrix; 0: as square as it can be", low=0)
     adapter_dropout: float = _set(0.0, "adapter", "share of adapter inputs dropped in a step", low=0, high=0.99)
     adapter_dtype: str = _set("fp32", "adapter", "dtype of the trained weights", choices=ADAPTER_DTYPES)
     targets: str = _set("attention", "adapter", "modules to adapt: a preset of the model, or patterns with commas")
     start_from: str = _set("", "adapter", "an existing LoRA file to go on from")
-    naming: str = _set(
-        "comfyui", "adapter", "key naming of the saved file", choices=("comfyui", "kohya", "diffusers"), decides=False
-    )
+    naming: str = _set("comfyui", "adapter", "key naming of the saved file", choices=NAMINGS, decides=False)
 
     learning_rate: float = _set(1e-4, "learning", "step size", above=0)
     group_rates: dict[str, float] = field(
@@ -162,6 +166,34 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON and TOML hold them."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def objective(self) -> ObjectiveSettings:
+        """The settings of the objective, which bear the same names there."""
+        return ObjectiveSettings(**{f.name: getattr(self, f.name) for f in fields(ObjectiveSettings)})
+
+    def adapters(self) -> AdapterSettings:
+        """The settings of the adapters."""
+        return AdapterSettings(
+            kind=self.adapter,
+            rank=self.rank,
+            alpha=self.alpha or None,
+            rank_stabilised=self.rank_stabilised,
+            dropout=self.adapter_dropout,
+            dora=self.dora,
+            dora_axis=self.dora_axis,
+            lokr_factor=self.lokr_factor or None,
+            targets=self.targets,
+            group_rates=self.group_rates,
+            seed=self.seed,
+        )
+
+    def rates(self) -> Rates:
+        """The numbers that optimizers take."""
+        return Rates(**{f.name: getattr(self, f.name) for f in fields(Rates)})
+
+    def curve(self, steps: int) -> Curve:
+        """The learning rate over a run of this many steps."""
+        return Curve(self.lr_schedule, steps, self.warmup_steps, self.lr_cycles, self.lr_power, self.lr_floor)
 
 
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple, "dict[str, float]": dict}

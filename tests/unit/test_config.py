@@ -122,6 +122,14 @@ def test_differences_name_both_values_and_pass_over_what_decides_nothing() -> No
     assert differences(cosine, TrainConfig(lr_schedule="cosine", steps=5000)) == ["steps: was 1000, is 5000"]
 
 
+def test_each_part_of_the_trainer_gets_its_own_settings() -> None:
+    config = TrainConfig(rank=4, alpha=0, loss="huber", beta1=0.5, lr_schedule="linear", group_rates={"a.*": 1e-5})
+    assert config.adapters().rank == 4 and config.adapters().alpha is None
+    assert config.adapters().group_rates == {"a.*": 1e-5}
+    assert config.objective().loss == "huber" and config.rates().beta1 == 0.5
+    assert config.curve(10).factor(5) == 0.5
+
+
 def test_a_configuration_survives_its_own_dictionary() -> None:
     config = TrainConfig(rank=4, sample_captions=("a", "b"), set_weights={"x": 2.0}, learning_rate=1e-3)
     assert load_config(config.to_dict()) == config

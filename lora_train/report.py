@@ -1,0 +1,157 @@
+"""The report of a running training: what each step was, what is left, and how long data was waited for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import TrainError
+from .metrics import MetricsFile
+
+log = logging.getLogger("streamcache")
+
+RATE_WINDOW = 50  # steps that the shown rate looks back on
+MEMORY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A step as the live callback hears of it."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+    smooth: float
+    learning_rate: float
+    rate: float  # steps per second
+    time_left: float  # seconds
+    data_wait: float  # share of the time so far, 0..1
+    memory: int  # bytes in use on the device, or by the process
+
+    def line(self) -> str:
+        """A short numeric line for a log or a terminal."""
+        return (
+            f"step {self.step}/{self.steps}  loss {self.smooth:.4f}  lr {self.learning_rate:.2e}  "
+            f"{self.rate:.2f} steps/s  {format_seconds(self.time_left)} left  data wait {self.data_wait:.1%}"
+        )
+
+
+class Reporter:
+    """Counts, writes metrics and tells the callback. Cheap: a few microseconds a step beside the line it writes."""
+
+    def __init__(
+        self,
+        metrics: MetricsFile,
+        steps: int,
+        device: torch.device,
+        callback: Callable[[Progress], None] | None = None,
+        events: Any = None,
+    ) -> None:
+        self._metrics, self._steps, self._device = metrics, steps, device
+        self._callback, self._events = callback, events
+        self._times: deque[float] = deque([time.perf_counter()], maxlen=RATE_WINDOW + 1)
+        self._began = time.perf_counter()
+        self._average, self._weight = 0.0, 0.0
+        self._memory, self._measured = 0, -MEMORY_SECONDS
+        self.waited = 0.0
+        self.paused = 0.0  # seconds in saving, validation and samples: no part of a step
+
+    def step(self, step: int, epoch: int, loss: float, learning_rate: float, waited: float) -> Progress:
+        """A step that has ended; `waited` is the whole run's waiting for data so far."""
+        now = time.perf_counter()
+        self._times.append(now - self.paused)
+        self._average, self._weight = 0.98 * self._average + 0.02 * loss, 0.98 * self._weight + 0.02
+        self.waited = waited
+        progress = Progress(
+            step=step,
+            steps=self._steps,
+            epoch=epoch,
+            loss=loss,
+            smooth=self._average / self._weight,
+            learning_rate=learning_rate,
+            rate=self._rate(),
+            time_left=(self._steps - step) / self._rate(),
+            data_wait=self.data_wait(now),
+            memory=self._measure_memory(now),
+        )
+        self._metrics.write(
+            step=step,
+            epoch=epoch,
+            loss=loss,
+            learning_rate=learning_rate,
+            waited=round(waited, 4),
+            time=round(now - self._began, 3),
+        )
+        self._event("loss", loss, step)
+        self._event("learning_rate", learning_rate, step)
+        if self._callback is not None:
+            self._callback(progress)
+        return progress
+
+    def validation(self, step: int, loss: float) -> None:
+        """A held-out loss."""
+        self._metrics.write(step=step, validation=loss)
+        self._event("validation", loss, step)
+
+    def data_wait(self, now: float | None = None) -> float:
+        """The share of training time (pauses apart) that stood still for data."""
+        spent = (now or time.perf_counter()) - self._began - self.paused
+        return min(self.waited / spent, 1.0) if spent > 0 else 0.0
+
+    def seconds(self) -> float:
+        """Since the report began."""
+        return time.perf_counter() - self._began
+
+    def flush(self) -> None:
+        self._metrics.flush()
+
+    def _rate(self) -> float:
+        return (len(self._times) - 1) / max(self._times[-1] - self._times[0], 1e-9)
+
+    def _measure_memory(self, now: float) -> int:
+        if now - self._measured >= MEMORY_SECONDS:
+            self._memory, self._measured = memory_in_use(self._device), now
+        return self._memory
+
+    def _event(self, name: str, value: float, step: int) -> None:
+        if self._events is not None:
+            self._events.add_scalar(name, value, step)
+
+
+def open_events(folder: Path) -> Any:
+    """A TensorBoard writer, or a TrainError with the command that installs it."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise TrainError('tensorboard = true: needs tensorboardX; run "pip install tensorboardX"') from None
+    return SummaryWriter(str(folder))
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Bytes: allocated on a GPU, else resident in this process; 0 where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+    try:
+        import psutil
+    except ImportError:
+        return 0
+    return psutil.Process().memory_info().rss
+
+
+def format_seconds(seconds: float) -> str:
+    """75 as 1m15s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

@@ -1,0 +1,70 @@
+"""The report page: one HTML file that holds its own pictures and opens anywhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.55 system-ui, sans-serif; color: #1f2937; background: #f6f7f9; margin: 0; }
+main { max-width: 1000px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 0 0 12px; }
+p { color: #64748b; margin: 0 0 20px; }
+section { background: #fff; border: 1px solid #e5e9f0; border-radius: 10px; padding: 20px; margin: 0 0 18px; }
+section img { max-width: 100%; height: auto; display: block; }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 0 0 18px; }
+.numbers div { background: #fff; border: 1px solid #e5e9f0; border-radius: 10px; padding: 14px 16px; }
+.numbers b { display: block; font-size: 20px; font-weight: 600; } .numbers span { color: #64748b; font-size: 13px; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; }
+td { padding: 4px 12px 4px 0; border-top: 1px solid #eef1f5; vertical-align: top; } td:first-child { color: #64748b; }
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with a picture, a sentence, a table, or several of them."""
+
+    title: str
+    picture: Image.Image | None = None
+    words: str = ""
+    table: Mapping[str, object] | None = None
+
+
+def render_page(title: str, subtitle: str, numbers: Mapping[str, str], sections: Sequence[Section]) -> str:
+    """The whole page; every text is escaped, since captions are other people's."""
+    cards = "".join(f"<div><b>{_safe(value)}</b><span>{_safe(name)}</span></div>" for name, value in numbers.items())
+    body = "".join(_section(section) for section in sections)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_safe(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
+        f'<body><main><h1>{_safe(title)}</h1><p>{_safe(subtitle)}</p><div class="numbers">{cards}</div>{body}'
+        "</main></body></html>\n"
+    )
+
+
+def _section(section: Section) -> str:
+    parts = [f"<h2>{_safe(section.title)}</h2>"]
+    if section.words:
+        parts.append(f"<p>{_safe(section.words)}</p>")
+    if section.picture is not None:
+        parts.append(f'<img alt="{_safe(section.title)}" src="data:image/png;base64,{_encode(section.picture)}">')
+    if section.table:
+        rows = (f"<tr><td>{_safe(name)}</td><td>{_safe(value)}</td></tr>" for name, value in section.table.items())
+        parts.append(f"<table>{''.join(rows)}</table>")
+    return f"<section>{''.join(parts)}</section>"
+
+
+def _encode(picture: Image.Image) -> str:
+    data = io.BytesIO()
+    picture.save(data, "PNG", optimize=True)
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def _safe(value: object) -> str:
+    return html.escape(str(value))
