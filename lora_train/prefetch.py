@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..dataset_cache import Batch
 from .errors import TrainError
 from .order import BatchPlan
 from .upload import Upload, Uploader
@@ -24,7 +25,7 @@ class Loaded:
     """A batch that was read. Its tensors stay valid until the next one is asked for."""
 
     plan: BatchPlan
-    batch: Any
+    batch: Batch
 
 
 @dataclass

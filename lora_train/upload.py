@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..dataset_cache import Batch
 
 
 @dataclass(frozen=True)
 class Upload:
     """A batch on its way. `done` is None where nothing had to be copied."""
 
-    batch: Any
+    batch: Batch
     done: Any = None
 
 
@@ -31,7 +33,7 @@ class Uploader:
         """Whether buffers are worth pinning: only then does a copy run beside other work."""
         return self.own is not None
 
-    def send(self, batch: Any) -> Upload:
+    def send(self, batch: Batch) -> Upload:
         """Start the copy; the pinned source must stay as it is until `finish`."""
         if self.own is None:
             return Upload(batch)
@@ -41,7 +43,7 @@ class Uploader:
             done.record(self.own)
         return Upload(sent, done)
 
-    def receive(self, upload: Upload) -> Any:
+    def receive(self, upload: Upload) -> Batch:
         """The batch, safe to use on the current stream."""
         if self.own is not None:
             current = self.streams.current_stream(self.device)
@@ -57,18 +59,16 @@ class Uploader:
             upload.done.synchronize()
 
 
-def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with every tensor changed, in new containers: what was given is never written to."""
-    return replace(
-        batch,
-        latents=change(batch.latents),
-        conditionings=map_tensors(batch.conditionings, change),
-        masks=map_tensors(batch.masks, change),
-        fields=map_tensors(batch.fields, change),
-    )
+def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with its tensors changed, in new containers: what was given is never written to.
+
+    The `latent` structures stay as they are: their samples are the rows of `latents`.
+    """
+    fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in batch.fields.items()}
+    return Batch(batch.indices, change(batch.latents), fields, lambda: batch.captions)
 
 
-def tensors_of(batch: Any) -> Iterator[Tensor]:
+def tensors_of(batch: Batch) -> Iterator[Tensor]:
     """Every tensor of a batch."""
     found: list[Tensor] = []
     map_batch(batch, lambda tensor: found.append(tensor) or tensor)

@@ -7,20 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from streamcache.dataset_cache import Batch
 from streamcache.lora_train import upload
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.order import BatchPlan
 from streamcache.lora_train.prefetch import HINT_AHEAD, Prefetcher
-
-
-@dataclass(frozen=True)
-class Batch:
-    latents: torch.Tensor
-    conditionings: list
-    masks: list | None
-    fields: dict
-    captions: list
-    indices: list
 
 
 @dataclass
@@ -49,7 +40,7 @@ class Rows:
         for row, index in enumerate(indices):
             latents[row] = index
         words = [[torch.full((1, 2), float(index)), {"pooled_output": torch.ones(1)}] for index in indices]
-        return Batch(latents, words, None, {}, [str(index) for index in indices], list(indices))
+        return Batch(list(indices), latents, {"conditioning": words}, lambda: [str(index) for index in indices])
 
 
 def make_plans(count: int, size: int = 2) -> list[BatchPlan]:
