@@ -1,0 +1,259 @@
+"""Training datasets that ComfyUI's own nodes wrote, read without running anything they contain.
+
+Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton beside a
+safetensors file. `docs/convert.md` says what stands in them.
+"""
+
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from .errors import CacheError
+
+CORE = "ComfyUI"
+SKELETON = "ComfyUI #14599"
+# Older ones can be made to corrupt memory by a crafted file even with weights_only (CVE-2026-24747).
+SAFE_TORCH = "2.10"
+# What one item (at most one bucket of the dataset) may hold. Pickled lists can contain one another many times over, so a
+# small file can describe an endless walk.
+MAX_VALUES = 5_000_000
+MAX_DEPTH = 64
+_SHARD_NAME = re.compile(r"shard_(\d{4,9})\.(pkl|safetensors)")
+_TENSOR_MARK = "__tref__"
+_ZIP_MAGIC = b"PK\x03\x04"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One latent with its conditioning, as the dataset lists them. The latent may be a batch."""
+
+    name: str
+    latent: Any
+    conditioning: Any
+
+
+@dataclass(frozen=True)
+class ForeignDataset:
+    """A folder found to be a training dataset. `count` is the number of items it claims; `notes` tell what was passed over."""
+
+    path: Path
+    kind: str
+    shards: tuple[Path, ...]
+    count: int | None
+    notes: tuple[str, ...]
+
+    def items(self) -> Iterator[Item]:
+        """The items in order, with one shard open at a time. A shard that cannot be read, or is not plain data, is a CacheError."""
+        found = 0
+        for shard in self.shards:
+            for item in READERS[self.kind](shard):
+                yield item
+                found += 1
+        if self.count is not None and found != self.count:
+            raise CacheError(
+                f"{self.path / 'metadata.json'}: counts {self.count:,} samples, the shards hold {found:,}; "
+                "save the dataset again with ComfyUI's Save Training Dataset"
+            )
+
+
+def open_foreign(path: Path) -> ForeignDataset:
+    """Find out which dataset `path` holds, from file names and metadata.json alone."""
+    if not path.is_dir():
+        raise CacheError(f"{path}: no such folder; name the folder that ComfyUI's Save Training Dataset wrote")
+    metadata = _read_metadata(path / "metadata.json")
+    shards = _list_shards(path)
+    kind = _detect_kind(path, metadata, shards)
+    files, notes = _select_shards(path, shards[kind], metadata.get("num_shards"))
+    return ForeignDataset(path, kind, files, metadata.get("num_samples"), notes)
+
+
+def _read_metadata(path: Path) -> dict[str, int]:
+    """What metadata.json says; nothing where it is missing, as the host's own loader does without it too."""
+    try:
+        metadata = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise CacheError(f"{path}: cannot be read ({error}); remove it to import every shard of the folder") from error
+    if not isinstance(metadata, dict):
+        raise CacheError(f"{path}: holds a {type(metadata).__name__}, not an object; this is another program's folder")
+    counts = {key: metadata[key] for key in ("num_samples", "num_shards", "format_version") if key in metadata}
+    for key, value in counts.items():
+        if type(value) is not int or value < 0:
+            raise CacheError(f"{path}: {key} is {value!r}, not a count; remove the file to import every shard of the folder")
+    return counts
+
+
+def _list_shards(path: Path) -> dict[str, dict[int, Path]]:
+    """The shard files of either format by number. The host sorts them by name, which fails from 10,000 on."""
+    shards: dict[str, dict[int, Path]] = {CORE: {}, SKELETON: {}}
+    for file in path.iterdir():
+        match = _SHARD_NAME.fullmatch(file.name)
+        if match and file.is_file():
+            shards[CORE if match[2] == "pkl" else SKELETON][int(match[1])] = file
+    return shards
+
+
+def _detect_kind(path: Path, metadata: dict[str, int], shards: dict[str, dict[int, Path]]) -> str:
+    version = metadata.get("format_version")
+    if version not in (None, 2):
+        raise CacheError(f"{path / 'metadata.json'}: format_version {version}, expected none or 2; a newer streamcache may read it")
+    if version == 2:
+        kind = SKELETON
+    elif metadata:
+        kind = CORE
+    else:
+        present = [name for name, files in shards.items() if files]
+        if len(present) == 2:
+            raise CacheError(
+                f"{path}: holds shards of both formats (.pkl and .safetensors) and no metadata.json that tells "
+                "which is meant; move the files of one away"
+            )
+        kind = present[0] if present else CORE
+    if not shards[kind]:
+        raise CacheError(
+            f"{path}: no shard_0000.pkl (ComfyUI) or shard_0000.safetensors (#14599) in it; "
+            "name the folder that ComfyUI's Save Training Dataset wrote"
+        )
+    return kind
+
+
+def _select_shards(
+    path: Path, found: dict[int, Path], expected: int | None
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    notes = []
+    if expected is None:
+        expected = max(found) + 1
+        notes.append("metadata.json does not say how many shards there are: every shard of the folder was taken")
+    missing = next((i for i in range(expected) if i not in found), None)
+    if missing is not None:
+        raise CacheError(
+            f"{path}: shard {missing} of {expected} is missing; copy the folder again, "
+            "or save the dataset again with ComfyUI's Save Training Dataset"
+        )
+    notes += [f"{found[i].name} left out: an earlier, longer save left it behind" for i in sorted(found) if i >= expected]
+    return tuple(found[i] for i in range(expected)), tuple(notes)
+
+
+def _read_core_shard(path: Path) -> Iterator[Item]:
+    shard = _load_torch_file(path)
+    lists = [shard.get(key) for key in ("latents", "conditioning")] if isinstance(shard, dict) else []
+    if len(lists) != 2 or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):
+        raise CacheError(f"{path}: not a dict of two lists of one length, latents and conditioning; this is another program's file")
+    for i, (latent, conditioning) in enumerate(zip(*lists, strict=True)):
+        name = f"{path.name}#{i}"
+        walk = _Walk(f"{path}: sample {i}")
+        yield Item(name, walk.copy(latent), walk.copy(conditioning))
+
+
+def _load_torch_file(path: Path) -> Any:
+    if torch.__version__ < SAFE_TORCH:
+        raise CacheError(
+            f"{path}: is a pickle, which torch {torch.__version__} does not load safely; update torch to {SAFE_TORCH} or newer"
+        )
+    with _opened(path) as file:
+        magic = file.read(len(_ZIP_MAGIC))
+    if magic != _ZIP_MAGIC:
+        raise CacheError(f"{path}: not a file of torch.save (no zip archive); copy it again, or save the dataset again")
+    try:
+        # Mapped: the tensors stay in the file until the writer copies them, one after the other.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise CacheError(f"{path}: refused, it holds more than plain data and tensors: {_first_line(error)}") from error
+    except Exception as error:  # A damaged archive makes torch fail in ways that have no common type.
+        raise CacheError(f"{path}: cannot be read as a torch.save file: {_first_line(error)}") from error
+
+
+def _read_skeleton_shard(path: Path) -> Iterator[Item]:
+    skeletons = _load_skeletons(path.with_suffix(".skeleton.pkl"))
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            for i, (latent, conditioning) in enumerate(skeletons):
+                walk = _Walk(f"{path}: sample {i}", tensors.get_tensor)
+                yield Item(f"{path.name}#{i}", walk.copy(latent), walk.copy(conditioning))
+    except (SafetensorError, OSError) as error:
+        raise CacheError(f"{path}: cannot be read as safetensors: {_first_line(error)}") from error
+
+
+def _load_skeletons(path: Path) -> list[tuple[Any, Any]]:
+    try:
+        with _opened(path) as file:
+            skeletons = _PlainUnpickler(file).load()
+    except CacheError:
+        raise
+    except Exception as error:  # Bytes that are no pickle fail in ways that have no common type.
+        raise CacheError(f"{path}: not a readable skeleton: {_first_line(error)}; save the dataset again") from error
+    if type(skeletons) is not list or not all(type(pair) is tuple and len(pair) == 2 for pair in skeletons):
+        raise CacheError(f"{path}: not a list of (latent, conditioning) pairs; this is another program's file")
+    return skeletons
+
+
+# The Python implementation: a lying memo number is a key of a dict there, and gigabytes of a table in the C one.
+class _PlainUnpickler(pickle._Unpickler):
+    """Builds numbers, strings and containers. Every way to a class or function ends in a refusal, so nothing can be called."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self._path = file.name
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise CacheError(f"{self._path}: refused, it names {module}.{name}; only plain data is read, nothing of it was run")
+
+    def get_extension(self, code: int) -> Any:
+        raise CacheError(f"{self._path}: refused, it names extension {code}; only plain data is read, nothing of it was run")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise CacheError(f"{self._path}: refused, it names the outside object {pid!r}; only plain data is read")
+
+
+class _Walk:
+    """Copies one item's structure, with a bound on its size, and puts tensors where a skeleton marks them."""
+
+    def __init__(self, place: str, fetch: Callable[[str], torch.Tensor] | None = None) -> None:
+        self._place = place
+        self._fetch = fetch
+        self._left = MAX_VALUES
+
+    def copy(self, value: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > MAX_DEPTH:
+            raise CacheError(f"{self._place}: more than {MAX_VALUES:,} values or {MAX_DEPTH} levels, which no conditioning has")
+        if isinstance(value, torch.Tensor):
+            return value.detach() if value.requires_grad else value
+        if isinstance(value, dict):
+            if self._fetch is not None and list(value) == [_TENSOR_MARK]:
+                return self._tensor(value[_TENSOR_MARK])
+            return {key: self.copy(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            kind = list if isinstance(value, list) else tuple  # torch.Size is a tuple
+            return kind(self.copy(item, depth + 1) for item in value)
+        return value
+
+    def _tensor(self, key: Any) -> torch.Tensor:
+        if not isinstance(key, str):
+            raise CacheError(f"{self._place}: marks a tensor by {key!r}, not by name")
+        try:
+            return self._fetch(key)
+        except SafetensorError as error:
+            raise CacheError(f"{self._place}: tensor {key!r} is not in the shard: {_first_line(error)}") from error
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be opened ({error.strerror}); copy the folder again") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+READERS: dict[str, Callable[[Path], Iterator[Item]]] = {CORE: _read_core_shard, SKELETON: _read_skeleton_shard}
