@@ -1,4 +1,4 @@
-"""Conversion: a training dataset that ComfyUI's own nodes wrote becomes a cache of this format, one shard in memory at most."""
+"""Conversion: a training dataset that ComfyUI's own nodes wrote becomes a cache, with one shard in memory at most."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ class ConvertReport:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        text = f"Converted {self.samples:,} samples from {self.shards:,} shards ({self.kind}) to {self.destination.name}"
+        text = (
+            f"Converted {self.samples:,} samples from {self.shards:,} shards ({self.kind}) to {self.destination.name}"
+        )
         return "\n".join([text, *self.notes])
 
 
@@ -36,7 +38,7 @@ def convert(
 ) -> ConvertReport:
     """Import the dataset in `source` into the cache `destination`, which is published only when all of it was read.
 
-    `progress` is called with (items done, items in all or None) after each item. Nothing in the source is ever executed.
+    `progress` is called with (items done, items in all or None) after each item. Nothing in the source is executed.
     """
     source, destination = Path(source), Path(destination)
     if source.resolve() == destination.resolve():
@@ -69,7 +71,11 @@ def _split(item: Item, source: Path) -> Iterator[tuple[dict, list[Entry], str]]:
         yield item.latent, item.conditioning, item.name
         return
     for i in range(rows):
-        yield _latent_row(item.latent, i, rows), _conditioning_row(item.conditioning, i, rows, place), f"{item.name}.{i}"
+        yield (
+            _latent_row(item.latent, i, rows),
+            _conditioning_row(item.conditioning, i, rows, place),
+            f"{item.name}.{i}",
+        )
 
 
 def _count_rows(latent: Any, place: str) -> int:
@@ -77,17 +83,23 @@ def _count_rows(latent: Any, place: str) -> int:
     if not isinstance(samples, torch.Tensor):
         raise CacheError(f"{place}: the latent is no dict with a tensor 'samples'; save the dataset again in ComfyUI")
     if samples.ndim < 3 or samples.shape[0] == 0:
-        raise CacheError(f"{place}: the latent's shape is {tuple(samples.shape)}, expected [batch, channels, …] with a batch of 1 or more")
+        raise CacheError(
+            f"{place}: the latent's shape is {tuple(samples.shape)}, expected [batch, channels, …] with 1 or more"
+        )
     return samples.shape[0]
 
 
 def _check_conditioning(conditioning: Any, place: str) -> None:
     if not isinstance(conditioning, list) or not conditioning:
-        raise CacheError(f"{place}: the conditioning is no list of [tensor, dict] entries; save the dataset again in ComfyUI")
+        raise CacheError(
+            f"{place}: the conditioning is no list of [tensor, dict] entries; save the dataset again in ComfyUI"
+        )
     for i, entry in enumerate(conditioning):
         fits = isinstance(entry, list | tuple) and len(entry) == 2
         if not fits or not isinstance(entry[0], torch.Tensor) or not isinstance(entry[1], dict):
-            raise CacheError(f"{place}: entry {i} of the conditioning is not [tensor, dict]; save the dataset again in ComfyUI")
+            raise CacheError(
+                f"{place}: entry {i} of the conditioning is not [tensor, dict]; save the dataset again in ComfyUI"
+            )
 
 
 def _latent_row(latent: dict, i: int, rows: int) -> dict:
@@ -103,7 +115,7 @@ def _latent_row(latent: dict, i: int, rows: int) -> dict:
 
 
 def _conditioning_row(conditioning: list[Entry], i: int, rows: int, place: str) -> list[Entry]:
-    """What row i was captioned with: entry i of as many (Resolution Bucket writes those), or row i of one batched entry."""
+    """What row i was captioned with: entry i of as many (Resolution Bucket makes those), or row i of one entry."""
     if len(conditioning) == rows:
         return [conditioning[i]]
     if len(conditioning) > 1:
@@ -113,7 +125,9 @@ def _conditioning_row(conditioning: list[Entry], i: int, rows: int, place: str) 
         )
     tensor, options = conditioning[0]
     if tensor.ndim < 2 or tensor.shape[0] not in (1, rows):
-        raise CacheError(f"{place}: {rows} latents with a conditioning of shape {tuple(tensor.shape)}, expected 1 or {rows} rows")
+        raise CacheError(
+            f"{place}: {rows} latents with a conditioning of shape {tuple(tensor.shape)}, expected 1 or {rows} rows"
+        )
     return [[_row_of(tensor, i, rows), {key: _row_of(value, i, rows) for key, value in options.items()}]]
 
 

@@ -1,7 +1,7 @@
 """Training datasets that ComfyUI's own nodes wrote, read without running anything they contain.
 
-Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton beside a
-safetensors file. `docs/convert.md` says what stands in them.
+Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton beside
+a safetensors file. `docs/convert.md` says what stands in them.
 """
 
 import json
@@ -21,8 +21,8 @@ CORE = "ComfyUI"
 SKELETON = "ComfyUI #14599"
 # Older ones can be made to corrupt memory by a crafted file even with weights_only (CVE-2026-24747).
 SAFE_TORCH = "2.10"
-# What one item (at most one bucket of the dataset) may hold. Pickled lists can contain one another many times over, so a
-# small file can describe an endless walk.
+# What one item (at most one bucket of the dataset) may hold. Pickled lists can contain one another many times over, so
+# a small file can describe an endless walk.
 MAX_VALUES = 5_000_000
 MAX_DEPTH = 64
 _SHARD_NAME = re.compile(r"shard_(\d{4,9})\.(pkl|safetensors)")
@@ -41,7 +41,7 @@ class Item:
 
 @dataclass(frozen=True)
 class ForeignDataset:
-    """A folder found to be a training dataset. `count` is the number of items it claims; `notes` tell what was passed over."""
+    """A folder found to be a training dataset. `count` is how many items it claims, `notes` say what was left out."""
 
     path: Path
     kind: str
@@ -50,7 +50,7 @@ class ForeignDataset:
     notes: tuple[str, ...]
 
     def items(self) -> Iterator[Item]:
-        """The items in order, with one shard open at a time. A shard that cannot be read, or is not plain data, is a CacheError."""
+        """The items in order, with one shard open at a time. A shard with more than plain data is a CacheError."""
         found = 0
         for shard in self.shards:
             for item in READERS[self.kind](shard):
@@ -87,7 +87,9 @@ def _read_metadata(path: Path) -> dict[str, int]:
     counts = {key: metadata[key] for key in ("num_samples", "num_shards", "format_version") if key in metadata}
     for key, value in counts.items():
         if type(value) is not int or value < 0:
-            raise CacheError(f"{path}: {key} is {value!r}, not a count; remove the file to import every shard of the folder")
+            raise CacheError(
+                f"{path}: {key} is {value!r}, not a count; remove the file to import every shard of the folder"
+            )
     return counts
 
 
@@ -104,7 +106,9 @@ def _list_shards(path: Path) -> dict[str, dict[int, Path]]:
 def _detect_kind(path: Path, metadata: dict[str, int], shards: dict[str, dict[int, Path]]) -> str:
     version = metadata.get("format_version")
     if version not in (None, 2):
-        raise CacheError(f"{path / 'metadata.json'}: format_version {version}, expected none or 2; a newer streamcache may read it")
+        raise CacheError(
+            f"{path / 'metadata.json'}: format_version {version}, expected none or 2; a newer streamcache may read it"
+        )
     if version == 2:
         kind = SKELETON
     elif metadata:
@@ -138,7 +142,9 @@ def _select_shards(
             f"{path}: shard {missing} of {expected} is missing; copy the folder again, "
             "or save the dataset again with ComfyUI's Save Training Dataset"
         )
-    notes += [f"{found[i].name} left out: an earlier, longer save left it behind" for i in sorted(found) if i >= expected]
+    notes += [
+        f"{found[i].name} left out: an earlier, longer save left it behind" for i in sorted(found) if i >= expected
+    ]
     return tuple(found[i] for i in range(expected)), tuple(notes)
 
 
@@ -146,7 +152,9 @@ def _read_core_shard(path: Path) -> Iterator[Item]:
     shard = _load_torch_file(path)
     lists = [shard.get(key) for key in ("latents", "conditioning")] if isinstance(shard, dict) else []
     if len(lists) != 2 or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):
-        raise CacheError(f"{path}: not a dict of two lists of one length, latents and conditioning; this is another program's file")
+        raise CacheError(
+            f"{path}: not a dict of two lists of one length, latents and conditioning; this is another program's file"
+        )
     for i, (latent, conditioning) in enumerate(zip(*lists, strict=True)):
         name = f"{path.name}#{i}"
         walk = _Walk(f"{path}: sample {i}")
@@ -156,7 +164,8 @@ def _read_core_shard(path: Path) -> Iterator[Item]:
 def _load_torch_file(path: Path) -> Any:
     if torch.__version__ < SAFE_TORCH:
         raise CacheError(
-            f"{path}: is a pickle, which torch {torch.__version__} does not load safely; update torch to {SAFE_TORCH} or newer"
+            f"{path}: is a pickle, and torch {torch.__version__} does not load those safely; "
+            f"update torch to {SAFE_TORCH} or newer"
         )
     with _opened(path) as file:
         magic = file.read(len(_ZIP_MAGIC))
@@ -197,17 +206,21 @@ def _load_skeletons(path: Path) -> list[tuple[Any, Any]]:
 
 # The Python implementation: a lying memo number is a key of a dict there, and gigabytes of a table in the C one.
 class _PlainUnpickler(pickle._Unpickler):
-    """Builds numbers, strings and containers. Every way to a class or function ends in a refusal, so nothing can be called."""
+    """Builds numbers, strings and containers. Every way to a class or function is refused, so nothing can be called."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
         self._path = file.name
 
     def find_class(self, module: str, name: str) -> Any:
-        raise CacheError(f"{self._path}: refused, it names {module}.{name}; only plain data is read, nothing of it was run")
+        raise CacheError(
+            f"{self._path}: refused, it names {module}.{name}; only plain data is read, nothing of it was run"
+        )
 
     def get_extension(self, code: int) -> Any:
-        raise CacheError(f"{self._path}: refused, it names extension {code}; only plain data is read, nothing of it was run")
+        raise CacheError(
+            f"{self._path}: refused, it names extension {code}; only plain data is read, nothing of it was run"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         raise CacheError(f"{self._path}: refused, it names the outside object {pid!r}; only plain data is read")
@@ -224,7 +237,9 @@ class _Walk:
     def copy(self, value: Any, depth: int = 0) -> Any:
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
-            raise CacheError(f"{self._place}: more than {MAX_VALUES:,} values or {MAX_DEPTH} levels, which no conditioning has")
+            raise CacheError(
+                f"{self._place}: more than {MAX_VALUES:,} values or {MAX_DEPTH} levels, which no conditioning has"
+            )
         if isinstance(value, torch.Tensor):
             return value.detach() if value.requires_grad else value
         if isinstance(value, dict):

@@ -1,0 +1,57 @@
+"""Where the real host is, and how a scenario runs in its Python. Without a host the tests say how to get one."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamcache import dev
+from streamcache.tests.host.tiny_models import write_models
+
+HERE = Path(__file__).resolve().parent
+# A scenario takes seconds; this is only against one that hangs.
+TIME_LIMIT = 280
+
+
+@pytest.fixture(scope="session")
+def host() -> dev.Host:
+    try:
+        found = dev.find_host()
+    except ValueError as problem:
+        pytest.skip(str(problem))
+    if found is None:
+        pytest.skip(dev.HOW_TO_GET_A_HOST)
+    check = subprocess.run([found.python, "-c", "import torch, xxhash"], capture_output=True, text=True, check=False)
+    if check.returncode:
+        reason = check.stderr.strip().rpartition("\n")[2]
+        pytest.skip(f"{found.python}: {reason}; install it there: {found.python} -m pip install -r requirements.txt")
+    return found
+
+
+@pytest.fixture(scope="session")
+def base(host: dev.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base directory for the host, with the tiny models in it: nothing of the installation is read or written."""
+    folder = tmp_path_factory.mktemp("base")
+    write_models(folder / "models")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_in_host(host: dev.Host, base: Path) -> Callable[[str], dict]:
+    """Runs a scenario module of this folder in the host's Python and returns what its `run` returned."""
+
+    def run(scenario: str) -> dict:
+        result = base / f"{scenario}.json"
+        command = [host.python, HERE / "inside.py", scenario, host.folder, base, result]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+        done = subprocess.run(
+            command, cwd=base, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT, check=False
+        )
+        if done.returncode:
+            pytest.fail(f"{scenario} stopped with exit code {done.returncode}:\n{done.stderr[-6000:]}", pytrace=False)
+        return json.loads(result.read_text(encoding="utf-8"))
+
+    return run
