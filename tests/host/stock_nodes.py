@@ -108,7 +108,8 @@ def train(data: Data) -> Any:
         "model": data.models.model, "batch_size": 1, "steps": 2, "grad_accumulation_steps": 1, "learning_rate": 0.001,
         "rank": 2, "optimizer": "AdamW", "loss_function": "MSE", "seed": 5, "training_dtype": "bf16",
         "lora_dtype": "fp32", "quantized_backward": False, "algorithm": "LoRA", "gradient_checkpointing": False,
-        "checkpoint_depth": 1, "offloading": False, "existing_lora": "[None]", "bucket_mode": False, "bypass_mode": False,
+        "checkpoint_depth": 1, "offloading": False, "existing_lora": "[None]", "bucket_mode": False,
+        "bypass_mode": False,
     }  # fmt: skip
     lists = {name: [value] for name, value in scalars.items()}
     return call("TrainLoraNode", latents=data.latents[:2], positive=data.conditionings[:2], **lists)
