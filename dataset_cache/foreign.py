@@ -233,23 +233,32 @@ class _Walk:
         self._place = place
         self._fetch = fetch
         self._left = MAX_VALUES
+        self._done: dict[int, tuple[Any, int]] = {}  # by id: the copy, and how many values it holds
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        self._left -= 1
-        if self._left < 0 or depth > MAX_DEPTH:
-            raise CacheError(
-                f"{self._place}: more than {MAX_VALUES:,} values or {MAX_DEPTH} levels, which no conditioning has"
-            )
-        if isinstance(value, torch.Tensor):
-            return value.detach() if value.requires_grad else value
+        if not isinstance(value, dict | list | tuple):
+            self._left -= 1
+            return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
+        if id(value) in self._done:
+            made, size = self._done[id(value)]
+            self._left -= size
+        else:
+            before = self._left
+            self._left -= 1
+            made = self._copy_container(value, depth) if depth < MAX_DEPTH else None
+            self._done[id(value)] = made, before - self._left
+        if self._left < 0 or made is None:
+            limits = f"{MAX_VALUES:,} values or {MAX_DEPTH} levels"
+            raise CacheError(f"{self._place}: more than {limits}, which no dataset of ComfyUI's nodes has")
+        return made
+
+    def _copy_container(self, value: dict | list | tuple, depth: int) -> Any:
         if isinstance(value, dict):
             if self._fetch is not None and list(value) == [_TENSOR_MARK]:
                 return self._tensor(value[_TENSOR_MARK])
             return {key: self.copy(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            kind = list if isinstance(value, list) else tuple  # torch.Size is a tuple
-            return kind(self.copy(item, depth + 1) for item in value)
-        return value
+        kind = list if isinstance(value, list) else tuple  # torch.Size is a tuple
+        return kind(self.copy(item, depth + 1) for item in value)
 
     def _tensor(self, key: Any) -> torch.Tensor:
         if not isinstance(key, str):

@@ -232,13 +232,21 @@ def test_every_way_out_of_plain_data_is_refused(tmp_path: Path, opcodes: bytes) 
         convert(source, tmp_path / "new")
 
 
-def test_a_structure_that_unfolds_without_end_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("endless", ["folded", "circular"])
+def test_a_structure_that_unfolds_without_end_is_refused(tmp_path: Path, form: str, endless: str) -> None:
     bomb: list = []
-    for _ in range(60):
-        bomb = [bomb, bomb]
-    source = write_core(tmp_path / "old", *make_dataset(2))
-    torch.save({"latents": [bomb], "conditioning": [[]]}, source / "shard_0000.pkl")
-    with pytest.raises(CacheError, match=r"shard_0000\.pkl: sample 0: more than"):
+    if endless == "circular":
+        bomb.append(bomb)
+    else:
+        for _ in range(60):
+            bomb = [bomb, bomb]
+    source = WRITE[form](tmp_path / "old", *make_dataset(2))
+    if form == "core":
+        torch.save({"latents": [bomb], "conditioning": [[]]}, source / "shard_0000.pkl")
+    else:
+        (source / "shard_0000.skeleton.pkl").write_bytes(pickle.dumps([(bomb, [])]))
+    with pytest.raises(CacheError, match=r"sample 0: more than 5,000,000 values or 64 levels"):
         convert(source, tmp_path / "new")
 
 
