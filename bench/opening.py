@@ -1,0 +1,84 @@
+"""Opening a cache of a million samples, whose index is made up from that of a small real one."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..dataset_cache import open_cache
+from ..dataset_cache.index import Index, IndexArrays, sort_order, write_index
+from ..dataset_cache.manifest import read_manifest, write_manifest
+from .examples import EXAMPLE_BYTES
+from .memory import measure_in_child
+from .reading import BATCH, write_cache
+from .rounds import take_turns
+from .settings import Settings
+from .table import Figure
+
+SMALL = 50
+
+
+def measure_opening(folder: Path, settings: Settings) -> list[Figure]:
+    small, large = folder / "small", folder / "large"
+    write_cache(small, SMALL)
+    write_cache(large, SMALL)
+    enlarge(large, settings.indexed // SMALL)
+    contestants = {"small": lambda _: len(open_cache(small)), "large": lambda _: len(open_cache(large))}
+    times = take_turns(contestants, [[0]] * (settings.opens + 1))
+    memory = measure_in_child("read", small, large, settings.visited)
+    beside_buffers = memory["opened"] - BATCH * EXAMPLE_BYTES
+    group = f"Opening {len(open_cache(large)):,} samples (index of {index_bytes(large) / 1e6:,.0f} MB)"
+    return [
+        Figure(group, "opening, warm", times.median("large") * 1e3, "ms", 20.0),
+        Figure(group, f"opening {SMALL} samples, warm", times.median("small") * 1e3, "ms"),
+        Figure(group, "anonymous memory beside the buffers", beside_buffers / 1e6, "MB", 5.0),
+        Figure(group, f"left by reading {settings.visited:,} samples", memory["lasting"] / 1e6, "MB", 1.0),
+    ]
+
+
+def enlarge(path: Path, times: int) -> None:
+    """Publish a generation with each sample `times` times, as samples of their own that share tensors."""
+    manifest = read_manifest(path)
+    arrays = Index(path / manifest.index_name, manifest.index_bytes, None).arrays
+    larger = _repeat(arrays, len(manifest.fields), times)
+    written = path / "index.tmp"
+    size, digest = write_index(written, larger)
+    counts = {**manifest.counts, "samples": len(larger.samples), "entries": len(larger.entries)}
+    manifest = replace(manifest, index_bytes=size, index_hash=digest, counts=counts)
+    os.replace(written, path / manifest.index_name)
+    write_manifest(path, manifest)
+
+
+def index_bytes(path: Path) -> int:
+    return read_manifest(path).index_bytes
+
+
+def _repeat(arrays: IndexArrays, fields: int, times: int) -> IndexArrays:
+    copies = np.arange(times, dtype="<u8")
+    samples = np.tile(arrays.samples, times)
+    entries, refs = np.tile(arrays.entries, times), np.tile(arrays.refs, times)
+    per_sample = len(arrays.samples)
+    samples["variants"] += np.repeat(copies * len(arrays.variants), per_sample)
+    entries["refs"] += np.repeat(copies * len(arrays.refs), len(arrays.entries))
+    entries["leaves"] += np.repeat(copies * len(arrays.leaves), len(arrays.entries))
+    entries["key"] = _distinct(len(entries))
+    refs["hash"] = _distinct(len(refs))
+    # Every sample has one variant of each field: so many ones, then so many entries.
+    variants = np.tile(arrays.variants, times).reshape(-1, 2 * fields)
+    variants[:, fields:] += np.repeat(copies * len(arrays.entries), per_sample)[:, None].astype("<u4")
+    return replace(
+        arrays,
+        samples=samples,
+        variants=variants.reshape(-1),
+        entries=entries,
+        refs=refs,
+        leaves=np.tile(arrays.leaves, times),
+        entry_order=sort_order(entries["key"]),
+        ref_order=sort_order(refs["hash"]),
+    )
+
+
+def _distinct(count: int) -> np.ndarray:
+    """So many random 16-byte values."""
+    return np.frombuffer(np.random.default_rng(0).bytes(16 * count), "V16")

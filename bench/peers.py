@@ -1,0 +1,148 @@
+"""Peers: other ways to keep the same samples, each with how it writes them and how it reads a batch."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from .examples import SIZE_NAMES, Example
+
+SHARD_SAMPLES = 500
+
+
+class Loaded(NamedTuple):
+    """What a trainer needs of a batch: stacked latents, and each sample's conditioning."""
+
+    latents: torch.Tensor
+    conditionings: list[Any]
+
+
+Read = Callable[[Sequence[int]], Loaded]
+
+
+class Peer(NamedTuple):
+    """`open` may do work once for the whole set; what it returns reads one batch."""
+
+    write: Callable[[Path, Iterable[Example]], None]
+    open: Callable[[Path], Read]
+
+
+def conditioning_of(text: torch.Tensor, pooled: torch.Tensor, sizes: Sequence[int]) -> list[Any]:
+    return [[text, {"pooled_output": pooled, **dict(zip(SIZE_NAMES, sizes))}]]
+
+
+def join(parts: Iterable[tuple[torch.Tensor, list[Any]]]) -> Loaded:
+    latents, conditionings = zip(*parts)
+    return Loaded(torch.cat(latents), list(conditionings))
+
+
+def named(example: Example) -> dict[str, torch.Tensor]:
+    return {
+        "latent": example.latent,
+        "text": example.text,
+        "pooled": example.pooled,
+        "sizes": torch.tensor(example.sizes),
+    }
+
+
+def from_named(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
+    conditioning = conditioning_of(tensors["text"], tensors["pooled"], tensors["sizes"].tolist())
+    return tensors["latent"], conditioning
+
+
+def shards_of(examples: Iterable[Example]) -> Iterable[list[Example]]:
+    shard: list[Example] = []
+    for example in examples:
+        shard.append(example)
+        if len(shard) == SHARD_SAMPLES:
+            yield shard
+            shard = []
+    if shard:
+        yield shard
+
+
+def write_pickle_shards(folder: Path, examples: Iterable[Example]) -> None:
+    """As ComfyUI's own SaveTrainingDataset: lists of latents and conditionings, pickled by torch."""
+    for number, shard in enumerate(shards_of(examples)):
+        content = {
+            "latents": [{"samples": example.latent} for example in shard],
+            "conditioning": [example.conditioning for example in shard],
+        }
+        torch.save(content, folder / f"shard_{number:04d}.pkl")
+
+
+def open_pickle_shards(folder: Path) -> Read:
+    """As its loader: everything into memory. A batch is copied out, so that a trainer may change it."""
+    shards = [torch.load(path, weights_only=True) for path in sorted(folder.glob("shard_*.pkl"))]
+    latents = [latent["samples"] for shard in shards for latent in shard["latents"]]
+    conditionings = [conditioning for shard in shards for conditioning in shard["conditioning"]]
+
+    def read_one(i: int) -> tuple[torch.Tensor, list[Any]]:
+        text, facts = conditionings[i][0]
+        return latents[i], [[text.clone(), {**facts, "pooled_output": facts["pooled_output"].clone()}]]
+
+    return lambda indices: join(read_one(i) for i in indices)
+
+
+def write_safe_open_shards(folder: Path, examples: Iterable[Example]) -> None:
+    for number, shard in enumerate(shards_of(examples)):
+        tensors = {f"{e.number}.{name}": tensor for e in shard for name, tensor in named(e).items()}
+        save_file(tensors, folder / f"{number:04d}.safetensors")
+
+
+def open_safe_open_shards(folder: Path) -> Read:
+    files = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
+
+    def read_one(i: int) -> tuple[torch.Tensor, list[Any]]:
+        file = files[i // SHARD_SAMPLES]
+        return from_named({name: file.get_tensor(f"{i}.{name}") for name in ("latent", "text", "pooled", "sizes")})
+
+    return lambda indices: join(read_one(i) for i in indices)
+
+
+def write_safetensors_files(folder: Path, examples: Iterable[Example]) -> None:
+    for example in examples:
+        save_file(named(example), folder / f"{example.number}.safetensors")
+
+
+def open_safetensors_files(folder: Path) -> Read:
+    return lambda indices: join(from_named(load_file(folder / f"{i}.safetensors")) for i in indices)
+
+
+def write_pt_files(folder: Path, examples: Iterable[Example]) -> None:
+    for example in examples:
+        torch.save({"latent": example.latent, "conditioning": example.conditioning}, folder / f"{example.number}.pt")
+
+
+def open_pt_files(folder: Path) -> Read:
+    def read_one(i: int) -> tuple[torch.Tensor, list[Any]]:
+        content = torch.load(folder / f"{i}.pt", weights_only=True)
+        return content["latent"], content["conditioning"]
+
+    return lambda indices: join(read_one(i) for i in indices)
+
+
+def write_npz_files(folder: Path, examples: Iterable[Example]) -> None:
+    for example in examples:
+        np.savez(folder / f"{example.number}.npz", **{name: t.numpy() for name, t in named(example).items()})
+
+
+def open_npz_files(folder: Path) -> Read:
+    def read_one(i: int) -> tuple[torch.Tensor, list[Any]]:
+        with np.load(folder / f"{i}.npz") as content:
+            return from_named({name: torch.from_numpy(content[name]) for name in content.files})
+
+    return lambda indices: join(read_one(i) for i in indices)
+
+
+PEERS = {
+    "pickle shards, all in memory": Peer(write_pickle_shards, open_pickle_shards),
+    "safe_open shards": Peer(write_safe_open_shards, open_safe_open_shards),
+    "a .safetensors per sample": Peer(write_safetensors_files, open_safetensors_files),
+    "a .pt per sample": Peer(write_pt_files, open_pt_files),
+    "an .npz per sample": Peer(write_npz_files, open_npz_files),
+}
