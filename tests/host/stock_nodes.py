@@ -87,6 +87,14 @@ def save_latent(data: Data) -> Any:
     return file.read_bytes()
 
 
+def preview(data: Data) -> Any:
+    from folder_paths import get_temp_directory
+
+    (images,) = call("VAEDecode", vae=data.models.vae, samples=data.latents[2])
+    (shown,) = call("PreviewImage", images=images)["ui"]["images"]
+    return (Path(get_temp_directory()) / shown["filename"]).read_bytes()
+
+
 def save_training_dataset(data: Data) -> Any:
     call(
         "SaveTrainingDataset",
@@ -102,17 +110,17 @@ def bucket(data: Data) -> Any:
     return call("ResolutionBucket", latents=data.latents, conditioning=data.conditionings)
 
 
-def train(data: Data) -> Any:
+def train(data: Data, latents: list[dict], conditionings: list[list], bucketed: bool) -> Any:
     torch.manual_seed(3)  # Core's own seed does not reach its adapters' first values.
     scalars = {
         "model": data.models.model, "batch_size": 1, "steps": 2, "grad_accumulation_steps": 1, "learning_rate": 0.001,
         "rank": 2, "optimizer": "AdamW", "loss_function": "MSE", "seed": 5, "training_dtype": "bf16",
         "lora_dtype": "fp32", "quantized_backward": False, "algorithm": "LoRA", "gradient_checkpointing": False,
-        "checkpoint_depth": 1, "offloading": False, "existing_lora": "[None]", "bucket_mode": False,
+        "checkpoint_depth": 1, "offloading": False, "existing_lora": "[None]", "bucket_mode": bucketed,
         "bypass_mode": False,
     }  # fmt: skip
     lists = {name: [value] for name, value in scalars.items()}
-    return call("TrainLoraNode", latents=data.latents[:2], positive=data.conditionings[:2], **lists)
+    return call("TrainLoraNode", latents=latents, positive=conditionings, **lists)
 
 
 CASES: dict[str, Callable[[Data], Any]] = {
@@ -135,7 +143,10 @@ CASES: dict[str, Callable[[Data], Any]] = {
     "SaveLatent": save_latent,
     "ResolutionBucket": bucket,
     "SaveTrainingDataset": save_training_dataset,
-    "TrainLoraNode": train,
+    "PreviewImage": preview,
+    "TrainLoraNode": lambda d: train(d, d.latents[:2], d.conditionings[:2], bucketed=False),
+    "TrainLoraNode on several shapes": lambda d: train(d, d.latents, d.conditionings, bucketed=False),
+    "TrainLoraNode on ResolutionBucket": lambda d: train(d, *bucket(d), bucketed=True),
 }
 
 
