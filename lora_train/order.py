@@ -46,6 +46,7 @@ class BatchPlan:
     indices: list[int]
     variants: dict[str, list[int]]
     main: int  # rows before the prior partners
+    share: float = 1.0  # of its step's rows, when gradients of several batches are added up
 
 
 @dataclass(frozen=True)

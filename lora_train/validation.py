@@ -1,0 +1,94 @@
+"""Validation: samples held out by their hash, measured again and again with the same noise and times."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .adapters.adapter import generator
+from .denoiser import Denoiser
+from .errors import TrainError
+from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
+from .precision import Precision
+
+LEAST_DRAWS = 32  # so many (sample, noise, time) are measured even when few samples are held out
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which samples training never sees: a mask over all, and their numbers in the order of their hashes."""
+
+    mask: np.ndarray
+    samples: tuple[int, ...]
+
+
+def hold_out(dataset: Any, share: float, prior: np.ndarray) -> HeldOut:
+    """Hold out about this share of the samples that are not prior.
+
+    The choice follows from a sample's source alone: it stays the same when the dataset grows, with every seed, and all
+    samples of one image fall on one side. A sample without a source counts by its number.
+    """
+    mask = np.zeros(len(dataset), bool)
+    candidates = np.flatnonzero(~prior)
+    if not share or not len(candidates):
+        return HeldOut(mask, ())
+    hashes = np.array([_hash(dataset, int(index)) for index in candidates])
+    # A small set has at least one held out.
+    chosen = hashes <= max(share, hashes.min())
+    if chosen.all():
+        raise TrainError(
+            f"validation_share = {share}: would hold out all of {len(candidates)} samples; give a smaller share, or 0"
+        )
+    mask[candidates[chosen]] = True
+    order = np.argsort(hashes[chosen], kind="stable")
+    return HeldOut(mask, tuple(candidates[chosen][order].tolist()))
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Measures the same rows every time: each sample with its own noise and time, whatever batch it stands in."""
+
+    dataset: Any
+    samples: tuple[int, ...]
+    batch_size: int
+    objective: ObjectiveSettings
+
+    def measure(self, denoiser: Denoiser, precision: Precision) -> float:
+        """The mean loss over the held-out samples. Uses no generator that training uses."""
+        times = draw_times(len(self.rows), denoiser.schedule, self.objective, generator("validation times"))
+        losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
+        return float(torch.stack(losses).sum() / len(self.rows))
+
+    @property
+    def rows(self) -> list[int]:
+        """Samples as often as they are measured."""
+        return list(self.samples) * -(-LEAST_DRAWS // len(self.samples))
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Row numbers, each batch of one bucket."""
+        bucket = self.dataset.column("bucket")[self.rows]
+        for number in np.unique(bucket):
+            rows = np.flatnonzero(bucket == number).tolist()
+            for start in range(0, len(rows), self.batch_size):
+                yield rows[start : start + self.batch_size]
+
+    @torch.no_grad()
+    def _losses(self, denoiser: Denoiser, precision: Precision, rows: list[int], times: torch.Tensor) -> torch.Tensor:
+        batch = self.dataset.read_batch([self.rows[row] for row in rows])
+        prepared = denoiser.prepare(batch)
+        noise = [draw_noise(one[None], self.objective, generator(f"validation {row}"))
+                 for one, row in zip(prepared.latents, rows)]  # fmt: skip
+        with precision.autocast():
+            return evaluate(denoiser, prepared, torch.cat(noise), times, self.objective, batch.masks)
+
+
+def _hash(dataset: Any, index: int) -> float:
+    """A number in (0, 1] that follows from the sample."""
+    name = dataset.source(index) or f"#{index}"
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") + 1) / 2**64

@@ -1,0 +1,122 @@
+"""Saved states: whole or not at all, the latest few, and only for the run they belong to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from streamcache.lora_train.config import TrainConfig
+from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.resume import Origin, State, StateFolder, check_origin, read_state, resumed_position
+
+ROOT = Path(__file__).resolve().parents[2]
+DATASET = SimpleNamespace(id="d1", generation="g1")
+
+
+def make_state(step: int = 5, **changes) -> State:
+    facts = {
+        "step": step,
+        "position": 10,
+        "epoch_length": 7,
+        "origin": Origin("d1", "g1", TrainConfig().to_dict()),
+        "adapter": {"a.lora_up.weight": torch.randn(3, 2), "a.alpha": torch.tensor(2.0)},
+        "optimizer": {
+            "state": {0: {"step": torch.tensor(1.0)}},
+            "param_groups": [{"betas": (0.9, 0.99), "params": [0]}],
+        },
+        "ema": {"~updates": torch.tensor(4)},
+    }
+    return State(**{**facts, **changes})
+
+
+def test_a_state_comes_back_as_it_was(tmp_path) -> None:
+    state = make_state(adapter={"w": torch.randn(2).to(torch.bfloat16)})
+    back = read_state(StateFolder(tmp_path).save(state))
+    assert (back.step, back.position, back.origin) == (5, 10, state.origin)
+    assert back.adapter["w"].dtype is torch.bfloat16 and torch.equal(back.adapter["w"], state.adapter["w"])
+    assert back.optimizer["param_groups"] == state.optimizer["param_groups"] and int(back.ema["~updates"]) == 4
+
+
+def test_the_latest_few_are_kept(tmp_path) -> None:
+    folder = StateFolder(tmp_path / "states", keep=2)
+    for step in (1, 2, 30, 4):
+        folder.save(make_state(step))
+    assert [path.name for path in folder.files()] == ["step-00000004.safetensors", "step-00000030.safetensors"]
+    assert folder.latest().step == 30
+
+
+def test_no_state_is_none_and_a_damaged_one_is_passed_over(tmp_path) -> None:
+    folder = StateFolder(tmp_path)
+    assert folder.latest() is None
+    folder.save(make_state(1))
+    (tmp_path / "step-00000002.safetensors").write_bytes(b"half a fi")
+    assert folder.latest().step == 1
+    (tmp_path / "step-00000001.safetensors").write_bytes(b"")
+    with pytest.raises(TrainError, match="cannot be read as a saved state"):
+        folder.latest()
+
+
+def test_loading_a_state_needs_no_pickle(tmp_path) -> None:
+    path = StateFolder(tmp_path).save(make_state())
+    header = path.read_bytes()[8:9]
+    assert header == b"{"
+    source = (ROOT / "lora_train" / "resume.py").read_text() + (ROOT / "lora_train" / "pack.py").read_text()
+    assert "import pickle" not in source and "torch.load(" not in source and " torch.save(" not in source
+
+
+def test_another_format_is_refused(tmp_path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(1)}, tmp_path / "x.safetensors", {"format": "streamcache-state-9"})
+    with pytest.raises(TrainError, match='format "streamcache-state-9" is not'):
+        read_state(tmp_path / "x.safetensors")
+
+
+def test_a_changed_dataset_or_setting_is_named_and_refused_or_accepted_on_request() -> None:
+    state = make_state()
+    check_origin(state, DATASET, TrainConfig())
+    with pytest.raises(TrainError, match="step 5 with other inputs: rank: was 16, is 8"):
+        check_origin(state, DATASET, TrainConfig(rank=8))
+    with pytest.raises(TrainError, match="dataset: its content was g1, is g2"):
+        check_origin(state, SimpleNamespace(id="d1", generation="g2"), TrainConfig())
+    with pytest.raises(TrainError, match="dataset: was d1, is d2.*accept_changes = true"):
+        check_origin(state, SimpleNamespace(id="d2", generation="g1"), TrainConfig())
+    check_origin(state, SimpleNamespace(id="d2", generation="g2"), TrainConfig(rank=8, accept_changes=True))
+
+
+def test_b5_the_position_stays_or_moves_to_the_next_epoch_of_another_length() -> None:
+    assert resumed_position(make_state(), 7) == 10
+    assert resumed_position(make_state(), 100) == 200
+    assert resumed_position(make_state(position=14), 100) == 200
+
+
+FULL_DISK = """
+import resource, sys
+sys.path.insert(0, sys.argv[1] + "/tests"); import conftest
+sys.path.insert(0, sys.argv[1] + "/tests/unit")
+import torch
+from pathlib import Path
+import test_resume as t
+from streamcache.lora_train.errors import TrainError
+folder = t.StateFolder(Path(sys.argv[2]))
+folder.save(t.make_state(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # as a full disk: the write fails half way
+try:
+    folder.save(t.make_state(2, adapter={"w": torch.zeros(100_000)}))
+except TrainError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files with setrlimit")
+def test_a_disk_that_fills_while_saving_leaves_the_last_state(tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(ROOT), str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert "could not be saved" in done.stdout and "the last saved state is step-00000001" in done.stdout, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.safetensors"]
+    assert StateFolder(tmp_path).latest().step == 1
