@@ -11,6 +11,7 @@ import xxhash
 from .storage import write_all
 
 NAME = "journal"
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Journal:
@@ -21,7 +22,7 @@ class Journal:
         self._lines: list[bytes] = []
 
     def append(self, **fact: Any) -> None:
-        text = json.dumps(fact, separators=(",", ":")).encode()
+        text = _encode(fact).encode()
         self._lines.append(_checksum(text) + b" " + text + b"\n")
 
     def flush(self) -> None:

@@ -5,11 +5,12 @@ At every `flush` the shards, then the journal, are made durable. After a kill, `
 
 import base64
 import contextlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +87,18 @@ class Segment:
 
         `apart` starts a new shard: blobs are named by hash, so two with one hash cannot share a file.
         """
-        number = self._shard_for(kind, len(data), apart)
-        shard = self.shards[number]
+        shard = self._shard_for(kind, len(data), apart)
         end, count = shard.writer.end, len(shard.blobs)
         try:
-            blob = shard.writer.append(digest, spec.dtype, spec.shape, data)
+            return shard.writer.append(digest, spec.dtype, spec.shape, data)
         except OSError as error:
             shard.writer.rewind(end, count)
             raise CacheError(
                 f"{shard.path}: cannot be written: {error.strerror}; what was stored before is safe"
             ) from error
-        self._journal.append(
-            kind="blob", shard=number, at=blob.offset, hash=digest.hex(), dtype=spec.dtype, shape=spec.shape
-        )
-        return blob
 
     def record(self, entry: EntryRecord) -> None:
+        """Tell the journal of an entry, and with it of its blobs: the layout knows their types and shapes."""
         layout = self._layouts.get(entry.layout)
         if layout is None:
             layout = self._layouts[entry.layout] = len(self._layouts)
@@ -133,13 +130,12 @@ class Segment:
         self.close()
         remove_segment(self.folder)
 
-    def _shard_for(self, kind: str, nbytes: int, apart: bool) -> int:
-        number = next((n for n in reversed(range(len(self.shards))) if self.shards[n].kind == kind), None)
-        if number is not None:
-            writer = self.shards[number].writer
-            if writer is not None and writer.has_room(nbytes) and not apart:
-                return number
-            self._finish(self.shards[number])
+    def _shard_for(self, kind: str, nbytes: int, apart: bool) -> BuildShard:
+        last = next((shard for shard in reversed(self.shards) if shard.kind == kind), None)
+        if last is not None:
+            if last.writer is not None and last.writer.has_room(nbytes) and not apart:
+                return last
+            self._finish(last)
         shard = _new_shard(self.folder, len(self.shards), kind)
         try:
             shard.writer = ShardWriter(shard.path)
@@ -148,7 +144,7 @@ class Segment:
         shard.blobs = shard.writer.blobs
         self.shards.append(shard)
         self._journal.append(kind="shard", type=kind, start=shard.data_start)
-        return len(self.shards) - 1
+        return shard
 
     def _finish(self, shard: BuildShard) -> None:
         """A full shard keeps no handle open; its header comes when it is published."""
@@ -189,22 +185,22 @@ def abandoned(dataset: Path) -> Iterator[Path]:
 
 def recover(folder: Path) -> Recovered:
     """Read a segment's journal. Shards whose bytes are not all there are left out."""
-    shards: list[BuildShard] = []
+    shards: dict[str, BuildShard] = {}
     layouts: list[str] = []
     entries: list[EntryRecord] = []
     for fact in read_journal(folder / JOURNAL):
         if fact["kind"] == "shard":
-            shards.append(_new_shard(folder, len(shards), fact["type"], fact["start"]))
-        elif fact["kind"] == "blob":
-            blob = Blob(bytes.fromhex(fact["hash"]), fact["dtype"], tuple(fact["shape"]), fact["at"])
-            shards[fact["shard"]].blobs.append(blob)
+            shard = _new_shard(folder, len(shards), fact["type"], fact["start"])
+            shards[shard.name] = shard
         elif fact["kind"] == "layout":
             layouts.append(fact["text"])
         elif fact["kind"] == "entry":
             entries.append(_read_entry(fact, layouts))
         elif fact["kind"] == "sealed":
-            _apply_seal(shards[fact["shard"]], folder.parent.parent, fact)
-    return Recovered(folder, [shard for shard in shards if _is_whole(shard)], entries)
+            _apply_seal(shards[f"{folder.name}/{fact['shard']}"], folder.parent.parent, fact)
+    entries = [_moved(entry, shards) for entry in entries]
+    _find_blobs(entries, shards)
+    return Recovered(folder, [shard for shard in shards.values() if _is_whole(shard)], entries)
 
 
 def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
@@ -271,7 +267,24 @@ def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
     if published.exists():
         shard.path, shard.file, shard.shift = published, fact["file"], fact["shift"]
         shard.data_start -= fact["shift"]
-        shard.blobs = [Blob(b.hash, b.dtype, b.shape, b.offset - fact["shift"]) for b in shard.blobs]
+
+
+def _moved(entry: EntryRecord, shards: dict[str, BuildShard]) -> EntryRecord:
+    """The entry with references to where its blobs are now: sealing may have moved them towards the front."""
+    shifts = {name: shards[name].shift for name, _, _ in entry.refs if name in shards}
+    return replace(entry, refs=[(name, at - shifts.get(name, 0), digest) for name, at, digest in entry.refs])
+
+
+def _find_blobs(entries: list[EntryRecord], shards: dict[str, BuildShard]) -> None:
+    """Give every shard its blobs, in order: those that entries refer to, with the types and shapes of their layouts."""
+    found: dict[str, dict[int, Blob]] = {name: {} for name in shards}
+    specs = {text: json.loads(text)["tensors"] for text in {entry.layout for entry in entries}}
+    for entry in entries:
+        for (name, at, digest), (dtype, shape) in zip(entry.refs, specs[entry.layout], strict=True):
+            if name in found:
+                found[name][at] = Blob(digest, dtype, tuple(shape), at)
+    for name, blobs in found.items():
+        shards[name].blobs = [blobs[at] for at in sorted(blobs)]
 
 
 def _is_whole(shard: BuildShard) -> bool:

@@ -1,0 +1,56 @@
+"""Segments: what a writer that never published left behind is found again, wherever it was interrupted."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from streamcache.dataset_cache import CacheWriter, generation, open_cache, segment
+
+COUNT = 5
+
+
+def latent(i: int) -> dict[str, torch.Tensor]:
+    return {"samples": torch.full((1, 4, 8, 8), float(i))}
+
+
+def write(path: Path) -> int:
+    """Puts what is not there yet; returns how many entries that were."""
+    with CacheWriter(path) as writer:
+        missing = [i for i in range(COUNT) if not writer.has(f"key {i}")]
+        for i in range(COUNT):
+            writer.once(f"key {i}", lambda i=i: latent(i), "latent")
+            writer.sample({"latent": [f"key {i}"]}, source=f"{i}.png")
+    return len(missing)
+
+
+def fail(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("module", "step"), [(segment, "seal"), (generation, "write_index"), (generation, "write_manifest")]
+)
+def test_a13_entries_survive_an_interrupt_while_publishing(
+    module: object, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Small shards are cut to size when they are sealed, which moves their blobs.
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, fail)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "set")
+    assert write(tmp_path / "set") == 0
+    cache = open_cache(tmp_path / "set", check=True)
+    assert [cache.read_batch([i]).latents.unique().tolist() for i in range(COUNT)] == [[float(i)] for i in range(COUNT)]
+
+
+def test_a_blob_that_two_entries_share_is_recovered_once(tmp_path: Path):
+    writer = CacheWriter(tmp_path / "set")
+    for key in ("one", "two"):
+        writer.put(key, latent(1), "latent")
+    writer.flush()
+    (folder,) = (tmp_path / "set" / segment.FOLDER).iterdir()
+    recovered = segment.recover(folder)
+    assert len(recovered.entries) == 2
+    assert [len(shard.blobs) for shard in recovered.shards] == [1]
+    writer.close()
