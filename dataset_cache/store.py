@@ -174,8 +174,10 @@ def split_location(location: int) -> tuple[int, int]:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, in order, without a copy where its memory is in order already."""
-    tensor = tensor.realize() if isinstance(tensor, LazyTensor) else tensor.detach()
+    if isinstance(tensor, LazyTensor):
+        tensor = tensor.realize()
     if tensor.numel() == 0:
         return memoryview(b"")
-    tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    return memoryview(tensor.detach().view(-1).view(torch.uint8).numpy())
