@@ -6,7 +6,8 @@ cache = open_cache("my_set")
 batch = cache.read_batch([0, 5, 9])
 """
 
-from .batch import Batch, BatchBuffers
+from .batch import Batch
+from .buffers import BatchBuffers
 from .codecs import Codec, register_codec
 from .errors import CacheBusy, CacheError
 from .lazy import LazyTensor, realize

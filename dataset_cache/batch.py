@@ -1,23 +1,23 @@
-"""Reading a batch: the tensors of several samples, scattered straight into prepared memory with few calls.
-
-A `BatchBuffers` is one block of memory: the latents of all rows as one tensor, then the other tensors of every row.
-How it is divided depends only on the rows' layouts, so tensors and views are made once and reused.
-"""
+"""Reading a batch: the tensors of several samples, scattered straight into prepared memory with few calls."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 import torch
 
-from .dtypes import DTYPES
+from .buffers import BatchBuffers, Division, Memory, RowLayouts, RowMemory, carve, divide
+from .dtypes import DTYPES, NAMES
 from .errors import CacheError
-from .files import Extent, ShardFiles
-from .index import NO_BUCKET, OFFSET_BITS, Index
+from .files import ShardFiles
+from .index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
+from .routes import NO_LAYOUT, tensor_distances
 from .shard import ALIGNMENT, blob_hash
-from .skeleton import Layout, TensorSpec
+from .skeleton import TensorSpec
+from .store import tensor_bytes
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
-_MAX_PLANS = 64
+_MAX_DIVISIONS = 1024
 
 
 class Batch:
@@ -55,196 +55,224 @@ class Batch:
         return len(self.indices)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """What the index says of one row: per field its layout, locations of its tensors and values of its leaves."""
+class _Form:
+    """What rows of the same layouts have in common. Compared by identity: there is one of each."""
 
-    layouts: tuple[int, ...]
-    locations: tuple[int, ...]
-    leaves: tuple[int, ...]
-    refs: tuple[int, ...]
+    def __init__(self, layouts: RowLayouts) -> None:
+        self.layouts = layouts
+        self.reads = [layout.read if layout else _nothing for layout in layouts]
+        self.fields = [f for f, layout in enumerate(layouts) if layout is not None]
+        sizes = [tensor_distances(layout) if layout else ([], 0) for layout in layouts]
+        self.distances = [distances for distances, _ in sizes]
+        self.nbytes = [nbytes for _, nbytes in sizes]
+        # Where every field starts when all fields of a row lie together; a field that is not there starts nowhere.
+        self.starts: list[int | None] = [None] * len(layouts)
+        self.first = self.fields[0] if self.fields else 0
+        self.total = 0
+        for f in self.fields:
+            self.total += -self.total % ALIGNMENT
+            self.starts[f] = self.total
+            self.total += self.nbytes[f]
+
+    def lies_together(self, places: Sequence[Sequence[int]]) -> bool:
+        """Whether the tensors of every field stand one behind the other."""
+        return all(
+            [place - field[0] for place in field] == distances
+            for field, distances in zip(places, self.distances, strict=True)
+        )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """How a block of memory is divided for certain layouts."""
-
-    latents: torch.Tensor | None
-    tensors: list[list[list[torch.Tensor]]]  # row, field, slot
-    views: list[list[memoryview]]  # row, then every tensor of the row in order
-    sizes: list[list[int]]
-
-
-class BatchBuffers:
-    """Reusable memory for the batches of one reader. The next batch read into it overwrites what the last one held."""
-
-    def __init__(self, rows: int, pin: bool = False) -> None:
-        self._rows, self._pin = rows, pin
-        self._block = torch.empty(0, dtype=torch.uint8)
-        self._plans: dict[tuple, _Plan] = {}
-        self.gap = memoryview(bytearray(ALIGNMENT))  # where the padding between two tensors of one read goes
-
-    def plan(self, rows: tuple[tuple[int, ...], ...], layouts: Callable[[int], Layout], latent_field: int) -> _Plan:
-        found = self._plans.get(rows)
-        if found is None:
-            if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
-            found = self._plans[rows] = self._divide(rows, layouts, latent_field)
-        return found
-
-    def _divide(self, rows: tuple, layouts: Callable[[int], Layout], latent_field: int) -> _Plan:
-        parsed = [[layouts(number) if number >= 0 else None for number in row] for row in rows]
-        slot = parsed[0][latent_field].slot_at("samples") if latent_field >= 0 else None
-        latent = parsed[0][latent_field].specs[slot] if slot is not None else None
-        position = _aligned(latent.nbytes * len(rows)) if latent else 0
-        places: list[list[int]] = []
-        for b, row in enumerate(parsed):
-            places.append([])
-            for f, layout in enumerate(row):
-                for s, spec in enumerate(layout.specs if layout else ()):
-                    if latent and f == latent_field and s == row[f].slot_at("samples"):
-                        places[b].append(b * latent.nbytes)
-                    else:
-                        places[b].append(position)
-                        position = _aligned(position + spec.nbytes)
-        # A short batch reserves for a full one: pinned memory is slow to get.
-        self._reserve(position * max(self._rows, len(rows)) // len(rows))
-        return self._carve(parsed, places, latent)
-
-    def _reserve(self, size: int) -> None:
-        if size > len(self._block):
-            self._plans.clear()
-            self._block = torch.empty(size, dtype=torch.uint8, pin_memory=self._pin)
-
-    def _carve(self, rows: list[list[Layout | None]], places: list[list[int]], latent: TensorSpec | None) -> _Plan:
-        memory = memoryview(self._block.numpy())
-        typed: dict[str, torch.Tensor] = {}
-        latents = None
-        if latent is not None:
-            shape = (len(rows), *latent.shape[1:])
-            latents = _tensor_at(self._block, typed, TensorSpec(latent.dtype, shape, 0), 0)
-        tensors, views, sizes = [], [], []
-        for row, starts in zip(rows, places, strict=True):
-            specs = [layout.specs if layout else () for layout in row]
-            flat = [spec for field in specs for spec in field]
-            made = iter([_tensor_at(self._block, typed, spec, at) for spec, at in zip(flat, starts, strict=True)])
-            tensors.append([[next(made) for _ in field] for field in specs])
-            views.append([memory[at : at + spec.nbytes] for spec, at in zip(flat, starts, strict=True)])
-            sizes.append([spec.nbytes for spec in flat])
-        return _Plan(latents, tensors, views, sizes)
+# One row: its form, its fields' locations, where their leaves start. Where a field's tensors are apart, there are no
+# locations, and the last item has those of all tensors. A tuple: a dataclass costs more than all else that makes a row.
+_Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
+_Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
+_Route = tuple[_Form, _Pick, _Pick]
 
 
 class BatchReader:
     """Reads batches of one dataset. It keeps nothing of what it read."""
 
     def __init__(self, index: Index, files: ShardFiles, fields: tuple[str, ...], check: bool, mapped: bool) -> None:
-        self._index, self._files, self._fields = index, files, fields
+        self._index, self._files, self._all_fields = index, files, fields
         self._check, self._mapped = check, mapped
+        self._forms: dict[tuple[int, ...], _Form] = {}
+        self._routed: dict[tuple[tuple[str, ...], int], _Route] = {}
+        self._divisions: dict[tuple, Division] = {}
 
     def read(
         self,
-        indices: Sequence[int],
-        fields: Sequence[str],
+        indices: list[int],
+        fields: tuple[str, ...],
         variants: Mapping[str, Sequence[int]],
-        buffers: BatchBuffers,
+        buffers: BatchBuffers | None,
         captions: Callable[[], list[str]],
     ) -> Batch:
-        indices = [int(i) for i in indices]
-        numbers = [self._fields.index(name) for name in fields]
-        picks = [variants.get(name) for name in fields]
-        latent_field = fields.index("latent") if "latent" in fields else -1
-        rows = [self._row(i, b, numbers, picks) for b, i in enumerate(indices)]
-        if latent_field >= 0 and not self._one_bucket(indices, rows, latent_field):
-            latent_field = -1
-        plan = buffers.plan(tuple([row.layouts for row in rows]), self._index.layout, latent_field)
-        self._files.read_into(self._extents(rows, plan, buffers.gap))
-        if self._check:
-            for i, row, views in zip(indices, rows, plan.views, strict=True):
-                self._compare(i, row, views)
-        structures = self._structures(rows, plan)
-        return Batch(indices, plan.latents, dict(zip(fields, structures, strict=True)), captions)
+        try:
+            rows = self._rows(indices, fields, variants)
+            forms = tuple([row[0] for row in rows])
+            division = self._divisions.get((fields, forms)) or self._divide(indices, fields, forms)
+            if buffers is None:
+                memory = carve(torch.empty(division.nbytes, dtype=torch.uint8), division)
+            else:
+                memory = buffers.memory(division)
+            if self._mapped:
+                tensors = self._map(rows, memory, fields)
+            else:
+                for row, target in zip(rows, memory.rows, strict=True):
+                    self._read_row(row, target)
+                tensors = [target.tensors for target in memory.rows]
+            if self._check:
+                for b, i in enumerate(indices):
+                    self._compare(i, self._entries(i, b, fields, variants), tensors[b])
+            structures = self._structures(rows, tensors, len(fields))
+            return Batch(indices, memory.latents, dict(zip(fields, structures)), captions)
+        except UNREADABLE as error:
+            raise damage(error) from error
 
-    def _row(self, i: int, b: int, numbers: list[int], picks: list[Sequence[int] | None]) -> _Row:
-        index = self._index
-        if not 0 <= i < index.sample_count:
-            raise CacheError(f"sample {i} of a dataset of {index.sample_count}")
-        entries = index.variants_of(index.sample_row(i)[0], len(self._fields))
-        layouts, locations, leaves, refs = [], (), [], []
-        for number, pick in zip(numbers, picks, strict=True):
-            choices = entries[number]
-            if not choices:
-                layouts.append(-1)
-                leaves.append(0)
+    def _rows(self, indices: list[int], fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> list[_Row]:
+        count, route = self._index.sample_count, self._index.route
+        rows = []
+        for b, i in enumerate(indices):
+            if not 0 <= i < count:
+                raise CacheError(f"sample {i} of a dataset of {count}")
+            numbers = None if variants else route(i)
+            if numbers is None:
+                rows.append(self._find(i, b, fields, variants))
                 continue
-            chosen = 0 if pick is None else pick[b]
-            if not 0 <= chosen < len(choices):
-                raise CacheError(f"sample {i}: variant {chosen} of {self._fields[number]}, it has {len(choices)}")
-            first, leaf, layout, _ = index.entry_row(choices[chosen])
-            count = len(index.layout(layout).specs)
+            form, locations, leaves = self._routed.get((fields, numbers[0])) or self._follow(fields, numbers[0])
+            rows.append((form, locations(numbers), leaves(numbers), ()))
+        return rows
+
+    def _follow(self, fields: tuple[str, ...], number: int) -> _Route:
+        """How a route of this row layout is read: its form, and which of its numbers are locations and leaves."""
+        columns = [self._all_fields.index(name) for name in fields]
+        numbers = self._index.row_layout(number)
+        form = self._form(tuple([numbers[column] for column in columns]))
+        route = form, _picker([2 + 2 * c for c in columns]), _picker([3 + 2 * c for c in columns])
+        self._routed[fields, number] = route
+        return route
+
+    def _find(self, i: int, b: int, fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> _Row:
+        """The long way to a row: a sample with variants, or with tensors that were stored before it."""
+        index = self._index
+        layouts, starts, leaves, refs = [], [], [], []
+        for entry in self._entries(i, b, fields, variants):
+            first, leaf, layout, _ = index.entry_row(entry) if entry >= 0 else (0, 0, NO_LAYOUT, 0)
             layouts.append(layout)
             leaves.append(leaf)
-            locations += index.locations(first, count)
-            refs += range(first, first + count)
-        return _Row(tuple(layouts), locations, tuple(leaves), tuple(refs))
+            refs.append(index.locations(first, len(index.layout(layout).specs)) if entry >= 0 else ())
+            starts.append(refs[-1][0] if refs[-1] else 0)
+        form = self._form(tuple(layouts))
+        return form, starts if form.lies_together(refs) else None, leaves, refs
 
-    def _one_bucket(self, indices: list[int], rows: list[_Row], latent_field: int) -> bool:
+    def _entries(self, i: int, b: int, fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> list[int]:
+        """The entry of every field of row `b`, -1 where the sample lacks the field."""
+        choices = self._index.entries_of(i, len(self._all_fields))
+        entries = []
+        for name in fields:
+            found = choices[self._all_fields.index(name)]
+            chosen = variants[name][b] if name in variants else 0
+            if found and not 0 <= chosen < len(found):
+                raise CacheError(f"sample {i}: variant {chosen} of {name}, it has {len(found)}")
+            entries.append(found[chosen] if found else -1)
+        return entries
+
+    def _form(self, numbers: tuple[int, ...]) -> _Form:
+        form = self._forms.get(numbers)
+        if form is None:
+            layouts = tuple(self._index.layout(n) if n != NO_LAYOUT else None for n in numbers)
+            form = self._forms[numbers] = _Form(layouts)
+        return form
+
+    def _divide(self, indices: list[int], fields: tuple[str, ...], forms: tuple[_Form, ...]) -> Division:
+        if len(self._divisions) >= _MAX_DIVISIONS:
+            self._divisions.clear()
+        latent = fields.index("latent") if "latent" in fields and self._one_bucket(indices) else None
+        division = self._divisions[fields, forms] = divide(tuple(form.layouts for form in forms), latent)
+        return division
+
+    def _one_bucket(self, indices: list[int]) -> bool:
         """Whether the rows' latents stack. Rows of different buckets, or with and without a latent, are refused."""
         buckets = {self._index.sample_row(i)[3] for i in indices}
-        if len({row.layouts[latent_field] for row in rows}) > 1 and len(buckets) > 1:
+        if len(buckets) > 1:
             raise CacheError(f"samples {indices} are of {len(buckets)} different buckets; a batch is read from one")
         return NO_BUCKET not in buckets
 
-    def _extents(self, rows: list[_Row], plan: _Plan, gap: memoryview) -> list[Extent]:
-        """Reads that cover all rows; tensors that stand one behind the other in a file become one read."""
-        extents: list[Extent] = []
-        end, buffers = -1, []
-        for row, views, sizes in zip(rows, plan.views, plan.sizes, strict=True):
-            for location, view, size in zip(row.locations, views, sizes, strict=True):
-                if not size:
-                    continue
-                space = location - end
-                if space and not 0 < space < ALIGNMENT:
-                    buffers = [view]
-                    extents.append((location >> OFFSET_BITS, location & _OFFSET_MASK, buffers))
-                else:
-                    if space:
-                        buffers.append(gap[:space])
-                    buffers.append(view)
-                end = location + size
-                self._files.check_range(location >> OFFSET_BITS, location & _OFFSET_MASK, size)
-        return extents
+    def _read_row(self, row: _Row, target: RowMemory) -> None:
+        """One call for the whole row where its tensors lie together, otherwise one a field or a tensor."""
+        form, locations, _, refs = row
+        read = self._files.read
+        if locations is None:
+            for places, views in zip(refs, target.views, strict=True):
+                for location, view in zip(places, views, strict=True):
+                    if len(view):
+                        read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
+            return
+        first = locations[form.first]
+        if form.total and [location - first for location in locations] == form.starts:
+            return read(first >> OFFSET_BITS, first & _OFFSET_MASK, target.whole, form.total)
+        for f in form.fields:
+            if form.nbytes[f]:
+                read(locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK, target.fields[f], form.nbytes[f])
 
-    def _structures(self, rows: list[_Row], plan: _Plan) -> list[list]:
-        index = self._index
-        structures: list[list] = [[] for _ in rows[0].layouts] if rows else []
-        for row, tensors in zip(rows, plan.tensors, strict=True):
-            for f, number in enumerate(row.layouts):
-                if number < 0:
-                    structures[f].append(None)
-                    continue
-                layout = index.layout(number)
-                values = index.leaf_values(layout, row.leaves[f]) if layout.has_leaves else ()
-                structures[f].append(layout.join(tensors[f], values))
+    def _map(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...]) -> list[list[tuple[torch.Tensor, ...]]]:
+        """Views of the mapped shards. Only the latents are copied, since they stand in one tensor."""
+        stacked = fields.index("latent") if memory.latents is not None else -1
+        tensors = []
+        for row, target in zip(rows, memory.rows, strict=True):
+            mapped = [self._mapped_field(row, f) for f in range(len(fields))]
+            if stacked >= 0:
+                slot = row[0].layouts[stacked].slot_at("samples")
+                target.tensors[stacked][slot].copy_(mapped[stacked][slot])
+                parts = list(mapped[stacked])
+                parts[slot] = target.tensors[stacked][slot]
+                mapped[stacked] = tuple(parts)
+            tensors.append(mapped)
+        return tensors
+
+    def _mapped_field(self, row: _Row, f: int) -> tuple[torch.Tensor, ...]:
+        form, locations, _, refs = row
+        layout = form.layouts[f]
+        if layout is None:
+            return ()
+        places = refs[f] if locations is None else [locations[f] + distance for distance in form.distances[f]]
+        return tuple([self._mapped_tensor(place, spec) for place, spec in zip(places, layout.specs, strict=True)])
+
+    def _mapped_tensor(self, location: int, spec: TensorSpec) -> torch.Tensor:
+        dtype = DTYPES[spec.dtype]
+        if not spec.nbytes:
+            return torch.empty(spec.shape, dtype=dtype)
+        shard, offset = location >> OFFSET_BITS, location & _OFFSET_MASK
+        self._files.check_range(shard, offset, spec.nbytes)
+        return self._files.map(shard, dtype).as_strided(spec.shape, spec.strides, offset // dtype.itemsize)
+
+    def _structures(self, rows: list[_Row], tensors: list[list[tuple]], width: int) -> list[list]:
+        """Per field the structures of all rows."""
+        buffer = self._index.leaves
+        structures: list[list] = [[] for _ in range(width)]
+        for (form, _, leaves, _), made in zip(rows, tensors):
+            for result, read, own, leaf in zip(structures, form.reads, made, leaves):
+                result.append(read(own, buffer, leaf))
         return structures
 
-    def _compare(self, i: int, row: _Row, views: list[memoryview]) -> None:
-        specs = [spec for number in row.layouts if number >= 0 for spec in self._index.layout(number).specs]
-        for ref, spec, view in zip(row.refs, specs, views, strict=True):
-            if blob_hash(view, spec.dtype, spec.shape) != self._index.hash_of(ref):
-                raise CacheError(f"sample {i}: its stored bytes are damaged (ref {ref})")
+    def _compare(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        """Compare what was read with the checksums in the index."""
+        for entry, field in zip(entries, tensors, strict=True):
+            first = self._index.entry_row(entry)[0] if field else 0
+            for n, tensor in enumerate(field):
+                data = tensor_bytes(tensor)
+                if blob_hash(data, NAMES[tensor.dtype], tuple(tensor.shape)) != self._index.hash_of(first + n):
+                    source = self._index.string(self._index.sample_row(i)[5])
+                    raise CacheError(
+                        f"sample {i} ({source}): its stored bytes are damaged; encode it again, or drop it with repair"
+                    )
 
 
-def _aligned(position: int) -> int:
-    return position + -position % ALIGNMENT
+def _nothing(*_: Any) -> None:
+    """What a field reads as that a row lacks."""
 
 
-def _tensor_at(block: torch.Tensor, typed: dict[str, torch.Tensor], spec: TensorSpec, at: int) -> torch.Tensor:
-    dtype = DTYPES[spec.dtype]
-    if spec.dtype not in typed:
-        whole = len(block) - len(block) % dtype.itemsize
-        typed[spec.dtype] = block[:whole].view(dtype)
-    strides, step = [], 1
-    for n in reversed(spec.shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return torch.as_strided(typed[spec.dtype], spec.shape, strides[::-1], at // dtype.itemsize)
+def _picker(columns: list[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    if len(columns) == 1:
+        return lambda numbers: (numbers[columns[0]],)
+    return itemgetter(*columns)

@@ -2,7 +2,8 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .errors import CacheError
 from .index import ENTRY, NO_BUCKET, OFFSET_BITS, REF, SAMPLE, Index, IndexArrays, pack_entry, pack_sample, sort_order
 from .manifest import Manifest
+from .routes import make_routes
 from .skeleton import Layout
 
 
@@ -138,8 +140,6 @@ class IndexBuilder:
             strings=_join(kept and kept.strings, strings),
             string_ends=string_ends,
             captions=_join(kept and kept.captions, captions),
-            entry_order=sort_order(entries["key"]),
-            ref_order=sort_order(refs["hash"]),
         )
 
     def _all_variants(self, kept: IndexArrays | None) -> tuple[np.ndarray, np.ndarray]:
@@ -188,6 +188,21 @@ class IndexBuilder:
                 bucket = self.buckets.setdefault((spec.dtype, spec.shape[1:]), len(self.buckets))
             self._buckets_of[number] = bucket
         return self._buckets_of[number]
+
+
+def derive(arrays: IndexArrays, field_count: int) -> IndexArrays:
+    """Fill in the arrays that only repeat the others in an order or form that is quick to use."""
+    ends = [0, *arrays.layout_ends.tolist()]
+    layouts = [Layout(arrays.layouts[start:end].tobytes().decode()) for start, end in pairwise(ends)]
+    counts, flat = unpack_variants(arrays, field_count)
+    row_layouts, routes = make_routes(counts, flat, arrays.entries, arrays.refs["location"], layouts)
+    return replace(
+        arrays,
+        row_layouts=row_layouts.reshape(-1),
+        routes=routes.view("u1").reshape(-1),
+        entry_order=sort_order(arrays.entries["key"]),
+        ref_order=sort_order(arrays.refs["hash"]),
+    )
 
 
 def unpack_variants(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:

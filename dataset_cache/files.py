@@ -5,10 +5,10 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+import torch
 
 from .errors import CacheError
 from .shard import MAX_HEADER_BYTES, ShardFile, header_hash
@@ -16,8 +16,6 @@ from .storage import OpenFile
 
 MAX_OPEN = 128
 FOLDER = "shards"
-
-Extent = tuple[int, int, Sequence[memoryview]]  # shard, offset, buffers to fill one after the other
 
 
 class ShardFiles:
@@ -27,14 +25,18 @@ class ShardFiles:
         self.folder = folder / FOLDER
         self.shards = shards
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
-        self._maps: dict[int, np.ndarray] = {}
+        self._kept: dict[int, OpenFile] = {}  # where all shards may stay open, no order of use is needed
+        self._maps: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._identities: dict[int, tuple] = {}
         self._lock = threading.Lock()
         _live.add(self)
 
-    def read_into(self, extents: Iterable[Extent]) -> None:
-        for shard, offset, buffers in extents:
-            self.file(shard).read_into(offset, buffers)
+    def read(self, shard: int, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
+        """Fill `buffers`, `nbytes` in all, with what stands from `offset` on in a shard."""
+        file = self._kept.get(shard) or self.file(shard)
+        if offset + nbytes > file.size:
+            self.check_range(shard, offset, nbytes)
+        file.read_into(offset, buffers, nbytes)
 
     def file(self, shard: int) -> OpenFile:
         with self._lock:
@@ -44,18 +46,23 @@ class ShardFiles:
                 return file
         file = self._open_checked(shard)
         with self._lock:
+            if len(self.shards) <= MAX_OPEN:
+                self._kept[shard] = file
             self._open[shard] = file
             # A handle that another thread still reads from closes when that thread lets go of it.
             while len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
         return file
 
-    def map(self, shard: int) -> np.ndarray:
-        """The whole shard as bytes. Private: a write into it stays in this process and never reaches the file."""
-        found = self._maps.get(shard)
+    def map(self, shard: int, dtype: torch.dtype) -> torch.Tensor:
+        """The whole shard as one tensor. Private: a write into it stays in this process and never reaches the file."""
+        found = self._maps.get((shard, dtype))
         if found is None:
             view = mmap.mmap(self.file(shard).fd, 0, access=mmap.ACCESS_COPY)
-            found = self._maps[shard] = np.frombuffer(view, np.uint8)
+            count = len(view) // dtype.itemsize
+            found = self._maps[shard, dtype] = torch.frombuffer(view, dtype=torch.uint8)[: count * dtype.itemsize].view(
+                dtype
+            )
         return found
 
     def check_range(self, shard: int, offset: int, nbytes: int) -> None:
@@ -68,6 +75,7 @@ class ShardFiles:
             )
 
     def _open_checked(self, shard: int) -> OpenFile:
+        self.check_range(shard, 0, 0)
         entry = self.shards[shard]
         file = OpenFile(self.folder / entry.file)
         if file.size != entry.bytes:
@@ -86,7 +94,7 @@ class ShardFiles:
     def _forget_handles(self) -> None:
         """In a forked child: file positions are shared with the parent, and a thread that is gone may hold the lock."""
         self._lock = threading.Lock()
-        self._open = OrderedDict()
+        self._open, self._kept = OrderedDict(), {}
 
 
 def _check_header(file: OpenFile, entry: ShardFile) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import files
+from .build import derive
 from .errors import CacheError
 from .index import Index, IndexArrays, write_index
 from .leases import holders
@@ -19,7 +20,7 @@ _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash 
 def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
     """The index of a published generation. A large one is compared with its hash only if `check` is set."""
     digest = manifest.index_hash if check or manifest.index_bytes <= _CHECKED_INDEX_BYTES else None
-    index = Index(folder / manifest.index_name, manifest.index_bytes, digest)
+    index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), digest)
     if index.sample_count != manifest.counts.get("samples"):
         raise CacheError(
             f"{folder}: the manifest counts {manifest.counts.get('samples')} samples, the index {index.sample_count}"
@@ -27,11 +28,11 @@ def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
     return index
 
 
-def publish(folder: Path, arrays: IndexArrays, describe: Callable[[int, str], Manifest]) -> Manifest:
+def publish(folder: Path, arrays: IndexArrays, field_count: int, describe: Callable[[int, str], Manifest]) -> Manifest:
     """Write the index, then the manifest that `describe(index_bytes, index_hash)` returns. Durable on return."""
     temporary = folder / f".index.{os.getpid()}.tmp"
     try:
-        manifest = describe(*write_index(temporary, arrays))
+        manifest = describe(*write_index(temporary, derive(arrays, field_count)))
         current = read_manifest(folder)
         if current is not None and current.generation == manifest.generation:
             return current

@@ -14,8 +14,9 @@ import mmap
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import numpy as np
 import xxhash
 
 from .errors import CacheError
+from .routes import NO_ROUTE, route_row
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
 from .storage import OpenFile
@@ -49,13 +51,17 @@ NO_BUCKET = 0xFFFFFFFF
 
 _SAMPLE_ROW = struct.Struct("<QQIIIIIf2i4i")
 _ENTRY_ROW = struct.Struct("<QQII")  # behind the key
-_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
+UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # what rows of a damaged index raise
 
 
-@dataclass
+@dataclass(frozen=True)
 class IndexArrays:
-    """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` say where each text ends."""
+    """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` say where each text ends.
+
+    The last four repeat the others in forms that are quick to use; publishing makes them.
+    """
 
     samples: np.ndarray
     variants: np.ndarray
@@ -67,8 +73,10 @@ class IndexArrays:
     strings: np.ndarray
     string_ends: np.ndarray
     captions: np.ndarray
-    entry_order: np.ndarray
-    ref_order: np.ndarray
+    row_layouts: np.ndarray = field(default_factory=lambda: np.empty(0, "<u4"))
+    routes: np.ndarray = field(default_factory=lambda: np.empty(0, "u1"))
+    entry_order: np.ndarray = field(default_factory=lambda: np.empty(0, "<u4"))
+    ref_order: np.ndarray = field(default_factory=lambda: np.empty(0, "<u4"))
 
 
 ARRAY_TYPES: dict[str, np.dtype] = {
@@ -82,6 +90,8 @@ ARRAY_TYPES: dict[str, np.dtype] = {
     "strings": np.dtype("u1"),
     "string_ends": np.dtype("<u8"),
     "captions": np.dtype("<u4"),
+    "row_layouts": np.dtype("<u4"),
+    "routes": np.dtype("u1"),
     "entry_order": np.dtype("<u4"),
     "ref_order": np.dtype("<u4"),
 }
@@ -138,7 +148,7 @@ def pack_sample(*row: Any) -> bytes:
 class Index:
     """A mapped index. Rows are unpacked when asked for; every number is checked against what it points into."""
 
-    def __init__(self, path: Path, nbytes: int, digest: str | None) -> None:
+    def __init__(self, path: Path, nbytes: int, field_count: int, digest: str | None) -> None:
         """Map the file. With a `digest` the whole file is read and compared with it."""
         file = OpenFile(path)
         if file.size != nbytes:
@@ -150,16 +160,17 @@ class Index:
         if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
             raise CacheError(f"{path.name}: its content does not match its hash; restore it, or save the dataset again")
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
-        self._starts = {name: start + header[name]["data_offsets"][0] for name in ARRAY_TYPES}
-        self._samples_at, self._entries_at = self._starts["samples"], self._starts["entries"]
-        self._variants_at, self._refs_at = self._starts["variants"], self._starts["refs"]
-        self.sample_count = len(self.arrays.samples)
-        self.entry_count = len(self.arrays.entries)
-        self._variant_count, self._ref_count = len(self.arrays.variants), len(self.arrays.refs)
-        # The leaves' rows run to the end of their array: unpacking checks against that.
-        leaves_at = self._starts["leaves"]
-        self.leaves = memoryview(self._map)[leaves_at : leaves_at + self.arrays.leaves.nbytes]
+        self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
+        # Rows are unpacked from views that end with their array, so struct itself refuses what points past the end.
+        views = {name: self._view(header[name]["data_offsets"], start) for name in ARRAY_TYPES}
+        self.leaves, self._samples, self._entries = views["leaves"], views["samples"], views["entries"]
+        self._variants, self._refs = views["variants"], views["refs"]
+        self._routes, self._row_layouts = views["routes"], views["row_layouts"]
+        self._width, self._route_row = field_count, route_row(field_count)
         self._layouts: dict[int, Layout] = {}
+
+    def _view(self, offsets: Sequence[int], start: int) -> memoryview:
+        return memoryview(self._map)[start + offsets[0] : start + offsets[1]]
 
     def _array(self, header: dict[str, Any], name: str, start: int) -> np.ndarray:
         dtype = ARRAY_TYPES[name]
@@ -175,51 +186,49 @@ class Index:
 
     def sample_row(self, i: int) -> tuple:
         """(variants, captions, caption_count, bucket, set, source, repeats, weight, width, height, crop × 4)."""
-        return _SAMPLE_ROW.unpack_from(self._map, self._samples_at + i * _SAMPLE_ROW.size)
+        return _SAMPLE_ROW.unpack_from(self._samples, i * _SAMPLE_ROW.size)
 
-    def variants_of(self, first: int, field_count: int) -> list[Sequence[int]]:
-        """The entries of each field, given where the sample's variants start."""
-        counts = self._numbers(first, field_count)
-        total = sum(counts)
-        entries = self._numbers(first + field_count, total)
-        if total == field_count and max(counts, default=1) == 1:
-            return [(entry,) for entry in entries]
+    def route(self, i: int) -> tuple[int, ...] | None:
+        """(row layout, 0, then location and leaves of every field) of a sample; None if it has no route."""
+        numbers = self._route_row.unpack_from(self._routes, i * self._route_row.size)
+        return None if numbers[0] == NO_ROUTE else numbers
+
+    def row_layout(self, number: int) -> tuple[int, ...]:
+        """The layouts of all fields."""
+        return _numbers(self._width).unpack_from(self._row_layouts, number * 4 * self._width)
+
+    def entries_of(self, i: int, field_count: int) -> list[Sequence[int]]:
+        """The entries of each field of a sample, several where it has variants."""
+        first = _U64.unpack_from(self._samples, i * _SAMPLE_ROW.size)[0]
+        counts = _numbers(field_count).unpack_from(self._variants, 4 * first)
+        entries = _numbers(sum(counts)).unpack_from(self._variants, 4 * (first + field_count))
         result, position = [], 0
         for count in counts:
             result.append(entries[position : position + count])
             position += count
         return result
 
-    def _numbers(self, first: int, count: int) -> tuple[int, ...]:
-        if first + count > self._variant_count:
-            raise CacheError("the index is damaged: a sample's variants run past the end of their array")
-        return struct.unpack_from(f"<{count}I", self._map, self._variants_at + 4 * first)
-
     def entry_row(self, entry: int) -> tuple[int, int, int, int]:
         """(refs, leaves, layout, field)."""
-        if entry >= self.entry_count:
-            raise CacheError(f"the index is damaged: entry {entry} of {self.entry_count}")
-        return _ENTRY_ROW.unpack_from(self._map, self._entries_at + entry * ENTRY.itemsize + 16)
+        return _ENTRY_ROW.unpack_from(self._entries, entry * ENTRY.itemsize + 16)
 
     def locations(self, first: int, count: int) -> tuple[int, ...]:
-        if first + count > self._ref_count:
-            raise CacheError("the index is damaged: an entry's references run past the end of their array")
-        return _location_rows(count).unpack_from(self._map, self._refs_at + first * REF.itemsize)
+        return _location_rows(count).unpack_from(self._refs, first * REF.itemsize)
 
     def hash_of(self, ref: int) -> bytes:
-        at = self._refs_at + ref * REF.itemsize + 8
-        return self._map[at : at + 16]
+        at = ref * REF.itemsize + 8
+        return self._refs[at : at + 16].tobytes()
 
     def key_of(self, entry: int) -> bytes:
-        at = self._entries_at + entry * ENTRY.itemsize
-        return self._map[at : at + 16]
+        at = entry * ENTRY.itemsize
+        return self._entries[at : at + 16].tobytes()
 
     def find_entry(self, key: bytes) -> int | None:
         return self._find(key, self.arrays.entry_order, self.key_of, self.entry_count)
 
     def find_ref(self, digest: bytes) -> int | None:
         """Some reference to a blob of this hash."""
-        return self._find(digest, self.arrays.ref_order, self.hash_of, self._ref_count)
+        return self._find(digest, self.arrays.ref_order, self.hash_of, len(self.arrays.refs))
 
     @staticmethod
     def _find(wanted: bytes, order: np.ndarray, value_of: Any, count: int) -> int | None:
@@ -261,11 +270,23 @@ class Index:
             raise CacheError("the index is damaged: a sample's captions run past the end of their array")
         return self.arrays.captions[first : first + count].tolist()
 
-    def leaf_values(self, layout: Layout, offset: int) -> Sequence[Any]:
-        try:
-            return layout.unpack(self.leaves, offset)
-        except (struct.error, UnicodeDecodeError) as error:
-            raise CacheError(f"the index is damaged: an entry's values cannot be read: {error}") from error
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Whatever struct refuses inside is a damaged index."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise damage(error) from error
+
+
+def damage(error: Exception) -> CacheError:
+    return CacheError(f'the index is damaged ({error}); run "streamcache verify" on the dataset, or save it again')
+
+
+@lru_cache(256)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
 
 
 @lru_cache(256)

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from . import segment
-from .batch import Batch, BatchBuffers, BatchReader
+from .batch import Batch, BatchReader
+from .buffers import BatchBuffers
 from .dtypes import dtype_named
 from .errors import CacheError
 from .files import ShardFiles
 from .generation import open_index
-from .index import Index
+from .index import Index, guarded
 from .lazy import LazyTensor
 from .leases import Lease
 from .manifest import Manifest, read_manifest
@@ -99,12 +100,13 @@ class Cache(Sequence[Sample]):
     def __repr__(self) -> str:
         return f"<Cache {self.path.name}: {len(self):,} samples, generation {self.generation[:8]}>"
 
+    @guarded()
     def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
         """Sample `i` with lazy tensors. `variants` chooses among several entries of a field, by default the first."""
         i = self._checked(i)
         chosen = variants or {}
         row = self._index.sample_row(i)
-        entries = dict(zip(self.fields, self._index.variants_of(row[0], len(self.fields)), strict=True))
+        entries = dict(zip(self.fields, self._index.entries_of(i, len(self.fields)), strict=True))
         captions = tuple(self._index.string(n) for n in self._index.caption_numbers(row[1], row[2]))
         names = tuple(name for name in self.fields if entries[name])
         return Sample(
@@ -134,23 +136,28 @@ class Cache(Sequence[Sample]):
 
         Tensors are new, or lie in `buffers` until the next batch is read into them.
         """
-        names = self._batch_fields if fields is None else tuple(fields)
-        unknown = [name for name in names if name not in self.fields]
-        if unknown or not len(indices):
-            raise CacheError(f"fields {unknown} of {list(self.fields)}" if unknown else "a batch of no samples")
+        names = self._batch_fields if fields is None else self._known(fields)
+        rows = [int(i) for i in indices]
+        if not rows:
+            raise CacheError("a batch of no samples")
         chosen = variants or {}
-        return self._batches.read(
-            indices, names, chosen, buffers or BatchBuffers(len(indices)), partial(self._captions, indices, chosen)
-        )
+        return self._batches.read(rows, names, chosen, buffers, partial(self._captions, rows, chosen))
+
+    def _known(self, fields: Sequence[str]) -> tuple[str, ...]:
+        unknown = [name for name in fields if name not in self.fields]
+        if unknown:
+            raise CacheError(f"{self.path.name}: has no field {unknown[0]!r}, only {', '.join(self.fields)}")
+        return tuple(fields)
 
     def buffers(self, rows: int, pin: bool = False) -> BatchBuffers:
         """Memory for `read_batch` to reuse, for batches of up to so many rows. One for every batch alive at a time."""
         return BatchBuffers(rows, pin)
 
+    @guarded()
     def will_need(self, indices: Sequence[int]) -> None:
         """Tell the system that these samples are read soon, where it takes such hints."""
         for i in indices:
-            entries = self._index.variants_of(self._index.sample_row(int(i))[0], len(self.fields))
+            entries = self._index.entries_of(self._checked(int(i)), len(self.fields))
             for name, choices in zip(self.fields, entries, strict=True):
                 if choices and name in self._batch_fields:
                     for location, spec in self._blobs(choices[0]):
@@ -181,9 +188,11 @@ class Cache(Sequence[Sample]):
         starts = self._index.arrays.samples["variants"].astype(np.int64)
         return self._index.arrays.variants[starts + self.fields.index(field)]
 
+    @guarded()
     def source(self, i: int) -> str:
         return self._index.string(self._index.sample_row(self._checked(i))[5])
 
+    @guarded()
     def captions(self, i: int) -> list[str]:
         row = self._index.sample_row(self._checked(i))
         return [self._index.string(n) for n in self._index.caption_numbers(row[1], row[2])]
@@ -191,6 +200,7 @@ class Cache(Sequence[Sample]):
     def has(self, key: Key) -> bool:
         return self._index.find_entry(digest_key(key)) is not None
 
+    @guarded()
     def entry(self, key: Key) -> Any:
         """The structure stored under a key, with lazy tensors."""
         found = self._index.find_entry(digest_key(key))
@@ -210,6 +220,7 @@ class Cache(Sequence[Sample]):
         specs = self._index.layout(layout).specs
         return list(zip(self._index.locations(first, len(specs)), specs, strict=True))
 
+    @guarded()
     def _structure(self, entry: int, field: str, sample: int | None) -> Any:
         first, leaf, number, _ = self._index.entry_row(entry)
         layout = self._index.layout(number)
@@ -217,7 +228,7 @@ class Cache(Sequence[Sample]):
         tensors = [
             self._lazy(first + n, location, spec, place) for n, (location, spec) in enumerate(self._blobs(entry))
         ]
-        return layout.join(tensors, self._index.leaf_values(layout, leaf) if layout.has_leaves else ())
+        return layout.read(tuple(tensors), self._index.leaves, leaf)
 
     def _lazy(self, ref: int, location: int, spec: TensorSpec, place: str) -> LazyTensor:
         shard, offset = split_location(location)
@@ -237,7 +248,7 @@ def _load(
     tensor = torch.empty(spec.shape, dtype=dtype_named(spec.dtype))
     if spec.nbytes:
         view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-        files.read_into([(shard, offset, [view])])
+        files.read(shard, offset, [view], spec.nbytes)
         if digest is not None and blob_hash(view, spec.dtype, spec.shape) != digest:
             raise CacheError(f"{place}: its stored bytes are damaged; encode the sample again, or drop it with repair")
     return tensor

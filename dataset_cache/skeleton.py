@@ -1,14 +1,15 @@
 """The skeleton of a structure: what is left when its tensors and scalars are taken out.
 
-`split` turns a nested value into (layout, leaves, tensors); `Layout.join` puts the three together again.
+`split` turns a nested value into (layout, leaves, tensors); `Layout.read` puts the three together again.
 A layout is JSON, the same for every value of the same shape, so a million SDXL sizes share one. The leaves
 (numbers, strings, bytes) are packed into one row of bytes whose form the layout knows.
 """
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ _VARIABLE = {
 }
 _NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
 
-Build = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+Build = Callable[[tuple], Any]  # from the tensors and leaves of a value to the value
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+    strides: tuple[int, ...] = ()  # of the tensor in memory, in elements
 
 
 @dataclass(frozen=True)
@@ -60,33 +62,36 @@ def split(structure: Any, place: str = "") -> Split:
 
 
 class Layout:
-    """A parsed skeleton. `specs` describe its tensors; `join` builds the value from tensors and packed leaves."""
+    """A parsed skeleton. `specs` describe its tensors; `read` builds the value from tensors and a row of leaves."""
 
     def __init__(self, text: str) -> None:
+        self._kinds: list[str] = []
         try:
             parsed = json.loads(text)
             self.specs = tuple(_read_spec(spec) for spec in parsed["tensors"])
-            self._leaves: list[tuple[str, str]] = []
-            self.root = parsed["root"]
-            self._build = self._compile(self.root, 0)
+            self._root = parsed["root"]
+            self._build = self._compile(self._root, 0)
+        except CacheError:
+            raise
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise (
-                error if isinstance(error, CacheError) else CacheError(f"a stored layout is damaged: {error!r}")
-            ) from error
-        self._fixed = struct.Struct("<" + "".join(code for _, code in self._leaves))
-        self._variable = [(i, _VARIABLE[kind]) for i, (kind, _) in enumerate(self._leaves) if kind in _VARIABLE]
-        self._numpy = [(i, np.dtype(kind[6:])) for i, (kind, _) in enumerate(self._leaves) if kind.startswith("numpy:")]
-        self.has_leaves = bool(self._leaves)
+            raise CacheError(f"a stored layout is damaged: {error!r}") from error
+        self._fixed = struct.Struct("<" + "".join(_FIXED.get(kind) or f"{_numpy_size(kind)}s" for kind in self._kinds))
+        self._variable = [(i, _VARIABLE[kind]) for i, kind in enumerate(self._kinds) if kind in _VARIABLE]
+        self._numpy = [(i, np.dtype(kind)) for i, kind in enumerate(self._kinds) if kind in _NUMPY_TYPES]
+        self.read = self._reader()
 
-    def join(self, tensors: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
-        return self._build(tensors, leaves)
-
-    def unpack(self, buffer: Any, offset: int) -> Sequence[Any]:
-        """The values of the leaves whose row starts at `offset` of `buffer`."""
-        values: Sequence[Any] = self._fixed.unpack_from(buffer, offset)
+    def _reader(self) -> Callable[[tuple[torch.Tensor, ...], memoryview, int], Any]:
+        """`read(tensors, buffer, offset)`: the value with these tensors whose leaves' row starts at `offset`."""
+        build, unpack_from = self._build, self._fixed.unpack_from
+        if not self._kinds:
+            return lambda tensors, buffer, offset: build(tensors)
         if not self._variable and not self._numpy:
-            return values
-        values = list(values)
+            return lambda tensors, buffer, offset: build(tensors + unpack_from(buffer, offset))
+        return lambda tensors, buffer, offset: build((*tensors, *self._unpack(buffer, offset)))
+
+    def _unpack(self, buffer: memoryview, offset: int) -> list[Any]:
+        """The values of the leaves whose row starts at `offset` of `buffer`."""
+        values = list(self._fixed.unpack_from(buffer, offset))
         offset += self._fixed.size
         for i, decode in self._variable:
             end = offset + values[i]
@@ -100,7 +105,7 @@ class Layout:
 
     def slot_at(self, *path: str) -> int | None:
         """The number of the tensor that stands at this path of dict keys, if one does."""
-        node = self.root
+        node = self._root
         for key in path:
             if node[0] != "dict":
                 return None
@@ -113,48 +118,45 @@ class Layout:
             raise CacheError(f"a stored layout nests deeper than {MAX_DEPTH} levels")
         kind = node[0]
         if kind == "tensor":
-            return self._tensor(node[1])
+            return itemgetter(self._tensor(node[1]))
         if kind == "dict":
-            keys = [_read_key(key) for key, _ in node[1]]
-            parts = [self._compile(value, depth + 1) for _, value in node[1]]
-            return lambda t, v: {key: part(t, v) for key, part in zip(keys, parts, strict=True)}
+            return _dict([_read_key(key) for key, _ in node[1]], self._compile_all([v for _, v in node[1]], depth))
         if kind in ("list", "tuple"):
-            parts = [self._compile(value, depth + 1) for value in node[1]]
-            if kind == "list":
-                return lambda t, v: [part(t, v) for part in parts]
-            return lambda t, v: tuple([part(t, v) for part in parts])
+            items = self._compile_all(node[1], depth)
+            return items if kind == "list" else lambda values: tuple(items(values))
         if kind == "none":
-            return lambda t, v: None
+            return lambda values: None
         if kind == "codec":
-            return self._codec(node[1], self._compile(node[2], depth + 1))
-        return self._leaf(kind, node)
+            return _codec(node[1], self._compile(node[2], depth + 1))
+        return itemgetter(self._leaf(kind, node))
 
-    def _tensor(self, slot: int) -> Build:
+    def _compile_all(self, nodes: list, depth: int) -> Callable[[tuple], list]:
+        """A function that builds a list of these nodes. Tensors and leaves in a row are picked in one call."""
+        parts = [self._compile(node, depth + 1) for node in nodes]
+        if len(parts) == 1:
+            (only,) = parts
+            return lambda values: [only(values)]
+        if len(parts) == 2:
+            first, second = parts
+            return lambda values: [first(values), second(values)]
+        if parts and all(isinstance(part, itemgetter) for part in parts):
+            pick = itemgetter(*(part.__reduce__()[1][0] for part in parts))
+            return lambda values: list(pick(values))
+        return lambda values: [part(values) for part in parts]
+
+    def _tensor(self, slot: int) -> int:
         if type(slot) is not int or not 0 <= slot < len(self.specs):
             raise CacheError(f"a stored layout names tensor {slot!r} of {len(self.specs)}")
-        return lambda t, v: t[slot]
+        return slot
 
-    def _codec(self, name: str, part: Build) -> Build:
-        def build(t: Sequence[torch.Tensor], v: Sequence[Any]) -> Any:
-            # Looked up on use: a dataset can be opened and copied where the type's owner is not loaded.
-            codec = codec_named(name)
-            if codec is None:
-                raise CacheError(f"the structure holds a {name!r}, which nothing loaded here can rebuild")
-            return codec.join(part(t, v))
-
-        return build
-
-    def _leaf(self, kind: str, node: list) -> Build:
-        i = len(self._leaves)
+    def _leaf(self, kind: str, node: list) -> int:
+        """Leaves stand behind the tensors in the values that are built from."""
         if kind == "numpy":
-            if node[1] not in _NUMPY_TYPES:
-                raise CacheError(f"a stored layout names the numpy type {node[1]!r}")
-            self._leaves.append((f"numpy:{node[1]}", f"{np.dtype(node[1]).itemsize}s"))
-        elif kind in _FIXED:
-            self._leaves.append((kind, _FIXED[kind]))
-        else:
+            kind = node[1]
+        if kind not in _FIXED and kind not in _NUMPY_TYPES:
             raise CacheError(f"a stored layout has a node of unknown kind {kind!r}")
-        return lambda t, v: v[i]
+        self._kinds.append(kind)
+        return len(self.specs) + len(self._kinds) - 1
 
 
 class _Splitter:
@@ -237,6 +239,26 @@ class _Splitter:
         return ["codec", codec.name, self.node(codec.split(value), f"{place}<{codec.name}>", depth + 1)]
 
 
+def _dict(keys: list, items: Callable[[tuple], list]) -> Build:
+    # Without `strict`, which costs a third of the call: both have the length of the node.
+    return lambda values: dict(zip(keys, items(values)))
+
+
+def _codec(name: str, part: Build) -> Build:
+    def build(values: tuple) -> Any:
+        # Looked up on use: a dataset can be opened and copied where the type's owner is not loaded.
+        codec = codec_named(name)
+        if codec is None:
+            raise CacheError(f"the structure holds a {name!r}, which nothing loaded here can rebuild")
+        return codec.join(part(values))
+
+    return build
+
+
+def _numpy_size(kind: str) -> int:
+    return np.dtype(kind).itemsize
+
+
 def _check_tensor(tensor: torch.Tensor, place: str) -> None:
     if type(tensor) is not torch.Tensor and not isinstance(tensor, LazyTensor):
         raise _refusal(tensor, place)
@@ -262,7 +284,16 @@ def _read_spec(spec: list) -> TensorSpec:
     dtype, shape = spec[0], tuple(spec[1])
     if any(type(n) is not int or n < 0 for n in shape):
         raise CacheError(f"a stored layout has a tensor of shape {shape}")
-    return TensorSpec(dtype, shape, count_bytes(dtype, shape))
+    return TensorSpec(dtype, shape, count_bytes(dtype, shape), strides_of(shape))
+
+
+def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def _read_key(key: Any) -> str | int:

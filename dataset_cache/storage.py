@@ -33,24 +33,21 @@ class OpenFile:
         # What tells this file from one that was put in its place.
         self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
-    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> None:
-        """Fill `buffers`, one after the other, with the bytes from `offset` on."""
+    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
+        """Fill `buffers`, `nbytes` in all, one after the other with the bytes from `offset` on."""
         if not HAS_PREADV:
             return self._seek_and_read(offset, buffers)
-        expected = sum(map(len, buffers))
         try:
-            found = os.preadv(self.fd, buffers, offset)
+            found = os.preadv(self.fd, buffers, offset) if len(buffers) <= _MAX_BUFFERS else 0
+            if found != nbytes:
+                self._read_rest(offset, buffers, found)
         except OSError as error:
-            if len(buffers) <= _MAX_BUFFERS:
-                raise CacheError(f"{self.path}: {error}") from error
-            found = 0
-        if found != expected:
-            self._read_rest(offset, buffers, found)
+            raise CacheError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def read(self, offset: int, size: int) -> bytearray:
         data = bytearray(size)
         if size:
-            self.read_into(offset, [memoryview(data)])
+            self.read_into(offset, [memoryview(data)], size)
         return data
 
     def will_need(self, offset: int, size: int) -> None:

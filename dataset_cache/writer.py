@@ -177,7 +177,12 @@ class CacheWriter:
             self._builder.move_shards(shifts)
             arrays, shards, next_shard = merge_small(self.path, self._builder.finish(), shards, next_shard)
             draft = self._describe(arrays, shards, next_shard)
-            self._manifest = publish(self.path, arrays, lambda size, h: replace(draft, index_bytes=size, index_hash=h))
+            self._manifest = publish(
+                self.path,
+                arrays,
+                len(draft.fields),
+                lambda size, digest: replace(draft, index_bytes=size, index_hash=digest),
+            )
             self._store.drop()
             self._begin(keep_samples=True)
             return self._manifest
