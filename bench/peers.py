@@ -54,6 +54,17 @@ def from_named(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any
     return tensors["latent"], conditioning
 
 
+def from_mapped(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
+    """safetensors hands out views of the mapped file: nothing is read until they are copied."""
+    latent, conditioning = from_named(tensors)
+    return latent, copy_of(conditioning)
+
+
+def copy_of(conditioning: list[Any]) -> list[Any]:
+    text, facts = conditioning[0]
+    return [[text.clone(), {**facts, "pooled_output": facts["pooled_output"].clone()}]]
+
+
 def shards_of(examples: Iterable[Example]) -> Iterable[list[Example]]:
     shard: list[Example] = []
     for example in examples:
@@ -82,8 +93,7 @@ def open_pickle_shards(folder: Path) -> Read:
     conditionings = [conditioning for shard in shards for conditioning in shard["conditioning"]]
 
     def read_one(i: int) -> tuple[torch.Tensor, list[Any]]:
-        text, facts = conditionings[i][0]
-        return latents[i], [[text.clone(), {**facts, "pooled_output": facts["pooled_output"].clone()}]]
+        return latents[i], copy_of(conditionings[i])
 
     return lambda indices: join(read_one(i) for i in indices)
 
@@ -99,7 +109,7 @@ def open_safe_open_shards(folder: Path) -> Read:
 
     def read_one(i: int) -> tuple[torch.Tensor, list[Any]]:
         file = files[i // SHARD_SAMPLES]
-        return from_named({name: file.get_tensor(f"{i}.{name}") for name in ("latent", "text", "pooled", "sizes")})
+        return from_mapped({name: file.get_tensor(f"{i}.{name}") for name in ("latent", "text", "pooled", "sizes")})
 
     return lambda indices: join(read_one(i) for i in indices)
 
@@ -110,7 +120,7 @@ def write_safetensors_files(folder: Path, examples: Iterable[Example]) -> None:
 
 
 def open_safetensors_files(folder: Path) -> Read:
-    return lambda indices: join(from_named(load_file(folder / f"{i}.safetensors")) for i in indices)
+    return lambda indices: join(from_mapped(load_file(folder / f"{i}.safetensors")) for i in indices)
 
 
 def write_pt_files(folder: Path, examples: Iterable[Example]) -> None:
