@@ -6,6 +6,7 @@ its conditionings where their shapes agree. The division depends only on the row
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ class Division:
     latents: Region | None
     rows: tuple[RowLayouts, ...]
     padded: bool  # whether there is padding between tensors in the file
+    bounds: tuple[slice, ...]  # of the fields among all tensors of a row; empty where rows differ in their layouts
 
 
 class RowMemory(NamedTuple):
@@ -50,8 +52,8 @@ class RowMemory(NamedTuple):
     """
 
     tensors: list[tuple[torch.Tensor, ...]]
-    views: list[list[memoryview]]
-    fields: list[list[memoryview]]
+    views: list[tuple[memoryview, ...]]
+    fields: Sequence[Sequence[memoryview]]
     whole: list[memoryview]
 
 
@@ -76,7 +78,7 @@ class BatchBuffers:
             return found[1]
         if division.nbytes > len(self._block):
             # A short batch reserves for a full one: pinned memory is slow to get.
-            size = division.nbytes * max(self._rows, len(division.rows)) // len(division.rows)
+            size = _aligned(division.nbytes * max(self._rows, len(division.rows)) // len(division.rows))
             self._block = torch.empty(size, dtype=torch.uint8, pin_memory=self._pin)
             self._memories.clear()
         if len(self._memories) >= _MAX_DIVISIONS:
@@ -111,29 +113,54 @@ def divide(rows: tuple[RowLayouts, ...], latent_field: int | None) -> Division:
     # A field's tensors must follow each other in the order of its slots, whichever region they came from.
     regions.sort(key=lambda region: (region.field, region.slot))
     padded = any(spec.nbytes % ALIGNMENT for row in rows for layout in row if layout for spec in layout.specs)
-    return Division(position, tuple(regions), latents, rows, padded)
+    return Division(position, tuple(regions), latents, rows, padded, _bounds(rows) if regions else ())
 
 
 def carve(block: torch.Tensor, division: Division) -> Memory:
     """The tensors of a division in a block of bytes."""
     memory = memoryview(block.numpy())
-    tensors = [[() for _ in row] for row in division.rows]
-    views = [[[] for _ in row] for row in division.rows]
     typed: dict[str, torch.Tensor] = {}
+    stacks = [_stack(block, typed, region) for region in division.regions]
     latents = None
-    for region in division.regions:
-        stack = _stack(block, typed, region)
-        nbytes, stride, at, field = region.spec.nbytes, region.stride, region.offset, region.field
-        for b, tensor in zip(region.rows, stack.unbind(0)):
-            tensors[b][field] += (tensor,)
-            views[b][field].append(memory[at : at + nbytes])
-            at += stride
     if division.latents is not None:
         latents = _stack(block, typed, division.latents).flatten(0, 1)
-    return Memory(latents, [_row_memory(t, v, division.padded) for t, v in zip(tensors, views)])
+    if division.bounds:
+        rows = _carve_alike(memory, stacks, division)
+    else:
+        rows = _carve_mixed(memory, stacks, division)
+    return Memory(latents, rows)
 
 
-def _row_memory(tensors: list[tuple[torch.Tensor, ...]], views: list[list[memoryview]], padded: bool) -> RowMemory:
+def _carve_alike(memory: memoryview, stacks: list[torch.Tensor], division: Division) -> list[RowMemory]:
+    """All rows have the same layouts, as nearly always: every region has all rows."""
+    bounds = division.bounds
+    tensors = zip(*[stack.unbind(0) for stack in stacks])
+    views = zip(*[_row_views(memory, region) for region in division.regions])
+    rows = []
+    for own, seen in zip(tensors, views):
+        parts = [seen[bound] for bound in bounds]
+        rows.append(_row_memory([own[bound] for bound in bounds], parts, division.padded))
+    return rows
+
+
+def _carve_mixed(memory: memoryview, stacks: list[torch.Tensor], division: Division) -> list[RowMemory]:
+    tensors = [[() for _ in row] for row in division.rows]
+    views = [[() for _ in row] for row in division.rows]
+    for region, stack in zip(division.regions, stacks):
+        for b, tensor, view in zip(region.rows, stack.unbind(0), _row_views(memory, region)):
+            tensors[b][region.field] += (tensor,)
+            views[b][region.field] += (view,)
+    return [_row_memory(own, seen, division.padded) for own, seen in zip(tensors, views)]
+
+
+def _row_views(memory: memoryview, region: Region) -> list[memoryview]:
+    nbytes, start, stride = region.spec.nbytes, region.offset, region.stride
+    if not stride:
+        return [memory[:0]] * len(region.rows)
+    return [memory[at : at + nbytes] for at in range(start, start + stride * len(region.rows), stride)]
+
+
+def _row_memory(tensors: list[tuple], views: list[tuple], padded: bool) -> RowMemory:
     whole = [view for field in views for view in field]
     if not padded:
         return RowMemory(tensors, views, views, whole)
@@ -156,10 +183,17 @@ def _stack(block: torch.Tensor, typed: dict[str, torch.Tensor], region: Region) 
     """One tensor over all rows of a region, [rows, *shape]."""
     dtype = DTYPES[region.spec.dtype]
     if region.spec.dtype not in typed:
-        typed[region.spec.dtype] = block[: len(block) - len(block) % dtype.itemsize].view(dtype)
+        typed[region.spec.dtype] = block.view(dtype)
     shape = (len(region.rows), *region.spec.shape)
     strides = (region.stride // dtype.itemsize, *region.spec.strides)
     return typed[region.spec.dtype].as_strided(shape, strides, region.offset // dtype.itemsize)
+
+
+def _bounds(rows: tuple[RowLayouts, ...]) -> tuple[slice, ...]:
+    if len(set(rows)) > 1:
+        return ()
+    edges = [0, *accumulate(len(layout.specs) if layout else 0 for layout in rows[0])]
+    return tuple(slice(*edge) for edge in pairwise(edges))
 
 
 def _row_of(latents: Region, slot: int, b: int) -> Region:
