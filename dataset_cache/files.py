@@ -58,11 +58,12 @@ class ShardFiles:
         """The whole shard as one tensor. Private: a write into it stays in this process and never reaches the file."""
         found = self._maps.get((shard, dtype))
         if found is None:
-            view = mmap.mmap(self.file(shard).fd, 0, access=mmap.ACCESS_COPY)
-            count = len(view) // dtype.itemsize
-            found = self._maps[shard, dtype] = torch.frombuffer(view, dtype=torch.uint8)[: count * dtype.itemsize].view(
-                dtype
-            )
+            whole = self._maps.get((shard, torch.uint8))
+            if whole is None:
+                whole = torch.frombuffer(mmap.mmap(self.file(shard).fd, 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+                self._maps[shard, torch.uint8] = whole
+            found = whole[: len(whole) - len(whole) % dtype.itemsize].view(dtype)
+            self._maps[shard, dtype] = found
         return found
 
     def check_range(self, shard: int, offset: int, nbytes: int) -> None:
