@@ -149,13 +149,18 @@ def _header_json(blobs: list[Blob], data_start: int, end: int) -> bytes:
         if blob.offset > position:
             header[f"{PAD}{position - data_start}"] = _pad(position - data_start, blob.offset - data_start)
         begin, position = blob.offset - data_start, blob.offset + blob.nbytes
-        shape = list(blob.shape)
-        if blob.dtype == "F4":  # safetensors counts the 4-bit values, torch the bytes that hold two of them
-            shape = [*shape[:-1], shape[-1] * 2]
+        shape = _listed_shape(blob)
         header[blob.hash.hex()] = {"dtype": blob.dtype, "shape": shape, "data_offsets": [begin, position - data_start]}
     if end > position:
         header[f"{PAD}{position - data_start}"] = _pad(position - data_start, end - data_start)
     return json.dumps(header, separators=(",", ":")).encode()
+
+
+def _listed_shape(blob: Blob) -> list[int]:
+    """The shape in the header. safetensors counts 4-bit values, torch the bytes that hold two of them."""
+    if blob.dtype != "F4":
+        return list(blob.shape)
+    return [*blob.shape[:-1], blob.shape[-1] * 2] if blob.shape else [2]
 
 
 def _pad(begin: int, end: int) -> dict[str, Any]:

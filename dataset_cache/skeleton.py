@@ -6,6 +6,7 @@ A layout is JSON, the same for every value of the same shape, so a million SDXL 
 """
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from .errors import CacheError
 from .lazy import LazyTensor
 
 MAX_DEPTH = 64
+MAX_AXES = 64  # what numpy and most operations of torch take
 # How each kind of leaf stands in the fixed part of a row; the variable ones leave their length there.
 _FIXED = {"int": "q", "float": "d", "bool": "?", "bigint": "I", "str": "I", "bytes": "I"}
 _VARIABLE = {
@@ -28,6 +30,7 @@ _VARIABLE = {
     "str": lambda data: data.decode("utf-8", "surrogatepass"),
     "bytes": lambda data: data,
 }
+_MAX_KEY_BITS = 8192  # JSON readers refuse numbers of thousands of digits
 _NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
 
 Build = Callable[[tuple], Any]  # from the tensors and leaves of a value to the value
@@ -191,6 +194,8 @@ class _Splitter:
     def _item(self, key: Any, value: Any, place: str, depth: int) -> list:
         if type(key) not in (str, int):
             raise CacheError(f"{place}: a dict key of type {_type_name(key)}; only str and int keys can be stored")
+        if type(key) is int and key.bit_length() > _MAX_KEY_BITS:
+            raise CacheError(f"{place}: a dict key of {key.bit_length():,} bits; at most {_MAX_KEY_BITS:,} can be stored")
         return [key, self.node(value, f"{place}[{key!r}]", depth + 1)]
 
     def _slot(self, tensor: torch.Tensor, place: str) -> int:
@@ -264,8 +269,11 @@ def _check_tensor(tensor: torch.Tensor, place: str) -> None:
         raise _refusal(tensor, place)
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
         raise CacheError(
-            f"{place}: only plain tensors with values can be stored, this one is {tensor.layout} on {tensor.device}"
+            f"{place}: only plain tensors with values can be stored, this one is {tensor.layout} of {tensor.dtype} "
+            f"on {tensor.device}"
         )
+    if tensor.dim() > MAX_AXES:
+        raise CacheError(f"{place}: a tensor of {tensor.dim()} axes cannot be stored; {MAX_AXES} are the most")
     if tensor.dtype not in NAMES:
         raise CacheError(f"{place}: tensors of {tensor.dtype} cannot be stored; convert it first")
 
@@ -282,8 +290,9 @@ def _type_name(value: Any) -> str:
 
 def _read_spec(spec: list) -> TensorSpec:
     dtype, shape = spec[0], tuple(spec[1])
-    if any(type(n) is not int or n < 0 for n in shape):
-        raise CacheError(f"a stored layout has a tensor of shape {shape}")
+    # Sizes beside a zero count too: torch computes strides from them.
+    if any(type(n) is not int or n < 0 for n in shape) or len(shape) > MAX_AXES or _extent(shape) >= 1 << 60:
+        raise CacheError(f"a stored layout has a tensor of shape {str(shape)[:200]}")
     return TensorSpec(dtype, shape, count_bytes(dtype, shape), strides_of(shape))
 
 
@@ -294,6 +303,10 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def _extent(shape: tuple[int, ...]) -> int:
+    return math.prod(max(n, 1) for n in shape)
 
 
 def _read_key(key: Any) -> str | int:
