@@ -1,11 +1,14 @@
 """Tensors whose bytes stay on disk until an operation needs their values.
 
 A `LazyTensor` is a `torch.Tensor`: shape, dtype, device and size are known without I/O, and any operation reads the
-bytes, works on them and lets them go. Writing into one (`x += 1`, `x[0] = 5`, `out=x`) turns that object into a
-private copy in memory; the file never changes. A view of one (`x[0]`, `x.view(-1)`) is a copy, as after `clone()`.
+bytes, works on them and lets them go. A view of one (`x[0]`, `x.view(-1)`, `x.detach()`) is lazy too. Writing into one,
+or into a view of it (`x += 1`, `x[0] = 5`, `out=x`), turns it and its views into a private copy in memory; the file
+never changes. Only `numpy()` differs from an ordinary tensor: it returns an array of its own.
 """
 
+import threading
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -30,91 +33,126 @@ _SHAPE_ONLY = {
     "aten::new_full",
     "aten::new_empty_strided",
 }
+# There is no memory behind the object itself: C++ code that asks for it gets an error, not a null pointer.
+_forbid_pointer = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
+_keeping = threading.Lock()
+
+Load = Callable[[], torch.Tensor]
+View = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Content:
+    """What a lazy tensor and all views of it share: how to read the values, or the values since they were written."""
+
+    __slots__ = ("kept", "load")
+
+    def __init__(self, load: Load | None, kept: torch.Tensor | None = None) -> None:
+        self.load, self.kept = load, kept
+
+    def read(self) -> torch.Tensor:
+        if self.kept is not None:
+            return self.kept
+        # An ordinary tensor even where a node runs in inference mode: views of it take part in autograd.
+        with torch.inference_mode(False):
+            return self.load()
+
+    def keep(self) -> torch.Tensor:
+        with _keeping:  # two threads that write into one tensor write into the same memory
+            if self.kept is None:
+                self.kept = self.read()
+            return self.kept
+
+    def copy(self) -> "_Content":
+        return _Content(self.load, None if self.kept is None else self.kept.clone())
 
 
 class LazyTensor(torch.Tensor):
     """A tensor that `load` reads when it is used. `load` returns a new tensor of this shape and dtype at every call."""
 
-    _load: Callable[[], torch.Tensor]
-    _own: torch.Tensor | None
+    _content: _Content
+    _view: View | None  # from the tensor that was read to this one
 
     # Results of operations are ordinary tensors, so torch must not wrap them in this class again.
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, load: Callable[[], torch.Tensor]) -> "LazyTensor":
-        # Made outside inference mode: a node that loads runs inside it, one that trains later does not.
-        with torch.inference_mode(False):
-            lazy = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")
-        lazy._load = load
-        lazy._own = None
-        return lazy
+    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, load: Load) -> "LazyTensor":
+        return _make(cls, {"size": shape, "dtype": dtype}, _Content(load), None)
 
     def __init__(self, *_: Any) -> None:
         super().__init__()
 
     def realize(self) -> torch.Tensor:
         """The values, as an ordinary tensor. Nothing is kept here, unless this object was written to before."""
-        if self._own is not None:
-            return self._own
-        # An ordinary tensor even where a node runs in inference mode: views of this object take part in autograd.
-        with torch.inference_mode(False):
-            return self._load()
+        return self._content.read() if self._view is None else self._view(self._content.read())
 
     def own(self) -> torch.Tensor:
-        """Turn this object into a private copy in memory and return that."""
-        if self._own is None:
-            self._own = self.realize()
-        return self._own
+        """Turn this object and its views into a private copy in memory; returns this one's part of it."""
+        return self._content.keep() if self._view is None else self._view(self._content.keep())
 
     @property
     def is_real(self) -> bool:
         """Whether this object holds its values in memory because it was written to."""
-        return self._own is not None
+        return self._content.kept is not None
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket in (torch.ops.aten.detach, torch.ops.aten.alias):
-            return args[0]._copy()
         if torch.Tag.inplace_view in func.tags:
             raise _shape_refusal(func)
-        written = _written(func, args, kwargs)
-        for lazy in written:
-            lazy.own()
-        substitute = _hollow if func._schema.name in _SHAPE_ONLY else _real
-        result = func(*tree_map(substitute, args), **tree_map(substitute, kwargs))
-        for lazy in written:
-            lazy._check_own(func)
-        owners = {id(lazy._own): lazy for lazy in written}
-        return tree_map(lambda value: owners.get(id(value), value), result)
+        if func._can_decompose():  # in inference mode `to` and `reshape` arrive whole: whether they copy is not known
+            return func.decompose(*args, **kwargs)
+        written, is_view = _effects(func)
+        if is_view and isinstance(args[0], LazyTensor):
+            views = args[0]._views(func, args[1:], kwargs)
+            if views is not None:
+                return views
+        owners = {id(lazy): (lazy, lazy.own()) for lazy in _values_at(written, args)}
+        # An `out=` is filled anew, so it could be resized: it gets memory of its own, which is then copied.
+        outs = {id(lazy): (lazy, torch.empty(0, dtype=lazy.dtype)) for lazy in _values_at(written, kwargs)}
+        real = LazyTensor.realize if func._schema.name not in _SHAPE_ONLY else _hollow
+        args = tree_map(partial(_substitute, owners, real), args)
+        result = func(*args, **tree_map(partial(_substitute, outs, real), kwargs))
+        for lazy, filled in outs.values():
+            if filled.shape != lazy.shape:
+                raise _shape_refusal(func)
+            lazy.own().copy_(filled)
+        # What was written into is returned as the object that the caller has.
+        lazies = {id(real): lazy for lazy, real in (*owners.values(), *outs.values())}
+        return tree_map(lambda value: lazies.get(id(value), value), result)
 
-    def _check_own(self, func: Any) -> None:
-        if self._own.shape != self.shape or self._own.dtype != self.dtype:
-            raise _shape_refusal(func)
+    def _views(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """What a view operation returns, as lazy tensors; None if they could not tell what they are (conjugates)."""
+        hollow = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
+        shapes = func(hollow, *args, **kwargs)
+        if isinstance(shapes, torch.Tensor):
+            if shapes.is_conj() or shapes.is_neg():
+                return None
+            return self._viewed(shapes, lambda t: func(t, *args, **kwargs))
+        return [self._viewed(shape, lambda t, n=n: func(t, *args, **kwargs)[n]) for n, shape in enumerate(shapes)]
 
-    def _copy(self) -> "LazyTensor":
-        copy = LazyTensor(tuple(self.shape), self.dtype, self._load)
-        copy._own = self._own
-        return copy
+    def _viewed(self, shape: torch.Tensor, step: View) -> "LazyTensor":
+        before = self._view
+        view = step if before is None else lambda t: step(before(t))
+        return _make(LazyTensor, _form(shape), self._content, view)
 
-    # What follows reaches for memory, which torch would answer with a null pointer or not dispatch at all.
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.own()[index] = _real(value)
+    # What follows reaches for memory, which torch would answer with an error or not dispatch at all.
 
     @property
     def data(self) -> torch.Tensor:
-        return self.own().data
+        return self.detach()
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
         if value.shape != self.shape or value.dtype != self.dtype:
             raise _shape_refusal("data")
-        self._own = _real(value)
+        self._content, self._view = _Content(None, _real(value)), None
 
     def data_ptr(self) -> int:
         return self.own().data_ptr()
+
+    def const_data_ptr(self) -> int:
+        return self.own().const_data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.own().untyped_storage()
@@ -126,13 +164,23 @@ class LazyTensor(torch.Tensor):
         return self.realize().contiguous(memory_format=memory_format)
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
-        return self.realize().numpy(force=force)
+        return self.realize().clone().numpy(force=force) if self.is_real else self.realize().numpy(force=force)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.realize().numpy(), dtype=dtype)
+        return np.asarray(self.numpy(), dtype=dtype)
 
     def tolist(self) -> list:
         return self.realize().tolist()
+
+    def apply_(self, function: Callable) -> "LazyTensor":
+        self.own().apply_(function)
+        return self
+
+    def is_shared(self) -> bool:
+        return self.is_real and self.own().is_shared()
+
+    def is_pinned(self, *args: Any) -> bool:
+        return self.is_real and self.own().is_pinned(*args)
 
     def pin_memory(self, *args: Any) -> torch.Tensor:
         return self.realize().pin_memory(*args)
@@ -144,15 +192,24 @@ class LazyTensor(torch.Tensor):
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self.realize().__dlpack__(**kwargs)
 
+    def __dlpack_device__(self) -> Any:
+        return torch.empty(0).__dlpack_device__()
+
+    def __copy__(self) -> "LazyTensor":
+        return self.detach().requires_grad_(self.requires_grad)
+
     def __deepcopy__(self, memo: dict) -> "LazyTensor":
-        copy = self._copy()
-        if copy._own is not None:
-            copy._own = copy._own.clone()
-        memo[id(self)] = copy
-        return copy
+        content = memo.get(id(self._content))
+        if content is None:
+            content = memo[id(self._content)] = self._content.copy()
+        copy = memo[id(self)] = _make(LazyTensor, _form(self), content, self._view)
+        return copy.requires_grad_(self.requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.realize().__reduce_ex__(protocol)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"LazyTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
@@ -161,6 +218,21 @@ class LazyTensor(torch.Tensor):
 def realize(structure: Any) -> Any:
     """The same structure with every lazy tensor read into memory; tensors that occur twice stay one tensor."""
     return _realize(structure, {})
+
+
+def _form(tensor: torch.Tensor) -> dict[str, Any]:
+    places = {"size": tensor.shape, "strides": tensor.stride(), "storage_offset": tensor.storage_offset()}
+    return {**places, "dtype": tensor.dtype}
+
+
+def _make(cls: type, form: dict[str, Any], content: _Content, view: View | None) -> LazyTensor:
+    # Made outside inference mode: a node that loads runs inside it, one that trains later does not.
+    with torch.inference_mode(False):
+        lazy = torch.Tensor._make_wrapper_subclass(cls, **form, device="cpu")
+    if _forbid_pointer is not None:
+        _forbid_pointer(lazy)
+    lazy._content, lazy._view = content, view
+    return lazy
 
 
 def _realize(value: Any, done: dict[int, torch.Tensor]) -> Any:
@@ -181,8 +253,14 @@ def _real(value: Any) -> Any:
     return value.realize() if isinstance(value, LazyTensor) else value
 
 
-def _hollow(value: Any) -> Any:
-    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, LazyTensor) else value
+def _hollow(lazy: LazyTensor) -> torch.Tensor:
+    return torch.empty_strided(lazy.shape, lazy.stride(), dtype=lazy.dtype)
+
+
+def _substitute(owners: dict[int, tuple[LazyTensor, torch.Tensor]], real: View, value: Any) -> Any:
+    if not isinstance(value, LazyTensor):
+        return value
+    return owners[id(value)][1] if id(value) in owners else real(value)
 
 
 def _shape_refusal(operation: Any) -> CacheError:
@@ -191,13 +269,20 @@ def _shape_refusal(operation: Any) -> CacheError:
     )
 
 
-def _written(func: Any, args: tuple, kwargs: dict) -> list[LazyTensor]:
-    """The lazy tensors that this operation writes into, by its schema."""
-    written = []
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[i] if i < len(args) and not argument.kwarg_only else kwargs.get(argument.name)
-        values = value if isinstance(value, list | tuple) else [value]
-        written += [v for v in values if isinstance(v, LazyTensor)]
-    return written
+@lru_cache(None)
+def _effects(func: Any) -> tuple[tuple[int | str, ...], bool]:
+    """By its schema: the arguments that an operation writes into, by number or name; whether it only makes views."""
+    arguments = [(i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None]
+    written = tuple(a.name if a.kwarg_only else i for i, a in arguments if a.alias_info.is_write)
+    return written, bool(arguments) and not written
+
+
+def _values_at(places: tuple[int | str, ...], arguments: tuple | dict) -> list[LazyTensor]:
+    """The lazy tensors among these arguments: by number if they are a tuple, by name if they are a dict."""
+    found: list[LazyTensor] = []
+    named = arguments if isinstance(arguments, dict) else dict(enumerate(arguments))
+    for place in places:
+        if place in named:
+            value = named[place]
+            found += [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, LazyTensor)]
+    return found
