@@ -1,0 +1,166 @@
+"""Captions: the text files beside pictures, and how their lines become the caption variants of a sample."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from .errors import CacheError
+from .reasons import Unusable
+
+SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
+METADATA = "metadata.jsonl"
+LINES = ("variants", "join", "first")
+FALLBACKS = ("empty", "folder")
+LONG = 10_000  # characters; more is kept, but most likely no caption
+_BYTES = {True: 1 << 30, False: 16 << 20}  # of a metadata.jsonl, of a sidecar
+_TEXT_KEYS = ("text", "caption", "captions", "prompt", "tags")
+_TRIGGER = "[trigger]"
+_KOHYA = re.compile(r"(\d+)_(.+)")
+
+
+@dataclass(frozen=True)
+class Captions:
+    """How the captions of one set are made from its text files."""
+
+    lines: str = "variants"  # what several lines of a file are
+    fallback: str = "empty"  # for pictures without a text file
+    trigger: str = ""  # replaces [trigger], else stands first
+    prefix: str = ""
+    suffix: str = ""
+    shuffles: int = 0  # seeded orders of the tags of each line, encoded ahead as variants
+    keep_tags: int = 0  # of the first tags, which are not shuffled
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lines not in LINES:
+            raise CacheError(f"caption lines: found {self.lines!r}, expected one of {', '.join(LINES)}")
+        if self.fallback not in FALLBACKS:
+            raise CacheError(f"caption fallback: found {self.fallback!r}, expected one of {', '.join(FALLBACKS)}")
+        if self.shuffles < 0 or self.keep_tags < 0:
+            raise CacheError(f"tag shuffles: found {self.shuffles} keeping {self.keep_tags}, expected 0 or more")
+
+
+def is_text(name: str) -> bool:
+    return name.lower().endswith(SIDECARS) or name == METADATA
+
+
+def decode_text(name: str, data: bytes) -> str:
+    """A text file's characters. UTF-8 with or without a byte order mark, or UTF-16 with one."""
+    if len(data) > _BYTES[name == METADATA]:
+        raise Unusable(f"{len(data):,} bytes are too many for a caption")
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        name = encoding.removesuffix("-sig").upper()
+        raise Unusable(f"not {name} at byte {error.start}; save it as UTF-8") from None
+    if "\0" in text:
+        raise Unusable("holds a zero byte; save it as UTF-8 text")
+    return text
+
+
+def read_lines(name: str, text: str) -> list[str]:
+    """The caption lines that a sidecar file holds. An empty file is an empty caption on purpose."""
+    if name.lower().endswith(".json"):
+        try:
+            found = _texts(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise Unusable(f"not usable JSON: {error}") from None
+        if found is None:
+            raise Unusable(f"holds none of {', '.join(_TEXT_KEYS)}")
+        return found or [""]
+    return _split(text) or [""]
+
+
+def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str]]:
+    """File name → caption lines of a metadata.jsonl, and what is wrong with its other lines."""
+    captions: dict[str, list[str]] = {}
+    problems = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            found = _texts(row) if isinstance(row, dict) else None
+        except (ValueError, RecursionError) as error:
+            problems.append(f"line {number} is not usable JSON: {error}")
+            continue
+        if found is None or not isinstance(row.get("file_name"), str):
+            problems.append(f"line {number} lacks file_name or one of {', '.join(_TEXT_KEYS)}")
+            continue
+        captions[row["file_name"].replace("\\", "/")] = found or [""]
+    return captions, problems
+
+
+def folder_words(folder: str) -> str:
+    """A folder's name as a caption; of `10_subject` only the subject."""
+    match = _KOHYA.fullmatch(folder)
+    return (match[2] if match else folder).replace("_", " ").strip()
+
+
+def folder_repeats(folder: str) -> int:
+    """The repeats in a folder's name such as `10_subject`; 1 in any other."""
+    match = _KOHYA.fullmatch(folder)
+    return max(1, int(match[1][:6])) if match else 1
+
+
+def caption_variants(lines: list[str], settings: Captions) -> tuple[str, ...]:
+    """The final captions of a sample, each once, in order."""
+    if settings.lines == "join":
+        lines = [" ".join(filter(None, lines))]
+    elif settings.lines == "first":
+        lines = lines[:1]
+    orders = [order for line in lines for order in _orders(line, settings)]
+    return tuple(dict.fromkeys(_decorate(order, settings) for order in orders))
+
+
+def _split(text: str) -> list[str]:
+    # Not splitlines, which also splits at characters that may stand inside a caption, such as U+2028.
+    rows = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = [row.strip() for row in rows if row.strip()]
+    for line in lines:
+        if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
+            raise ValueError("half a surrogate pair, which no text encoder can read")
+    return lines
+
+
+def _texts(value: Any) -> list[str] | None:
+    if isinstance(value, str):
+        return _split(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return [line for item in value for line in _split(item)]
+    if isinstance(value, Mapping):
+        for key in _TEXT_KEYS:
+            if key in value:
+                tags = key == "tags" and isinstance(value[key], list)
+                return _texts(", ".join(map(str, value[key])) if tags else value[key])
+    return None
+
+
+def _orders(line: str, settings: Captions) -> list[str]:
+    if not settings.shuffles:
+        return [line]
+    tags = [tag.strip() for tag in line.split(",") if tag.strip()]
+    kept, loose = tags[: settings.keep_tags], tags[settings.keep_tags :]
+    orders = []
+    for number in range(settings.shuffles):
+        # Seeded by the line itself: editing one caption leaves the shuffles of all others as they were.
+        seed = blake2b(line.encode(), key=f"{settings.seed}/{number}".encode(), digest_size=16).digest()
+        shuffled = list(loose)
+        random.Random(seed).shuffle(shuffled)
+        orders.append(", ".join(kept + shuffled))
+    return orders
+
+
+def _decorate(line: str, settings: Captions) -> str:
+    if settings.trigger and _TRIGGER in line:
+        line = line.replace(_TRIGGER, settings.trigger)
+    elif settings.trigger and settings.trigger not in line:
+        line = f"{settings.trigger}, {line}" if line else settings.trigger
+    return f"{settings.prefix}{line}{settings.suffix}"

@@ -1,0 +1,155 @@
+"""On demand: a stand-in for a model that is loaded when it is used and freed when nobody uses it any more.
+
+The stand-in itself stays the same object across reloads and may be copied: copies share the one model behind them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .errors import CacheError
+
+_FROZEN = "a model on demand is frozen and cannot be trained; load it as usual to train it"
+
+
+class OnDemand:
+    """Stands for what `load` returns. Methods called on it load the model for that call; `lease` keeps it for a phase.
+
+    The model is frozen and in eval mode, always: asking for anything else is refused.
+    """
+
+    training = False
+
+    def __init__(self, load: Callable[[], Any], identity: Callable[[], str] | str, name: str = "model") -> None:
+        self._shared = _Shared(load, name)
+        self._identity = identity
+        self.name = name
+
+    @property
+    def identity(self) -> str:
+        """The content of the weights; asking does not load them."""
+        return self._identity if isinstance(self._identity, str) else self._identity()
+
+    @property
+    def loads(self) -> int:
+        """How often the model was loaded so far."""
+        return self._shared.loads
+
+    @property
+    def loaded(self) -> bool:
+        return self._shared.model is not None
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[Any]:
+        """The model itself, loaded once however many threads ask, and freed when the last lease ends."""
+        model = self._shared.take()
+        try:
+            yield model
+        finally:
+            del model
+            self._shared.give_back()
+
+    def train(self, mode: bool = True) -> OnDemand:
+        if mode:
+            raise CacheError(f"{self.name}: {_FROZEN}")
+        return self
+
+    def eval(self) -> OnDemand:
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> OnDemand:
+        return self.train(requires_grad)
+
+    def __copy__(self) -> OnDemand:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnDemand:
+        return self.__copy__()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.lease() as model:
+            return model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copying and pickling ask for these before anything is there
+            raise AttributeError(name)
+        with self.lease() as model:
+            value = getattr(model, name)
+        if not callable(value) or isinstance(value, (type, torch.nn.Module)):
+            return value
+        return functools.partial(self._call, name)
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        with self.lease() as model:
+            return getattr(model, method)(*args, **kwargs)
+
+
+class _Shared:
+    """The one model behind a stand-in and its copies."""
+
+    def __init__(self, load: Callable[[], Any], name: str) -> None:
+        self.load, self.name = load, name
+        self.model: Any = None
+        self.loads = 0
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def take(self) -> Any:
+        with self._lock:
+            if self.model is None:
+                model = self.load()
+                _freeze(model, self.name)
+                self.model = model
+                self.loads += 1
+            self._users += 1
+            return self.model
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            for module in _modules(self.model):
+                module.eval()
+            if not self._users:
+                self.model = None
+                return_memory()
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system and the device, as far as they let us."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # musl has no malloc_trim
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _freeze(model: Any, name: str) -> None:
+    for module in _modules(model):
+        module.requires_grad_(False)
+        module.eval()
+        module.train = functools.partial(_refuse_training, module, name)
+
+
+def _refuse_training(module: torch.nn.Module, name: str, mode: bool = True) -> torch.nn.Module:
+    if mode:
+        raise CacheError(f"{name}: {_FROZEN}")
+    return type(module).train(module, False)
+
+
+def _modules(model: Any) -> list[torch.nn.Module]:
+    """The networks of a model object: itself, or those that it holds, as the host's CLIP and VAE do."""
+    if isinstance(model, torch.nn.Module):
+        return [model]
+    return [value for value in getattr(model, "__dict__", {}).values() if isinstance(value, torch.nn.Module)]

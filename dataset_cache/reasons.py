@@ -1,0 +1,59 @@
+"""Reasons: why an entry is encoded again, why a file is left out, and what was noticed beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import CacheError
+
+NEW = "new"
+CONTENT_CHANGED = "content changed"
+TRANSFORM_CHANGED = "transform changed"
+ENCODER_CHANGED = "encoder changed"
+MISSING_FIELD = "missing field"
+DAMAGED = "damaged"
+NOT_IN_CACHE = "not in this cache"  # known from an earlier run whose entry was cleaned away, or never made durable
+WHY = (NEW, CONTENT_CHANGED, TRANSFORM_CHANGED, ENCODER_CHANGED, MISSING_FIELD, DAMAGED, NOT_IN_CACHE)
+
+
+class Unusable(CacheError):
+    """One source file cannot be used. It is left out and reported; the rest goes on."""
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A file that is not in the dataset, and why."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth knowing about a file that is in the dataset all the same."""
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an entry was made of, so that a later run can say what changed."""
+
+    content: str
+    transform: str
+    encoder: str
+
+
+def why_encoded(now: Origin, before: Origin | None, other_fields: bool) -> str:
+    """The reason an entry is made: `before` is what the same source's entry of this field was made of last time.
+
+    `other_fields` says whether the source had entries of other fields then, made of the same content.
+    """
+    if before is None:
+        return MISSING_FIELD if other_fields else NEW
+    if before.content != now.content:
+        return CONTENT_CHANGED
+    if before.encoder != now.encoder:
+        return ENCODER_CHANGED
+    return TRANSFORM_CHANGED if before.transform != now.transform else NOT_IN_CACHE

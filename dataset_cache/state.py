@@ -1,0 +1,205 @@
+"""State: what source files looked like and held when last read, so that unchanged ones need not be opened.
+
+One SQLite file per dataset, in a local folder. It holds nothing that cannot be read again from the sources: one that is
+lost, damaged or locked costs reading and hashing files, never encoding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .facts import Facts
+from .reasons import Origin
+
+STATE_DIR = "STREAMCACHE_STATE_DIR"
+_SCHEMA = 1
+_TABLES = """
+CREATE TABLE file (directory TEXT, name TEXT, record BLOB NOT NULL, PRIMARY KEY (directory, name)) WITHOUT ROWID;
+CREATE TABLE made (source TEXT, field TEXT, content TEXT, transform TEXT, encoder TEXT, PRIMARY KEY (source, field))
+  WITHOUT ROWID;
+CREATE TABLE weights (path TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE run (name TEXT PRIMARY KEY, signature TEXT, generation TEXT, report TEXT) WITHOUT ROWID;
+"""
+_HEAD = struct.Struct("<32s16sIIB")
+
+
+Known = tuple[bytes, Facts]  # the file's stamp when it was read, and what it held
+
+
+def state_folder() -> Path:
+    """STREAMCACHE_STATE_DIR, else the platform's folder for caches."""
+    if given := os.environ.get(STATE_DIR):
+        return Path(given)
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "streamcache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "streamcache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "streamcache"
+
+
+class State:
+    """The remembered facts of one dataset's sources. Safe to use from several threads."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.problem = ""  # why nothing will be remembered, if so
+        self._lock = threading.RLock()
+        self._db = self._open()
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def files(self, directory: str) -> dict[str, Known]:
+        rows = self._read("SELECT name, record FROM file WHERE directory = ?", (directory,))
+        known = {name: _unpack(name, record) for name, record in rows}
+        return {name: value for name, value in known.items() if value is not None}
+
+    def remember_files(self, rows: Iterable[tuple[str, str, bytes, Facts]]) -> None:
+        """Keep (directory, name, stamp, facts)."""
+        packed = [(directory, name, _pack(name, stamp, facts)) for directory, name, stamp, facts in rows]
+        self._write("INSERT OR REPLACE INTO file VALUES (?, ?, ?)", packed)
+
+    def forget_files(self, directory: str, names: Iterable[str]) -> None:
+        self._write("DELETE FROM file WHERE directory = ? AND name = ?", [(directory, name) for name in names])
+
+    def origins(self) -> dict[str, dict[str, Origin]]:
+        """Source → field → what that source's entry was made of."""
+        found: dict[str, dict[str, Origin]] = {}
+        for source, field, *origin in self._read("SELECT source, field, content, transform, encoder FROM made", ()):
+            found.setdefault(source, {})[field] = Origin(*origin)
+        return found
+
+    def remember_origins(self, rows: Iterable[tuple[str, str, Origin]]) -> None:
+        values = [(source, field, made.content, made.transform, made.encoder) for source, field, made in rows]
+        self._write("INSERT OR REPLACE INTO made VALUES (?, ?, ?, ?, ?)", values)
+
+    def weights(self, path: str) -> Known | None:
+        rows = self._read("SELECT record FROM weights WHERE path = ?", (path,))
+        return _unpack(path, rows[0][0]) if rows else None
+
+    def remember_weights(self, path: str, stamp: bytes, facts: Facts) -> None:
+        self._write("INSERT OR REPLACE INTO weights VALUES (?, ?)", [(path, _pack(path, stamp, facts))])
+
+    def run(self, name: str) -> tuple[str, str, dict[str, Any]] | None:
+        """Signature, generation and report of the last run that was published under this name."""
+        rows = self._read("SELECT signature, generation, report FROM run WHERE name = ?", (name,))
+        try:
+            return (rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
+        except (TypeError, ValueError):
+            return None
+
+    def remember_run(self, name: str, signature: str, generation: str, report: dict[str, Any]) -> None:
+        row = (name, signature, generation, json.dumps(report))
+        self._write("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)", [row])
+
+    def adopt(self, other: State) -> None:
+        """Take over what another state knows about files that this one does not."""
+        rows = other._read("SELECT directory, name, record FROM file", ())
+        self._write("INSERT OR IGNORE INTO file VALUES (?, ?, ?)", rows)
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path is None:
+            return _create(":memory:")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return _create(str(self.path))
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError:  # not a database any more: it is worth no more than its file
+                _remove(self.path)
+                return _create(str(self.path))
+        except (OSError, sqlite3.Error) as error:
+            self.problem = f"{self.path}: {error}; the next run hashes again"
+            return _create(":memory:")
+
+    def _read(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        with self._lock, self._recovering():
+            return self._db.execute(sql, values).fetchall()
+        return []
+
+    def _write(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        rows = list(rows)
+        if not rows:
+            return
+        with self._lock, self._recovering(), self._db:
+            self._db.executemany(sql, rows)
+
+    @contextlib.contextmanager
+    def _recovering(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            self.problem = f"{self.path}: {error}; the next run hashes again"
+            self._db.close()
+            self._db = _create(":memory:")
+        except sqlite3.DatabaseError:
+            self._db.close()
+            if self.path is not None:
+                _remove(self.path)
+            self._db = self._open()
+
+
+def open_state(dataset: str | None) -> State:
+    """The state of a dataset by its id; None gives one that lives in memory only."""
+    return State(None if dataset is None else state_folder() / "datasets" / f"{dataset}.sqlite")
+
+
+def _create(path: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=10, check_same_thread=False)
+    try:
+        db.execute("PRAGMA synchronous = OFF")  # a power cut may cost the state; that costs hashing
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version != _SCHEMA:
+            if version or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise sqlite3.DatabaseError(f"schema {version}, expected {_SCHEMA}")
+            db.executescript(f"BEGIN;{_TABLES}PRAGMA user_version = {_SCHEMA};COMMIT;")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _pack(name: str, stamp: bytes, facts: Facts) -> bytes:
+    head = _HEAD.pack(stamp, facts.content, facts.width, facts.height, facts.alpha | bool(facts.content) << 1)
+    text = "-" if facts.text is None else "+" + facts.text
+    body = head + f"{facts.format}\0{facts.error}\0{text}".encode("utf-8", "surrogatepass")
+    return body + _checksum(name, body)
+
+
+def _unpack(name: str, record: Any) -> Known | None:
+    """None where the record was damaged: SQLite has no checksums, and a wrong caption must not be encoded."""
+    if not isinstance(record, bytes) or len(record) < _HEAD.size + 8 or _checksum(name, record[:-8]) != record[-8:]:
+        return None
+    stamp, content, width, height, flags = _HEAD.unpack_from(record)
+    kind, error, text = record[_HEAD.size : -8].decode("utf-8", "surrogatepass").split("\0", 2)
+    content = content if flags & 2 else b""
+    return stamp, Facts(content, width, height, bool(flags & 1), kind, None if text == "-" else text[1:], error)
+
+
+def _checksum(name: str, body: bytes) -> bytes:
+    return xxhash.xxh3_64_digest(name.encode("utf-8", "surrogatepass") + b"\0" + body)

@@ -1,0 +1,57 @@
+"""Masks at the latent's shape."""
+
+import io
+
+import pytest
+import torch
+from PIL import Image
+
+from streamcache.dataset_cache.errors import CacheError
+from streamcache.dataset_cache.masks import Masks, decode_mask, is_mask, render_mask
+from streamcache.dataset_cache.reasons import Unusable
+from streamcache.dataset_cache.transforms import Placement, Transform, place
+
+
+def left_half(size: tuple[int, int], mode: str = "L") -> bytes:
+    image = Image.new("L", size, 0)
+    image.paste(255, (0, 0, size[0] // 2, size[1]))
+    file = io.BytesIO()
+    image.convert(mode).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "1", "P"])
+def test_a_mask_is_averaged_to_the_latent_shape(mode):
+    mask = decode_mask(left_half((64, 32), mode), (64, 32))
+    weights = render_mask(mask, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
+    assert weights.shape == (1, 4, 8)
+    assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    flipped = render_mask(mask, Placement(64, 32, (64, 32), 0, 0), True, (4, 8))
+    assert torch.equal(flipped, weights.flip(-1))
+
+
+def test_a_mask_is_cut_as_its_picture_is():
+    placement = place((256, 64), (64, 64), Transform((64,), step=64), b"x")
+    weights = render_mask(decode_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
+    assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_a_mask_of_another_resolution_fits_and_of_another_shape_does_not():
+    small = decode_mask(left_half((32, 16)), (64, 32))
+    weights = render_mask(small, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
+    assert weights[0, 0, 0] == 1 and weights[0, 0, -1] == 0
+    with pytest.raises(Unusable, match="the mask is 64 × 64, the picture 64 × 32"):
+        decode_mask(left_half((64, 64)), (64, 32))
+
+
+def test_without_a_mask_everything_counts():
+    assert render_mask(None, Placement(64, 64, (64, 64), 0, 0), False, (8, 8)).eq(1).all()
+
+
+def test_mask_files_are_no_pictures():
+    assert is_mask("a-masklabel.png") and not is_mask("a.png") and not is_mask("masklabel.png")
+
+
+def test_an_unknown_mode_is_named():
+    with pytest.raises(CacheError, match="none, auto, file, folder, alpha"):
+        Masks("yes")
