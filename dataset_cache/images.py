@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeVar
 
 import numpy as np
@@ -44,6 +44,7 @@ class Picture:
 
     rgb: Image.Image
     alpha: Image.Image | None
+    format: str = ""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -63,6 +64,19 @@ def probe(file: BinaryIO) -> Header:
 def decode(data: bytes, background: tuple[int, int, int] = (255, 255, 255)) -> Picture:
     """Decode a whole file. Anything wrong with it is an Unusable that says what."""
     return _guarded(lambda file: _decode(file, data, background), io.BytesIO(data))
+
+
+def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
+    """A decoded image of any mode as 8-bit RGB over the background, its alpha channel beside."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return Picture(_shallow(image).convert("RGB"), None)
+    if _is_transparent(image):
+        layers = image.convert("RGBA")
+        alpha = layers.getchannel("A")
+        base = Image.new("RGB", image.size, background)
+        base.paste(layers, mask=alpha)
+        return Picture(base, alpha)
+    return Picture(image.convert("RGB"), None)
 
 
 def render(picture: Picture, placement: Placement, flip: bool = False) -> torch.Tensor:
@@ -125,8 +139,8 @@ def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Pi
         if ImageFile.LOAD_TRUNCATED_IMAGES:  # some other pack asked Pillow to fill what is missing with grey
             _check_complete(data, image.format or "")
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        return _flatten(upright, background)
+        kind = image.format or ""  # turning makes a new image, which has none
+        return replace(flatten(ImageOps.exif_transpose(image), background), format=kind)
 
 
 def _checked_size(image: Image.Image) -> tuple[int, int]:
@@ -142,18 +156,6 @@ def _check_complete(data: bytes, kind: str) -> None:
     end = {"PNG": b"IEND", "JPEG": b"\xff\xd9"}.get(kind)
     if end and end not in data[len(data) // 2 :]:
         raise Unusable("cannot be decoded: image file is truncated")
-
-
-def _flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
-    if image.mode.startswith("I") or image.mode == "F":
-        return Picture(_shallow(image).convert("RGB"), None)
-    if _is_transparent(image):
-        layers = image.convert("RGBA")
-        alpha = layers.getchannel("A")
-        base = Image.new("RGB", image.size, background)
-        base.paste(layers, mask=alpha)
-        return Picture(base, alpha)
-    return Picture(image.convert("RGB"), None)
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .captions import is_text
 from .facts import Facts, read_facts
+from .masks import is_mask
 from .scan import UNSETTLED, Listing
 from .state import Known, State
 
@@ -56,7 +57,8 @@ def take_inventory(
         state.forget_files(listing.directory, known.keys() - set(listing.names))
         found.folders[listing.directory] = facts
         found.trusted += len(facts) if trust else 0
-        candidates += ((size, listing.directory, name, hash_new or name in known) for name, size in stale)
+        for name, size in stale:
+            candidates.append((size, listing.directory, name, hash_new or name in known or is_mask(name)))
     counts.listed += sum(len(listing.names) for listing in listings)
     # Largest first, so that no thread is left alone with a big file at the end.
     candidates.sort(key=lambda c: (-c[0], c[1:]))

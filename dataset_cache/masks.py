@@ -9,7 +9,6 @@ from PIL import Image
 
 from . import images
 from .errors import CacheError
-from .images import Picture
 from .reasons import Unusable
 from .transforms import Placement
 
@@ -49,11 +48,15 @@ def is_mask(name: str) -> bool:
     return name.rpartition(".")[0].endswith(SUFFIX)
 
 
+def fits(mask: tuple[int, int], picture: tuple[int, int]) -> bool:
+    """Whether a mask's shape is the picture's. Another resolution is fine."""
+    return abs(mask[0] * picture[1] / (mask[1] * picture[0]) - 1) <= _SAME_ASPECT
+
+
 def decode_mask(data: bytes, size: tuple[int, int]) -> Image.Image:
-    """A mask file as a grey picture for a picture of `size`. Another resolution is fine, another shape is not."""
+    """A mask file as a grey picture for a picture of `size`."""
     grey = images.decode(data, background=(0, 0, 0)).rgb.convert("L")
-    ratio = grey.width * size[1] / (grey.height * size[0])
-    if abs(ratio - 1) > _SAME_ASPECT:
+    if not fits(grey.size, size):
         raise Unusable(f"the mask is {grey.width} × {grey.height}, the picture {size[0]} × {size[1]}: another shape")
     return grey
 
@@ -64,7 +67,3 @@ def render_mask(mask: Image.Image | None, placement: Placement, flip: bool, late
         return torch.ones(1, *latent, dtype=torch.float16)
     pixels = images.render_grey(mask, placement, flip)
     return torch.nn.functional.adaptive_avg_pool2d(pixels[None], latent).to(torch.float16)
-
-
-def alpha_mask(picture: Picture) -> Image.Image | None:
-    return picture.alpha

@@ -81,12 +81,10 @@ class State:
     def forget_files(self, directory: str, names: Iterable[str]) -> None:
         self._write("DELETE FROM file WHERE directory = ? AND name = ?", [(directory, name) for name in names])
 
-    def origins(self) -> dict[str, dict[str, Origin]]:
-        """Source → field → what that source's entry was made of."""
-        found: dict[str, dict[str, Origin]] = {}
-        for source, field, *origin in self._read("SELECT source, field, content, transform, encoder FROM made", ()):
-            found.setdefault(source, {})[field] = Origin(*origin)
-        return found
+    def origins(self, source: str) -> dict[str, Origin]:
+        """Field → what this source's entries were made of."""
+        rows = self._read("SELECT field, content, transform, encoder FROM made WHERE source = ?", (source,))
+        return {field: Origin(*origin) for field, *origin in rows}
 
     def remember_origins(self, rows: Iterable[tuple[str, str, Origin]]) -> None:
         values = [(source, field, made.content, made.transform, made.encoder) for source, field, made in rows]
@@ -111,8 +109,22 @@ class State:
         row = (name, signature, generation, json.dumps(report))
         self._write("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)", [row])
 
+    def move(self, dataset: str) -> None:
+        """From now on this is the state of another dataset id."""
+        if self.path is None:
+            return
+        with self._lock:
+            target = _path_of(dataset)
+            self._db.close()
+            with contextlib.suppress(OSError):  # held by somebody on Windows: the next run hashes again
+                os.replace(self.path, target)
+            self.path = target
+            self._db = self._open()
+
     def adopt(self, other: State) -> None:
         """Take over what another state knows about files that this one does not."""
+        if other is self:
+            return
         rows = other._read("SELECT directory, name, record FROM file", ())
         self._write("INSERT OR IGNORE INTO file VALUES (?, ?, ?)", rows)
 
@@ -161,7 +173,11 @@ class State:
 
 def open_state(dataset: str | None) -> State:
     """The state of a dataset by its id; None gives one that lives in memory only."""
-    return State(None if dataset is None else state_folder() / "datasets" / f"{dataset}.sqlite")
+    return State(None if dataset is None else _path_of(dataset))
+
+
+def _path_of(dataset: str) -> Path:
+    return state_folder() / "datasets" / f"{dataset}.sqlite"
 
 
 def _create(path: str) -> sqlite3.Connection:

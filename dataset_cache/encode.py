@@ -1,0 +1,138 @@
+"""Encode: a plan becomes a cache. Captions first, then pictures; each encoder is loaded once, and only if it is needed.
+
+Pictures are decoded by threads ahead of the encoder, and entries are stored by a thread behind it, so that the encoder
+sets the pace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .assemble import Assembly
+from .behind import WriteBehind
+from .encode_captions import encode_captions
+from .encode_pictures import encode_pictures
+from .errors import CacheError
+from .explain import Explainer
+from .plan import Plan
+from .reasons import Note
+from .report import EncodeReport, Progress
+from .state import State
+from .survey import Layout
+from .target import RUN, Target
+from .work import Stopped, Work
+from .writer import CacheWriter
+
+
+def encode(
+    plan: Plan,
+    path: str | Path,
+    *,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> EncodeReport:
+    """Encode what the cache at `path` lacks, and publish the plan's samples as its next generation.
+
+    `progress` and `stop` are called between batches. A run that is stopped or ends with an error publishes nothing, but
+    keeps what it encoded for the next one.
+    """
+    started = time.monotonic()
+    target = Target(path)
+    if plan.settings.trust:
+        target.check_trust(plan.recipe)
+    with target.open_state() as state:
+        report = _unchanged(plan, target, state) or _encode(plan, target, state, progress, stop)
+    report.path, report.counts = str(path), plan.counts
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _unchanged(plan: Plan, target: Target, state: State) -> EncodeReport | None:
+    """The last report again, if nothing that decides the dataset has changed since."""
+    last = state.run(RUN)
+    if plan.settings.trust or plan.settings.check or target.cache is None or last is None:
+        return None
+    signature, generation, report = last
+    if (signature, generation) != (plan.survey.signature(plan.recipe), target.cache.generation):
+        return None
+    return EncodeReport.from_json({**report, "unchanged": True, "generation": generation})
+
+
+def _encode(
+    plan: Plan, target: Target, state: State, progress: Callable[[Progress], None], stop: Callable[[], bool]
+) -> EncodeReport:
+    report = EncodeReport()
+
+    def check_stop() -> None:
+        if stop():
+            raise Stopped
+
+    try:
+        layout = plan.lay_out(state, hash_new=not target.is_empty, check=check_stop)
+        if not layout.samples:
+            raise CacheError(_nothing(layout))
+        report.excluded, report.notes = list(layout.excluded), list(layout.notes)
+        report.trusted = layout.trusted
+        if state.problem:
+            report.notes.append(Note("", state.problem))
+        _write(plan, layout, target, state, report, progress, stop)
+    except Stopped:
+        report.stopped = True
+        report.generation = target.cache.generation if target.cache is not None else ""
+    return report
+
+
+def _write(
+    plan: Plan,
+    layout: Layout,
+    target: Target,
+    state: State,
+    report: EncodeReport,
+    progress: Callable[[Progress], None],
+    stop: Callable[[], bool],
+) -> None:
+    facts: dict[str, Any] = {}  # the writer keeps this very dict; it is filled in before publishing
+    writer = CacheWriter(target.path, provenance={RUN: facts})
+    try:
+        with WriteBehind(writer) as behind:
+            explainer = Explainer(plan.recipe, state)
+            work = Work(plan, layout, state, writer, behind, explainer, report, progress, stop, settled=layout.settled)
+            try:
+                encode_captions(work)
+                encode_pictures(work)
+            finally:
+                work.commit()
+        report.bytes = behind.bytes
+        _publish(work, target, facts)
+    finally:
+        writer.close()
+
+
+def _publish(work: Work, target: Target, facts: dict[str, Any]) -> None:
+    """Publish, unless readers would see no difference."""
+    assembly, report = Assembly(work), work.report
+    assembly.add_all()
+    if not assembly.included:
+        raise CacheError(_nothing(work.layout, report))
+    facts.update(assembly.provenance())
+    before = target.cache.provenance.get(RUN) if target.cache is not None else None
+    if before == facts and not report.made:
+        report.unchanged, report.generation = True, target.cache.generation
+        dataset = target.cache.id
+    else:
+        manifest = work.writer.publish()
+        report.generation, dataset = manifest.generation, manifest.id
+    work.state.remember_origins(assembly.origins())
+    target.settle_state(work.state, dataset)
+    if work.settled and not work.plan.settings.trust:
+        signature = work.plan.survey.signature(work.plan.recipe)
+        work.state.remember_run(RUN, signature, report.generation, report.as_reused())
+
+
+def _nothing(layout: Layout, report: EncodeReport | None = None) -> str:
+    excluded = report.excluded if report is not None else layout.excluded
+    first = f"; the first of them: {excluded[0].source}: {excluded[0].reason}" if excluded else ""
+    return f"no sample is left to encode: {len(excluded):,} files were excluded{first}. Nothing was changed"

@@ -1,0 +1,156 @@
+"""Reports: what a plan will do, what a run did, and how far it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .inventory import Counts
+from .reasons import Excluded, Note
+from .recipe import Planned
+
+MADE_LISTED = 20  # entries that a printed report lists by name; the JSON has all
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An entry that is encoded, and why."""
+
+    source: str
+    field: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. `total` counts what this phase has to do, not what is reused."""
+
+    phase: str
+    done: int
+    total: int
+    seconds: float
+    hits: int
+    bytes: int
+
+    @property
+    def rate(self) -> float:
+        return self.done / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        return (self.total - self.done) / self.rate if self.done else None
+
+
+@dataclass
+class Report:
+    """What both kinds of report tell."""
+
+    samples: int = 0
+    buckets: dict[str, int] = field(default_factory=dict)
+    made: list[Made] = field(default_factory=list)
+    reused: dict[str, int] = field(default_factory=dict)
+    excluded: list[Excluded] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def encoded(self) -> dict[str, int]:
+        """Entries by field."""
+        return dict(Counter(entry.field for entry in self.made))
+
+    @property
+    def reasons(self) -> dict[str, dict[str, int]]:
+        """Field → why → how many entries."""
+        found: dict[str, dict[str, int]] = {}
+        for (name, why), count in Counter((entry.field, entry.why) for entry in self.made).items():
+            found.setdefault(name, {})[why] = count
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        plain = dataclasses.asdict(self)
+        return {**plain, "encoded": self.encoded, "reasons": self.reasons}
+
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        yield f"{self.samples:,} samples in {len(self.buckets)} buckets"
+        yield from (f"  {size:>11}  {count:,}" for size, count in self.buckets.items())
+        for name in sorted({*self.encoded, *self.reused}):
+            whys = ", ".join(f"{count:,} {why}" for why, count in sorted(self.reasons.get(name, {}).items()))
+            reused = self.reused.get(name, 0)
+            yield f"  {name}: {self.encoded.get(name, 0):,} to encode{f' ({whys})' if whys else ''}, {reused:,} reused"
+        yield from _listed("Excluded", ((e.source, e.reason) for e in self.excluded), len(self.excluded))
+        yield from _listed("Noticed", ((n.source, n.text) for n in self.notes), len(self.notes))
+
+
+@dataclass
+class PlanReport(Report):
+    """What encoding would do. `unread` pictures were never hashed: some may turn out to be known, or to be equal."""
+
+    unread: int = 0
+    bytes_expected: int | None = None  # None: the encoders do not say
+
+    def lines(self) -> Iterator[str]:
+        yield from super().lines()
+        if self.unread:
+            yield f"  {self.unread:,} pictures are new; equal ones among them are found when they are read"
+        if self.bytes_expected is not None:
+            yield f"  about {self.bytes_expected / 1e6:,.1f} MB to write"
+
+
+@dataclass
+class EncodeReport(Report):
+    """What a run did."""
+
+    path: str = ""
+    generation: str = ""
+    unchanged: bool = False  # nothing to do, nothing written
+    stopped: bool = False  # on request; what was encoded is kept for the next run
+    trusted: int = 0  # files served as remembered, without looking at them
+    bytes: int = 0
+    seconds: float = 0.0
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def hits(self) -> int:
+        return sum(self.reused.values())
+
+    def as_reused(self) -> dict[str, Any]:
+        """What a run that finds everything as this one left it reports."""
+        reused = {name: self.reused.get(name, 0) + self.encoded.get(name, 0) for name in {*self.reused, *self.encoded}}
+        kept = {"samples": self.samples, "buckets": self.buckets, "reused": reused}
+        excluded = [dataclasses.asdict(e) for e in self.excluded]
+        return {**kept, "excluded": excluded, "notes": [dataclasses.asdict(n) for n in self.notes]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> EncodeReport:
+        excluded = [Excluded(**e) for e in values["excluded"]]
+        return cls(**{**values, "excluded": excluded, "notes": [Note(**n) for n in values["notes"]]})
+
+    def lines(self) -> Iterator[str]:
+        if self.stopped:
+            yield f"Stopped: {len(self.made):,} entries are kept; run the same command again to go on"
+        elif self.unchanged:
+            yield f"Unchanged: {self.samples:,} samples, nothing to encode"
+        else:
+            yield f"Encoded {len(self.made):,} entries, reused {self.hits:,}, in {self.seconds:.1f} s"
+        if self.trusted:
+            yield f"  {self.trusted:,} files were trusted: changes made to them since are not in the dataset"
+        yield from (line.replace(" to encode", " encoded") for line in super().lines())
+
+
+def bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:
+    """Samples by size, the fullest first."""
+    counts = Counter(f"{sample.target[0]}×{sample.target[1]}" for sample in samples)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _listed(title: str, rows: Iterable[tuple[str, str]], count: int) -> Iterator[str]:
+    if count:
+        yield f"{title}: {count:,}"
+    for at, (source, text) in enumerate(rows):
+        if at == MADE_LISTED:
+            yield f"  … and {count - at:,} more"
+            return
+        yield f"  {source}: {text}" if source else f"  {text}"

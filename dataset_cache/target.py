@@ -1,0 +1,72 @@
+"""Target: the cache that a plan is encoded to: what it holds already, and the state of its sources."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+from . import segment
+from .errors import CacheError
+from .identity import digest_of
+from .manifest import read_manifest
+from .reader import Cache, open_cache
+from .recipe import Recipe
+from .state import State, open_state
+
+RUN = "encode"  # the name of these runs in provenance and state
+
+
+class Target:
+    """A path that may hold a dataset, the rest of an unfinished build, or nothing yet. None: nowhere."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = None if path is None else Path(path)
+
+    @cached_property
+    def cache(self) -> Cache | None:
+        published = self.path is not None and read_manifest(self.path) is not None
+        return open_cache(self.path) if published else None
+
+    @cached_property
+    def pending(self) -> frozenset[bytes]:
+        """Keys of entries that an unfinished build left ready."""
+        if self.path is None:
+            return frozenset()
+        left = [segment.recover(folder) for folder in segment.abandoned(self.path)]
+        return frozenset(entry.key for found in left for entry in found.entries)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing can be reused, so nothing needs to be hashed to find out."""
+        return self.cache is None and not self.pending
+
+    def has(self, key: bytes) -> bool:
+        return key in self.pending or (self.cache is not None and self.cache.has(key))
+
+    def open_state(self) -> State:
+        """The state goes by the dataset's id. Until a dataset is published it has none, and its path serves."""
+        if self.path is None:
+            return open_state(None)
+        return open_state(self.cache.id if self.cache is not None else _provisional(self.path))
+
+    def settle_state(self, state: State, dataset: str) -> None:
+        """After the first publication: the state moves to the dataset's id."""
+        if self.cache is None:
+            state.move(dataset)
+
+    def check_trust(self, recipe: Recipe) -> None:
+        """Trusted entries must at least have been made by these encoders."""
+        if self.cache is None:
+            return
+        made = self.cache.provenance.get(RUN, {}).get("encoders", {})
+        for name, identity in recipe.describe().items():
+            if identity is not None and made.get(name) not in (None, identity):
+                raise CacheError(
+                    f"{self.path}: trust was asked for, but its {name} encoder was {made[name]} and this one is "
+                    f"{identity}; encode without trust, or with the encoder it was made with"
+                )
+
+
+def _provisional(path: Path) -> str:
+    return "path-" + digest_of(os.path.realpath(path))

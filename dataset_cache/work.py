@@ -1,0 +1,83 @@
+"""Work: what the phases of one encoding run share: where entries go, what failed and why, how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .behind import WriteBehind
+from .explain import Explainer
+from .phase import Failure
+from .plan import Plan
+from .prepare import Remembered
+from .recipe import Planned
+from .report import EncodeReport, Progress
+from .scan import UNSETTLED
+from .state import State
+from .survey import Layout
+from .writer import CacheWriter
+
+_COMMIT = 256  # files between two commits of the state
+
+
+class Stopped(Exception):
+    """Somebody asked to stop. What was encoded is kept."""
+
+
+@dataclass
+class Work:
+    """One run. `failures` go by an entry's key, or by a sample's origin where its file is at fault."""
+
+    plan: Plan
+    layout: Layout
+    state: State
+    writer: CacheWriter
+    behind: WriteBehind
+    explainer: Explainer
+    report: EncodeReport
+    progress: Callable[[Progress], None]
+    stop: Callable[[], bool]
+    failures: dict[bytes | str, str] = field(default_factory=dict)
+    settled: bool = True
+    _remembered: list[Remembered] = field(default_factory=list)
+
+    def check_stop(self) -> None:
+        if self.stop():
+            raise Stopped
+
+    def store(self, sample: Planned, name: str, key: bytes, value: Any) -> None:
+        """Pass an entry on to be stored, or note why there is none."""
+        if isinstance(value, Failure):
+            self.failures[key] = value.reason
+            return
+        self.report.made.append(self.explainer.explain(sample, name, key))
+        self.behind.put([(key, value, name)])
+
+    def remember(self, row: Remembered | None) -> None:
+        """Keep what reading a file told, for the next run."""
+        if row is not None:
+            self._remembered.append(row)
+            self.settled &= row[2] != UNSETTLED
+        if len(self._remembered) >= _COMMIT:
+            self.commit()
+
+    def commit(self) -> None:
+        self.state.remember_files(self._remembered)
+        self._remembered = []
+
+
+class Clock:
+    """Tells the progress of one phase."""
+
+    def __init__(self, work: Work, phase: str, total: int) -> None:
+        self._work, self._phase, self._total = work, phase, total
+        self._started = time.monotonic()
+
+    def tick(self, done: int) -> None:
+        """Between two batches: tell how far it is, and stop if asked to."""
+        seconds = time.monotonic() - self._started
+        hits = len(self._work.layout.samples) - self._total
+        self._work.progress(Progress(self._phase, done, self._total, seconds, max(0, hits), self._work.behind.bytes))
+        self._work.check_stop()
