@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from .sources import Source, check_sets
 from .state import State, open_state
 from .survey import Layout, Survey
 from .transforms import Transform
+from .writer import CacheWriter
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,17 @@ class Plan(Sequence[Sample]):
             weight=item.source.weight,
             set=item.source.set,
         )
+
+    def write(self, writer: CacheWriter, i: int) -> int:
+        """Store sample `i` with a writer. Safe from several threads: of those that need one entry, one makes it."""
+        planned, item = self.layout.samples[i], self.layout.samples[i].item
+        planned.content = planned.content or item.picture.read().content
+        keys = self.recipe.keys(planned)
+        for name, variants in keys.items():
+            for variant, key in enumerate(variants):
+                writer.once(key, partial(self._make, planned, name, variant), name)
+        facts = planned.size, planned.placement().crop, item.repeats, item.source.weight, item.source.set
+        return writer.sample(keys, item.captions, planned.name, *facts)
 
     def read_batch(
         self,
