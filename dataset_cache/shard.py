@@ -15,13 +15,14 @@ import xxhash
 
 from .dtypes import count_bytes
 from .errors import CacheError
-from .storage import OpenFile, write_all
+from .storage import OpenFile, start_writing, write_all
 
 ALIGNMENT = 64
 SHARD_BYTES = 256 << 20
 HEADER_BYTES = 256 << 10
 MAX_HEADER_BYTES = 100_000_000  # what the safetensors library accepts
 PAD = "~pad"
+_WRITING_STEP = 8 << 20
 _METADATA = {"format": "pt", "streamcache": "1"}
 
 
@@ -64,6 +65,7 @@ class ShardWriter:
         self.end = header_bytes
         self.blobs: list[Blob] = []
         self._header_used = 128  # length, metadata and braces
+        self._writing = header_bytes  # up to here the system was told to begin
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
@@ -82,13 +84,17 @@ class ShardWriter:
         self.end = blob.offset + len(data)
         self.blobs.append(blob)
         # Upper bounds of what this blob, and a pad before it, will take in the header.
-        self._header_used += 128 + 24 * len(shape) + (96 if gap else 0)
+        self._header_used += 112 + len(dtype) + len(str(shape)) + (96 if gap else 0)
+        if self.end - self._writing >= _WRITING_STEP:
+            start_writing(self._fd, self._writing, self.end - self._writing)
+            self._writing = self.end
         return blob
 
     def rewind(self, end: int, blobs: int) -> None:
         """Forget what was appended after this point, as when the disk filled in the middle of a blob."""
         del self.blobs[blobs:]
         self.end = end
+        self._writing = min(self._writing, end)
         os.ftruncate(self._fd, end)
         os.lseek(self._fd, end, os.SEEK_SET)
 
