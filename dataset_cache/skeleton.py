@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -33,7 +34,10 @@ _VARIABLE = {
 _MAX_KEY_BITS = 8192  # JSON readers refuse numbers of thousands of digits
 _NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
 
+_LEAVES = {bool, int, float, str, bytes}
+
 Build = Callable[[tuple], Any]  # from the tensors and leaves of a value to the value
+Place = str | tuple  # a path in a structure: (where its owner stands, how it is written behind that); joined for errors
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,14 @@ def split(structure: Any, place: str = "") -> Split:
     """Take `structure` apart. Refuses what cannot be stored, naming its path below `place` and its type."""
     splitter = _Splitter()
     node = splitter.node(structure, place, 0)
-    specs = [[NAMES[t.dtype], list(t.shape)] for t in splitter.tensors]
-    layout = json.dumps({"tensors": specs, "root": node}, separators=(",", ":"))
-    return Split(layout, splitter.pack(), splitter.tensors)
+    specs = tuple([(NAMES[t.dtype], tuple(t.shape)) for t in splitter.tensors])
+    return Split(_layout_text(specs, node), splitter.pack(), splitter.tensors)
+
+
+@lru_cache(1024)
+def _layout_text(specs: tuple, root: tuple) -> str:
+    """The layout as JSON. Most samples of a dataset have the same few."""
+    return json.dumps({"tensors": specs, "root": root}, separators=(",", ":"))
 
 
 class Layout:
@@ -162,6 +171,10 @@ class Layout:
         return len(self.specs) + len(self._kinds) - 1
 
 
+class _Inside(str):
+    """The name of a codec in a place: what follows stands inside the value that it took apart."""
+
+
 class _Splitter:
     """Walks one structure, collecting its tensors and leaves on the way."""
 
@@ -175,30 +188,36 @@ class _Splitter:
     def pack(self) -> bytes:
         return struct.pack("<" + "".join(self._codes), *self._fixed) + b"".join(self._tail)
 
-    def node(self, value: Any, place: str, depth: int) -> list:
+    def node(self, value: Any, place: Place, depth: int) -> tuple:
         if depth > MAX_DEPTH:
-            raise CacheError(f"{place}: nested deeper than {MAX_DEPTH} levels (or it contains itself)")
+            raise CacheError(f"{_text(place)}: nested deeper than {MAX_DEPTH} levels (or it contains itself)")
+        kind = type(value)
+        if kind in _LEAVES:
+            return self._leaf(value, kind)
+        if kind is dict:
+            return "dict", tuple([self._item(k, v, place, depth) for k, v in value.items()])
+        if kind is list or kind is tuple:
+            return kind.__name__, tuple([self.node(v, (place, i), depth + 1) for i, v in enumerate(value)])
+        if value is None:
+            return ("none",)
         if isinstance(value, torch.Tensor):
-            return ["tensor", self._slot(value, place)]
+            return "tensor", self._slot(value, place)
         if isinstance(value, np.generic):
             return self._numpy(value, place)
-        kind = type(value)
-        if kind is dict:
-            return ["dict", [self._item(k, v, place, depth) for k, v in value.items()]]
-        if kind is list or kind is tuple:
-            return [kind.__name__, [self.node(v, f"{place}[{i}]", depth + 1) for i, v in enumerate(value)]]
-        if value is None:
-            return ["none"]
-        return self._leaf(value, kind) or self._codec(value, place, depth)
+        return self._codec(value, place, depth)
 
-    def _item(self, key: Any, value: Any, place: str, depth: int) -> list:
+    def _item(self, key: Any, value: Any, place: Place, depth: int) -> tuple:
         if type(key) not in (str, int):
-            raise CacheError(f"{place}: a dict key of type {_type_name(key)}; only str and int keys can be stored")
+            raise CacheError(
+                f"{_text(place)}: a dict key of type {_type_name(key)}; only str and int keys can be stored"
+            )
         if type(key) is int and key.bit_length() > _MAX_KEY_BITS:
-            raise CacheError(f"{place}: a dict key of {key.bit_length():,} bits; at most {_MAX_KEY_BITS:,} can be stored")
-        return [key, self.node(value, f"{place}[{key!r}]", depth + 1)]
+            raise CacheError(
+                f"{_text(place)}: a dict key of {key.bit_length():,} bits; at most {_MAX_KEY_BITS:,} can be stored"
+            )
+        return key, self.node(value, (place, key), depth + 1)
 
-    def _slot(self, tensor: torch.Tensor, place: str) -> int:
+    def _slot(self, tensor: torch.Tensor, place: Place) -> int:
         slot = self._slots.get(id(tensor))
         if slot is None:
             _check_tensor(tensor, place)
@@ -206,7 +225,7 @@ class _Splitter:
             self.tensors.append(tensor)
         return slot
 
-    def _leaf(self, value: Any, kind: type) -> list | None:
+    def _leaf(self, value: Any, kind: type) -> tuple:
         if kind is bool:
             return self._put("bool", value)
         if kind is int:
@@ -217,31 +236,29 @@ class _Splitter:
             return self._put("float", value)
         if kind is str:
             return self._put("str", value.encode("utf-8", "surrogatepass"))
-        if kind is bytes:
-            return self._put("bytes", value)
-        return None
+        return self._put("bytes", value)
 
-    def _put(self, kind: str, value: Any) -> list:
+    def _put(self, kind: str, value: Any) -> tuple:
         self._codes.append(_FIXED[kind])
         if kind in _VARIABLE:
             self._tail.append(value)
             value = len(value)
         self._fixed.append(value)
-        return [kind]
+        return (kind,)
 
-    def _numpy(self, value: np.generic, place: str) -> list:
+    def _numpy(self, value: np.generic, place: Place) -> tuple:
         dtype = value.dtype.newbyteorder("<")
         if dtype.str not in _NUMPY_TYPES:
             raise _refusal(value, place)
         self._codes.append(f"{dtype.itemsize}s")
         self._fixed.append(value.astype(dtype).tobytes())
-        return ["numpy", dtype.str]
+        return "numpy", dtype.str
 
-    def _codec(self, value: Any, place: str, depth: int) -> list:
+    def _codec(self, value: Any, place: Place, depth: int) -> tuple:
         codec = codec_for(value)
         if codec is None:
             raise _refusal(value, place)
-        return ["codec", codec.name, self.node(codec.split(value), f"{place}<{codec.name}>", depth + 1)]
+        return "codec", codec.name, self.node(codec.split(value), (place, _Inside(codec.name)), depth + 1)
 
 
 def _dict(keys: list, items: Callable[[tuple], list]) -> Build:
@@ -264,24 +281,31 @@ def _numpy_size(kind: str) -> int:
     return np.dtype(kind).itemsize
 
 
-def _check_tensor(tensor: torch.Tensor, place: str) -> None:
+def _check_tensor(tensor: torch.Tensor, place: Place) -> None:
     if type(tensor) is not torch.Tensor and not isinstance(tensor, LazyTensor):
         raise _refusal(tensor, place)
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
         raise CacheError(
-            f"{place}: only plain tensors with values can be stored, this one is {tensor.layout} of {tensor.dtype} "
-            f"on {tensor.device}"
+            f"{_text(place)}: only plain tensors with values can be stored, this one is {tensor.layout} of "
+            f"{tensor.dtype} on {tensor.device}"
         )
     if tensor.dim() > MAX_AXES:
-        raise CacheError(f"{place}: a tensor of {tensor.dim()} axes cannot be stored; {MAX_AXES} are the most")
+        raise CacheError(f"{_text(place)}: a tensor of {tensor.dim()} axes cannot be stored; {MAX_AXES} are the most")
     if tensor.dtype not in NAMES:
-        raise CacheError(f"{place}: tensors of {tensor.dtype} cannot be stored; convert it first")
+        raise CacheError(f"{_text(place)}: tensors of {tensor.dtype} cannot be stored; convert it first")
 
 
-def _refusal(value: Any, place: str) -> CacheError:
+def _refusal(value: Any, place: Place) -> CacheError:
     return CacheError(
-        f"{place}: a value of type {_type_name(value)} cannot be stored; remove it, or register a codec for it"
+        f"{_text(place)}: a value of type {_type_name(value)} cannot be stored; remove it, or register a codec for it"
     )
+
+
+def _text(place: Place) -> str:
+    if isinstance(place, str):
+        return place
+    owner, step = place
+    return f"{_text(owner)}<{step}>" if isinstance(step, _Inside) else f"{_text(owner)}[{step!r}]"
 
 
 def _type_name(value: Any) -> str:
