@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from .dtypes import count_bytes
+from .dtypes import MAX_AXES, count_bytes
 from .errors import CacheError
 from .storage import OpenFile, start_writing, write_all
 
@@ -23,6 +23,9 @@ HEADER_BYTES = 256 << 10
 MAX_HEADER_BYTES = 100_000_000  # what the safetensors library accepts
 PAD = "~pad"
 _WRITING_STEP = 8 << 20
+# Upper bounds of what a blob without type and shape, and a pad before it, take in the header; and of all together.
+_LISTED, _LISTED_PAD = 112, 96
+_MAX_LISTED = _LISTED + 32 + 24 * MAX_AXES + _LISTED_PAD
 _METADATA = {"format": "pt", "streamcache": "1"}
 
 
@@ -67,24 +70,24 @@ class ShardWriter:
         self._header_used = 128  # length, metadata and braces
         self._writing = header_bytes  # up to here the system was told to begin
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether one more blob fits; an empty shard takes a blob of any size."""
         if not self.blobs:
             return True
-        return self.end + nbytes <= SHARD_BYTES and self._header_used + 512 <= self.data_start
+        return self.end + nbytes <= SHARD_BYTES and self._header_used + _MAX_LISTED <= self.data_start
 
     def append(self, digest: bytes, dtype: str, shape: tuple[int, ...], data: memoryview) -> Blob:
         gap = -self.end % ALIGNMENT
+        # Where the last blob ended, wherever an interrupted write or a comparison left the file's position.
+        os.lseek(self._fd, self.end, os.SEEK_SET)
         if gap:
             write_all(self._fd, bytes(gap))
         blob = Blob(digest, dtype, shape, self.end + gap)
         write_all(self._fd, data)
         self.end = blob.offset + len(data)
         self.blobs.append(blob)
-        # Upper bounds of what this blob, and a pad before it, will take in the header.
-        self._header_used += 112 + len(dtype) + len(str(shape)) + (96 if gap else 0)
+        self._header_used += _LISTED + len(dtype) + len(str(shape)) + (_LISTED_PAD if gap else 0)
         if self.end - self._writing >= _WRITING_STEP:
             start_writing(self._fd, self._writing, self.end - self._writing)
             self._writing = self.end
@@ -96,20 +99,15 @@ class ShardWriter:
         self.end = end
         self._writing = min(self._writing, end)
         os.ftruncate(self._fd, end)
-        os.lseek(self._fd, end, os.SEEK_SET)
 
     def sync(self) -> None:
         os.fsync(self._fd)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes that were written before, to compare them with new ones."""
-        here = os.lseek(self._fd, 0, os.SEEK_CUR)
-        try:
-            os.lseek(self._fd, offset, os.SEEK_SET)
-            with open(self._fd, "rb", closefd=False) as file:
-                return file.read(size)
-        finally:
-            os.lseek(self._fd, here, os.SEEK_SET)
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        with open(self._fd, "rb", closefd=False) as file:
+            return file.read(size)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -210,9 +208,11 @@ def _check_ranges(header: dict[str, Any], data_bytes: int, place: str) -> None:
     for name, info in header.items():
         try:
             begin, end = info["data_offsets"]
-            shape = [int(n) for n in info["shape"]]
-            expected = count_bytes(info["dtype"], tuple(shape)) // (2 if info["dtype"] == "F4" else 1)
-            wrong = min([begin, *shape]) < 0 or end - begin != expected
+            shape = tuple(info["shape"])
+            if not all(type(n) is int for n in (begin, end, *shape)):
+                raise TypeError("sizes and offsets are whole numbers")
+            expected = count_bytes(info["dtype"], shape) // (2 if info["dtype"] == "F4" else 1)
+            wrong = min(begin, *shape, 0) < 0 or end - begin != expected
         except (TypeError, KeyError, ValueError, OverflowError) as error:
             raise CacheError(f"{place}: its header describes {name!r} wrongly: {error}") from error
         if wrong:

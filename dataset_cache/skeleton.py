@@ -18,12 +18,11 @@ import numpy as np
 import torch
 
 from .codecs import codec_for, codec_named
-from .dtypes import NAMES, count_bytes
+from .dtypes import MAX_AXES, NAMES, count_bytes
 from .errors import CacheError
 from .lazy import LazyTensor
 
 MAX_DEPTH = 64
-MAX_AXES = 64  # what numpy and most operations of torch take
 # How each kind of leaf stands in the fixed part of a row; the variable ones leave their length there.
 _FIXED = {"int": "q", "float": "d", "bool": "?", "bigint": "I", "str": "I", "bytes": "I"}
 _VARIABLE = {
