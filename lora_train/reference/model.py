@@ -1,0 +1,179 @@
+"""The reference model: a small diffusion transformer with text cross-attention, for flow, eps or v prediction."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..denoiser import Prediction, Schedule
+from ..errors import TrainError
+from ..schedule import DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
+from . import text, vae
+
+LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What decides the model's shape. The defaults are those of the demo."""
+
+    width: int = 96
+    depth: int = 3
+    heads: int = 4
+    channels: int = vae.CHANNELS
+    text_width: int = text.WIDTH
+    prediction: Prediction = "flow"
+
+
+class Attention(nn.Module):
+    """Self-attention, or attention to a context where one is given."""
+
+    def __init__(self, width: int, heads: int, context: int | None = None) -> None:
+        super().__init__()
+        self.heads = heads
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k = nn.Linear(context or width, width, bias=False)
+        self.to_v = nn.Linear(context or width, width, bias=False)
+        self.to_out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        context = x if context is None else context
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.to_q(x), self.to_k(context), self.to_v(context))
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.to_out(mixed.transpose(1, 2).flatten(2))
+
+
+class Mlp(nn.Module):
+    """A look at the neighbours, which keeps edges whole, then two linear layers with a GELU between."""
+
+    def __init__(self, width: int, times: int = 4) -> None:
+        super().__init__()
+        self.near = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.up = nn.Linear(width, width * times)
+        self.down = nn.Linear(width * times, width)
+
+    def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        x = x + self.near(x.transpose(1, 2).unflatten(2, size)).flatten(2).transpose(1, 2)
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """Self-attention, attention to the text, and an MLP; the first and last modulated by time and pooled text."""
+
+    def __init__(self, size: ModelSize) -> None:
+        super().__init__()
+        self.attn = Attention(size.width, size.heads)
+        self.cross = Attention(size.width, size.heads, size.text_width)
+        self.mlp = Mlp(size.width)
+        self.modulation = nn.Linear(size.width, 6 * size.width)
+
+    def forward(self, x: Tensor, signal: Tensor, tokens: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.modulation(signal)[:, None].chunk(6, -1)
+        x = x + gate_a * self.attn(_norm(x) * (1 + scale_a) + shift_a)
+        x = x + self.cross(_norm(x), tokens, mask)
+        return x + gate_m * self.mlp(_norm(x) * (1 + scale_m) + shift_m, size)
+
+
+class ReferenceModel(nn.Module):
+    """x_t [B, C, h, w], t [B], tokens [B, T, 64], pooled [B, 64] → the native prediction [B, C, h, w]."""
+
+    def __init__(self, size: ModelSize | None = None, seed: int = 0) -> None:
+        super().__init__()
+        self.size = size = size or ModelSize()
+        self.schedule = schedule_of(size.prediction)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._make(size)
+        # What starts at zero: every block begins as the identity, and learns faster for it.
+        for block in self.blocks:
+            _zero(block.modulation, block.cross.to_out)
+        _zero(self.modulation_out, self.image_out)
+
+    def _make(self, size: ModelSize) -> None:
+        self.image_in = nn.Linear(size.channels, size.width)
+        self.time_in = nn.Sequential(nn.Linear(size.width, size.width), nn.SiLU(), nn.Linear(size.width, size.width))
+        self.pooled_in = nn.Linear(size.text_width, size.width)
+        self.blocks = nn.ModuleList(Block(size) for _ in range(size.depth))
+        self.modulation_out = nn.Linear(size.width, 2 * size.width)
+        self.image_out = nn.Linear(size.width, size.channels)
+
+    def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor, pooled: Tensor) -> Tensor:
+        size = tuple(x_t.shape[-2:])
+        x = self.image_in(x_t.flatten(2).transpose(1, 2)) + grid(*size, self.size.width).to(x_t)
+        signal = F.silu(self.time_in(waves(t * 8, self.size.width).to(x_t.dtype)) + self.pooled_in(pooled))
+        mask = tokens.abs().amax(-1)[:, None, None] > 0  # padding is rows of zeros, so any padded length is the same
+        for block in self.blocks:
+            x = block(x, signal, tokens, mask, size)
+        shift, scale = self.modulation_out(signal)[:, None].chunk(2, -1)
+        clean = self.image_out(_norm(x) * (1 + scale) + shift)
+        return self._native(clean.transpose(1, 2).unflatten(2, size), x_t, t)
+
+    def _native(self, clean: Tensor, x_t: Tensor, t: Tensor) -> Tensor:
+        # Guessing the clean picture is far easier to learn than guessing noise; the native prediction follows from it.
+        if self.size.prediction == "flow":
+            return (x_t - clean) / rows(t.clamp(min=LEAST_NOISE), x_t)
+        alpha = rows(self.schedule.alpha(t), x_t)
+        signal, noise = alpha.sqrt(), (1 - alpha).sqrt().clamp(min=LEAST_NOISE)
+        return (x_t - signal * clean if self.size.prediction == "eps" else signal * x_t - clean) / noise
+
+
+def schedule_of(prediction: Prediction) -> Schedule:
+    """The noise schedule that belongs to a prediction."""
+    return FlowSchedule() if prediction == "flow" else DiffusionSchedule(scaled_linear_alphas(), prediction)
+
+
+def save(path: str | Path, model: ReferenceModel) -> None:
+    """Write weights and size into one safetensors file."""
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(weights, str(path), {"streamcache_reference": json.dumps(asdict(model.size))})
+
+
+def load(path: str | Path) -> ReferenceModel:
+    """Read what `save` wrote."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            facts = (file.metadata() or {}).get("streamcache_reference")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise TrainError(f"{path}: cannot be read as a reference model: {error}") from error
+    if facts is None:
+        raise TrainError(f"{path}: holds no reference model; `python dev.py demo` writes one")
+    model = ReferenceModel(ModelSize(**json.loads(facts)))
+    model.load_state_dict(weights)
+    return model
+
+
+def waves(values: Tensor, width: int) -> Tensor:
+    """[...] → [..., width] sines and cosines of rising frequency."""
+    rates = torch.exp(torch.linspace(0, math.log(100), width // 2, device=values.device))
+    angles = values.float()[..., None] * rates
+    return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def grid(height: int, width: int, channels: int) -> Tensor:
+    """[h·w, channels] positions, counted from the middle: every resolution shares what was learned."""
+    y = waves((torch.arange(height) - (height - 1) / 2) / 8, channels // 2)
+    x = waves((torch.arange(width) - (width - 1) / 2) / 8, channels // 2)
+    both = torch.cat([y[:, None].expand(-1, width, -1), x[None].expand(height, -1, -1)], -1)
+    return both.flatten(0, 1)
+
+
+def _norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def _zero(*layers: nn.Linear) -> None:
+    for layer in layers:
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)

@@ -1,0 +1,185 @@
+"""Export: the saved file is the live adapter, in every naming, with metadata that other tools read."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from streamcache.lora_train import export
+from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
+from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
+
+X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+class Toy(nn.Module):
+    """A linear layer and a convolution, with a denoiser's names for them."""
+
+    architecture = "toy"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device, self.schedule = torch.device("cpu"), FlowSchedule()
+        self.conv_in = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.ModuleList([nn.ModuleDict({"to_q": nn.Linear(8, 6)})])
+
+    def forward(self, x):
+        return self.blocks[0]["to_q"](self.conv_in(x).movedim(1, -1))
+
+    def adaptable(self):
+        return {"conv_in": self.conv_in, "blocks.0.to_q": self.blocks[0]["to_q"]}
+
+    def groups(self):
+        return {"attention": ["blocks.0.to_q"], "all": list(self.adaptable())}
+
+    def export_names(self, naming):
+        names = self.adaptable()
+        if naming == "kohya":
+            return {name: "lora_unet_" + name.replace(".", "_") for name in names}
+        return {name: {"comfyui": "diffusion_model.", "diffusers": "transformer."}[naming] + name for name in names}
+
+
+@pytest.fixture
+def toy():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Toy().requires_grad_(False)
+
+
+def trained(toy, **changes):
+    network = build(toy, AdapterSettings(**{"rank": 2, "alpha": 1.0, "targets": "all", **changes}))
+    made = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=made) * 0.3)
+    return network
+
+
+def output(toy, network):
+    with network.attached(toy.adaptable()):
+        return toy(X)
+
+
+FACTS = {"dataset_id": "d-1", "steps": 20, "seed": 7, "learning_rate": 1e-4, "text_encoder_lr": None}
+
+
+def saved(path, toy, network, naming="comfyui", dtype=None):
+    metadata = export.describe(network, toy, "my_lora", 1_700_000_000.0, FACTS)
+    return export.save(path, export.to_tensors(network, toy, naming, dtype), metadata)
+
+
+@pytest.mark.parametrize("naming", export.NAMINGS)
+@pytest.mark.parametrize("changes", [{}, {"kind": "loha"}, {"kind": "lokr"}, {"dora": True}, {"rank_stabilised": True}])
+def test_save_then_load_gives_the_live_adapters_output(tmp_path, toy, naming, changes):
+    if changes.get("dora"):
+        changes = changes | {"dora_axis": export.dora_axis(naming)}
+    network = trained(toy, **changes)
+    path = saved(tmp_path / "out" / "x.safetensors", toy, network, naming)
+    again = build(toy, AdapterSettings(rank=2, targets="all"), lora_file.read(path))
+    exact = {"rtol": 1e-5, "atol": 1e-6} if naming == "diffusers" else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(output(toy, again), output(toy, network), **exact)
+
+
+def test_the_keys_are_those_that_readers_of_each_naming_know(toy):
+    keys = {naming: set(export.to_tensors(trained(toy), toy, naming)) for naming in export.NAMINGS}
+    parts = ("alpha", "lora_down.weight", "lora_up.weight")
+    modules = "conv_in", "blocks.0.to_q"
+    assert keys["comfyui"] == {f"diffusion_model.{name}.{part}" for name in modules for part in parts}
+    assert keys["kohya"] == {f"lora_unet_{n}.{part}" for n in ("conv_in", "blocks_0_to_q") for part in parts}
+    assert keys["diffusers"] == {f"transformer.{name}.lora_{part}.weight" for name in modules for part in "AB"}
+
+
+def test_convolutions_are_saved_with_the_shape_that_readers_expect(toy):
+    tensors = export.to_tensors(trained(toy), toy, "kohya")
+    assert tensors["lora_unet_conv_in.lora_up.weight"].shape == (8, 2, 1, 1)
+    assert tensors["lora_unet_conv_in.lora_down.weight"].shape == (2, 3, 3, 3)
+
+
+def test_a_reader_that_divides_alpha_by_rank_gets_the_stabilised_scale(toy):
+    network = trained(toy, rank=4, rank_stabilised=True)
+    alpha = export.to_tensors(network, toy, "comfyui")["diffusion_model.blocks.0.to_q.alpha"]
+    assert alpha.item() / 4 == pytest.approx(1.0 / 4**0.5)
+
+
+def test_half_precision_is_for_the_matrices_alpha_stays_exact(toy):
+    tensors = export.to_tensors(trained(toy, alpha=1.37), toy, "comfyui", torch.bfloat16)
+    dtypes = {key.rpartition(".")[2]: value.dtype for key, value in tensors.items()}
+    assert dtypes == {"weight": torch.bfloat16, "alpha": torch.float32}
+
+
+def test_defect_12_the_metadata_says_what_was_trained_on_what(tmp_path, toy):
+    network = trained(toy, dora=True)
+    with safe_open(saved(tmp_path / "x.safetensors", toy, network), "pt") as file:
+        found = file.metadata()
+    assert found["ss_dataset_id"] == "d-1" and found["ss_steps"] == "20" and found["ss_seed"] == "7"
+    assert found["ss_network_dim"] == "2" and found["ss_network_alpha"] == "1.0" and "ss_text_encoder_lr" not in found
+    assert found["ss_network_module"] == "networks.lora" and json.loads(found["ss_network_args"])["dora"] is True
+    assert found["modelspec.architecture"] == "toy/lora" and found["modelspec.title"] == "my_lora"
+    assert found["modelspec.date"] == "2023-11-14T22:13:20+00:00" and found["modelspec.prediction_type"] == "flow"
+
+
+def test_the_hash_is_that_of_the_tensors_whatever_the_metadata(tmp_path, toy):
+    tensors = export.to_tensors(trained(toy), toy, "comfyui")
+    hashes = []
+    for title in ("short", "a much longer title"):
+        path = export.save(tmp_path / f"{title}.safetensors", tensors, {"modelspec.title": title})
+        content = path.read_bytes()
+        data = content[8 + int.from_bytes(content[:8], "little") :]
+        with safe_open(path, "pt") as file:
+            found = file.metadata()
+        assert found["sshs_model_hash"] == hashlib.sha256(data).hexdigest()
+        assert found["modelspec.hash_sha256"] == "0x" + found["sshs_model_hash"]
+        hashes.append((found["sshs_model_hash"], found["sshs_legacy_hash"]))
+    assert hashes[0] == hashes[1]
+
+
+def test_eps_models_are_said_to_be_eps(toy):
+    toy.schedule = DiffusionSchedule(scaled_linear_alphas())
+    assert export.describe(trained(toy), toy, "x", 0.0, {})["modelspec.prediction_type"] == "epsilon"
+
+
+def test_a_failed_save_leaves_the_last_file_and_nothing_else(tmp_path, toy, monkeypatch):
+    path = saved(tmp_path / "x.safetensors", toy, trained(toy))
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        saved(path, toy, trained(toy, rank=3))
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_file_brought_along_is_saved_again(tmp_path, toy):
+    brought = {
+        "lora_te_layer.lora_up.weight": torch.randn(4, 2),
+        "lora_te_layer.lora_down.weight": torch.randn(2, 4),
+        "lora_unet_conv_in.diff_b": torch.randn(8),
+    }
+    network = build(toy, AdapterSettings(rank=2, targets="attention"), lora_file.split(brought))
+    found = load_file(saved(tmp_path / "x.safetensors", toy, network, "kohya"))
+    assert all(torch.equal(found[key], value) for key, value in brought.items())
+
+
+def test_a_tucker_lora_reaches_diffusers_naming_as_plain_matrices(toy):
+    parts = {"lora_up.weight": (8, 2, 1, 1), "lora_down.weight": (2, 3, 1, 1), "lora_mid.weight": (2, 2, 3, 3)}
+    file = lora_file.split({f"conv_in.{part}": torch.randn(shape) for part, shape in parts.items()})
+    network = build(toy, AdapterSettings(rank=2, targets="attention"), file)
+    again = build(toy, AdapterSettings(rank=2), lora_file.split(export.to_tensors(network, toy, "diffusers")))
+    torch.testing.assert_close(output(toy, again), output(toy, network), rtol=1e-4, atol=1e-5)
+
+
+def test_input_axis_magnitudes_in_diffusers_naming_are_kept_and_said(toy, caplog):
+    tensors = export.to_tensors(trained(toy, dora=True), toy, "diffusers")
+    assert "transformer.conv_in.dora_scale" in tensors and "kept as dora_scale" in caplog.text
+
+
+def test_an_unknown_naming_is_refused(toy):
+    with pytest.raises(TrainError, match='"a1111", expected one of comfyui, kohya, diffusers'):
+        export.to_tensors(trained(toy), toy, "a1111")

@@ -1,0 +1,271 @@
+"""The reference model, its encoders, and the denoiser protocol on it."""
+
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.lora_train.adapters import AdapterSettings, build
+from streamcache.lora_train.checkpointing import checkpointed
+from streamcache.lora_train.denoiser import Denoiser
+from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.objective import ObjectiveSettings, draw_noise, evaluate
+from streamcache.lora_train.reference import model as models
+from streamcache.lora_train.reference import pictures, text, vae
+from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
+from streamcache.lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from streamcache.lora_train.reference.model import ModelSize, ReferenceModel
+from streamcache.lora_train.reference.pretrain import Recipe, pretrain
+
+PREDICTIONS = pytest.mark.parametrize("prediction", ["flow", "eps", "v"])
+
+
+def awake(prediction="flow", **changes) -> ReferenceModel:
+    """A small model whose zero-started layers were moved, so that every input matters."""
+    model = ReferenceModel(ModelSize(width=32, depth=2, heads=2, prediction=prediction, **changes))
+    made = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=made) * 0.05)
+    return model
+
+
+def tensor(picture) -> torch.Tensor:
+    return torch.from_numpy(numpy.asarray(picture.image, dtype=numpy.float32) / 255)
+
+
+def batch(captions, height=4, width=4):
+    latents = torch.randn(len(captions), vae.CHANNELS, height, width, generator=torch.Generator().manual_seed(3))
+    return SimpleNamespace(latents=latents, conditionings=[text.encode(caption) for caption in captions])
+
+
+def test_a_picture_survives_the_vae_recognisably():
+    for picture in pictures.shapes(8, seed=1):
+        image = tensor(picture)
+        restored = vae.decode(vae.encode(image))[0]
+        assert restored.shape == image.shape and (restored - image).square().mean().sqrt() < 0.06
+
+
+def test_latents_are_an_eighth_of_the_picture_and_decode_to_what_they_encode():
+    latent = torch.randn(1, vae.CHANNELS, 3, 5) * 0.05
+    assert vae.encode(torch.rand(24, 40, 3)).shape == (1, vae.CHANNELS, 3, 5)
+    torch.testing.assert_close(vae.encode(vae.decode(latent)[0]), latent, rtol=0, atol=1e-5)
+
+
+def test_d7_encoding_is_the_mode_twice_the_same_bits():
+    image = torch.rand(16, 24, 3)
+    assert torch.equal(vae.encode(image), vae.encode(image))
+
+
+def test_an_image_that_is_no_multiple_of_8_is_refused():
+    with pytest.raises(TrainError, match=r"\(20, 16, 3\).*steps of 8"):
+        vae.encode(torch.rand(20, 16, 3))
+
+
+def test_a_word_has_the_same_vector_in_every_caption_but_hears_the_word_before():
+    (first, _), (second, _) = text.encode("a red circle on blue")[0], text.encode("one red circle on red")[0]
+    assert torch.equal(first[0, 3], second[0, 3])  # "circle", after "red"
+    assert not torch.equal(second[0, 2], second[0, 5])  # "red" after "one", and after "on"
+
+
+def test_long_captions_get_more_tokens_and_the_empty_one_has_some():
+    assert text.encode("")[0][0].shape == (1, 8, text.WIDTH) and text.encode("")[0][0].abs().max() > 0
+    assert text.encode("word " * 20)[0][0].shape == (1, 24, text.WIDTH)
+
+
+@PREDICTIONS
+def test_the_denoiser_follows_the_protocol(prediction):
+    assert isinstance(ReferenceDenoiser(awake(prediction)), Denoiser)
+
+
+def test_the_seed_alone_decides_a_models_start():
+    torch.manual_seed(1)
+    first = ReferenceModel(seed=3).state_dict()
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), expected)  # making a model drew nothing from the global generator
+    again, other = ReferenceModel(seed=3).state_dict(), ReferenceModel(seed=4).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first["image_in.weight"], other["image_in.weight"])
+
+
+@PREDICTIONS
+def test_defect_1_each_row_is_what_it_is_alone_with_its_own_caption(prediction):
+    denoiser = ReferenceDenoiser(awake(prediction))
+    rows = batch(["a red circle", "a much longer caption with more words than eight of them", ""])
+    t = torch.tensor([0.2, 0.5, 0.9])
+    prepared = denoiser.prepare(rows)
+    together = denoiser.predict(prepared.latents, t, prepared.conditioning)
+    for i in range(3):
+        one = SimpleNamespace(latents=rows.latents[i : i + 1], conditionings=[rows.conditionings[i]])
+        alone = denoiser.prepare(one)
+        torch.testing.assert_close(
+            denoiser.predict(alone.latents, t[i : i + 1], alone.conditioning), together[i : i + 1], rtol=1e-4, atol=1e-4
+        )
+
+
+def test_defect_1_a_batch_is_one_model_call():
+    denoiser, calls = ReferenceDenoiser(awake()), []
+    denoiser.model.register_forward_hook(lambda module, given, out: calls.append(len(out)))
+    prepared = denoiser.prepare(batch(["one", "two", "three"]))
+    noise = draw_noise(prepared.latents, ObjectiveSettings(), torch.Generator().manual_seed(0))
+    evaluate(denoiser, prepared, noise, torch.rand(3), ObjectiveSettings())
+    assert calls == [3]
+
+
+@pytest.mark.parametrize("height, width", [(4, 4), (3, 7), (7, 3)])
+def test_defect_2_latents_of_every_bucket_are_scaled(height, width):
+    denoiser, rows = ReferenceDenoiser(awake()), batch(["x", "y"], height, width)
+    torch.testing.assert_close(denoiser.prepare(rows).latents * vae.spread(), rows.latents)
+
+
+def test_preparing_changes_nothing_of_the_batch():
+    rows = batch(["one", "two two two two two two two two two"])
+    before = [rows.latents.clone(), *(c[0][0].clone() for c in rows.conditionings)]
+    ReferenceDenoiser(awake()).prepare(rows)
+    after = [rows.latents, *(c[0][0] for c in rows.conditionings)]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@PREDICTIONS
+def test_a_perfect_guess_of_the_picture_is_the_native_target(prediction):
+    model = awake(prediction)
+    latents, noise = torch.randn(4, vae.CHANNELS, 4, 4), torch.randn(4, vae.CHANNELS, 4, 4)
+    t = torch.tensor([0.1, 0.4, 0.7, 0.99])
+    native = model._native(latents, model.schedule.noisy(latents, noise, t), t)
+    torch.testing.assert_close(native, model.schedule.target(latents, noise, t), rtol=1e-3, atol=1e-3)
+
+
+@PREDICTIONS
+def test_sampling_with_a_perfect_model_finds_the_picture(prediction):
+    denoiser = ReferenceDenoiser(awake(prediction))
+    wanted = torch.randn(2, vae.CHANNELS, 4, 4)
+    denoiser.predict = lambda x, t, conditioning: denoiser.model._native(wanted, x, t)
+    found = denoiser.sample(text.encode("x"), wanted.shape, seed=0, steps=6)
+    torch.testing.assert_close(found, wanted * vae.spread(), rtol=1e-3, atol=1e-3)
+
+
+def test_samples_follow_from_their_seed_and_shape():
+    denoiser, conditioning = ReferenceDenoiser(awake()), text.encode("a red circle")
+    first, again, other = (denoiser.sample(conditioning, (vae.CHANNELS, 3, 5), seed, 3) for seed in (1, 1, 2))
+    assert first.shape == (1, vae.CHANNELS, 3, 5) and torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_a_session_freezes_the_model_and_gives_it_back_after_an_error():
+    denoiser = ReferenceDenoiser(awake())
+    denoiser.model.image_in.weight.requires_grad_(False)
+    denoiser.model.train()
+    with pytest.raises(RuntimeError), denoiser.session():
+        assert not any(parameter.requires_grad for parameter in denoiser.model.parameters())
+        assert not denoiser.model.training
+        raise RuntimeError
+    assert denoiser.model.training and not denoiser.model.image_in.weight.requires_grad
+    assert denoiser.model.image_out.weight.requires_grad
+
+
+def test_presets_grow_and_every_adapter_is_reached():
+    denoiser = ReferenceDenoiser(awake())
+    groups = denoiser.groups()
+    assert list(groups) == ["attention", "attention+mlp", "all"]
+    assert set(groups["attention"]) < set(groups["attention+mlp"]) < set(groups["all"])
+    network = build(denoiser, AdapterSettings(rank=2, targets="all"))
+    with network.attached(denoiser.adaptable()):
+        prepared = denoiser.prepare(batch(["x"]))
+        denoiser.predict(prepared.latents, torch.tensor([0.5]), prepared.conditioning)
+    assert network.unused() == []
+
+
+def test_adapters_train_the_same_with_and_without_checkpointing():
+    denoiser, found = ReferenceDenoiser(awake()), []
+    prepared = denoiser.prepare(batch(["one", "two"]))
+    settings = ObjectiveSettings()
+    noise = draw_noise(prepared.latents, settings, torch.Generator().manual_seed(0))
+    for blocks in ([], denoiser.blocks()):
+        network = build(denoiser, AdapterSettings(rank=2, targets="all", dropout=0.3, dora=True))
+        network.begin(0)
+        with denoiser.session(), network.attached(denoiser.adaptable()), checkpointed(blocks):
+            evaluate(denoiser, prepared, noise, torch.tensor([0.3, 0.6]), settings).mean().backward()
+        found.append([parameter.grad for parameter in network.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.fixture
+def encoded(tmp_path):
+    """A cache of four pictures in the reference encoding."""
+    image_encoder, text_encoder = ReferenceImageEncoder(), ReferenceTextEncoder()
+    with CacheWriter(tmp_path / "set") as writer:
+        for picture in pictures.creatures(4):
+            with image_encoder.lease(), text_encoder.lease():
+                (latent,) = image_encoder.encode([tensor(picture)])
+                (conditioning,) = text_encoder.encode([picture.caption])
+            writer.add(latent=latent, conditioning=conditioning, caption=picture.caption)
+    return open_cache(tmp_path / "set")
+
+
+def test_a_cached_batch_prepares_like_the_uncached_one(encoded):
+    denoiser = ReferenceDenoiser(awake())
+    denoiser.check(encoded)
+    index = int(next(iter(encoded.buckets().values()))[0])
+    picture = list(pictures.creatures(4))[index]
+    cached = denoiser.prepare(encoded.read_batch([index]))
+    fresh = SimpleNamespace(latents=vae.encode(tensor(picture)), conditionings=[text.encode(picture.caption)])
+    assert torch.equal(cached.latents, denoiser.prepare(fresh).latents)
+    assert torch.equal(cached.conditioning.tokens, denoiser.prepare(fresh).conditioning.tokens)
+
+
+def test_latents_of_another_model_are_refused_with_both_numbers(encoded):
+    with pytest.raises(TrainError, match=f"found latents of {vae.CHANNELS} channels.*expected 16 channels"):
+        ReferenceDenoiser(awake(channels=16)).check(encoded)
+
+
+def test_captions_of_another_width_are_refused_with_both_numbers(encoded):
+    with pytest.raises(TrainError, match=f"found a width of {text.WIDTH}, expected 32"):
+        ReferenceDenoiser(awake(text_width=32)).check(encoded)
+
+
+def test_a_conditioning_without_pooled_output_is_refused():
+    rows = batch(["x"])
+    rows.conditionings = [[[torch.zeros(1, 8, text.WIDTH), {}]]]
+    with pytest.raises(TrainError, match="expected one with a pooled_output"):
+        ReferenceDenoiser(awake()).prepare(rows)
+
+
+def test_encoder_identities_name_version_and_settings():
+    assert "v1" in ReferenceImageEncoder().identity and "order 5" in ReferenceImageEncoder().identity
+    assert "v1" in ReferenceTextEncoder().identity and ReferenceImageEncoder().downscale == 8
+
+
+def test_pictures_follow_from_their_seed_and_come_in_three_sizes():
+    first, again, other = (list(pictures.shapes(30, seed)) for seed in (1, 1, 2))
+    assert [p.caption for p in first] == [p.caption for p in again] != [p.caption for p in other]
+    assert all(a.image.tobytes() == b.image.tobytes() for a, b in zip(first, again, strict=True))
+    assert {p.image.size for p in first} == set(pictures.SIZES)
+
+
+def test_a_saved_model_predicts_the_same(tmp_path):
+    model = awake("eps")
+    models.save(tmp_path / "base.safetensors", model)
+    again = models.load(tmp_path / "base.safetensors")
+    rows = torch.randn(1, vae.CHANNELS, 4, 4), torch.tensor([0.5]), torch.randn(1, 8, 64), torch.randn(1, 64)
+    assert torch.equal(model(*rows), again(*rows)) and again.size == model.size
+
+
+def test_a_file_that_is_no_reference_model_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(TrainError, match=r"other.safetensors: holds no reference model"):
+        models.load(tmp_path / "other.safetensors")
+
+
+@PREDICTIONS
+def test_a_few_steps_of_pretraining_lower_the_loss_and_repeat_by_seed(prediction):
+    size, losses = ModelSize(width=32, depth=1, heads=2, prediction=prediction), []
+    recipe = Recipe(steps=60, batch_size=16, pictures=24, warmup=3)
+    first = pretrain(recipe, size, lambda step, steps, loss: losses.append(loss))
+    assert sum(losses[-15:]) < 0.8 * sum(losses[:15])
+    again = pretrain(recipe, size)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not any(parameter.requires_grad for parameter in first.parameters())
