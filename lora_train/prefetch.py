@@ -6,26 +6,30 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..dataset_cache import Batch
 from .errors import TrainError
 from .order import BatchPlan
 from .upload import Upload, Uploader
 
+Draw = Callable[[BatchPlan, Batch], Tensor]  # noise for a batch, on the CPU
+
 HINT_AHEAD = 8  # batches whose bytes the system is asked to fetch before they are read
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A batch that was read. Its tensors stay valid until the next one is asked for."""
+    """A batch that was read, and noise for it. Its tensors stay valid until the next one is asked for."""
 
     plan: BatchPlan
     batch: Batch
+    noise: Tensor | None = None
 
 
 @dataclass
@@ -40,20 +44,27 @@ class Prefetcher:
     """Iterates over loaded batches in the order of their plans; use it in `with`, which joins its thread.
 
     `depth` batches are read ahead; 0 reads each one when it is asked for. `waited` sums the seconds in which the
-    consumer stood still for data, and `consumed` counts the batches it was given.
+    consumer stood still for data, and `consumed` counts the batches it was given. `draw` makes noise for a batch beside
+    the reading: a million random numbers take milliseconds that no step has to wait for.
     """
 
     def __init__(
-        self, dataset: Any, plans: Iterable[BatchPlan], rows: int, depth: int = 2, device: torch.device | None = None
+        self,
+        dataset: Any,
+        plans: Iterable[BatchPlan],
+        rows: int,
+        depth: int = 2,
+        device: torch.device | None = None,
+        draw: Draw | None = None,
     ) -> None:
         refuse_plan(dataset)
-        self._dataset = dataset
+        self._dataset, self._draw = dataset, draw
         self._plans = self._hint(iter(plans))
         self._uploader = Uploader(device or torch.device("cpu"))
         # One slot is with the consumer, `depth` are ahead of it.
         self._slots = [_Slot(dataset.buffers(rows, pin=self._uploader.pins)) for _ in range(depth + 1)]
         self._free: queue.SimpleQueue[_Slot | None] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[tuple[Loaded, _Slot] | BaseException] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[BatchPlan, _Slot] | BaseException] = queue.SimpleQueue()
         self._held: _Slot | None = None
         self._ended: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="streamcache-prefetch", daemon=True) if depth else None
@@ -89,12 +100,13 @@ class Prefetcher:
         if isinstance(item, BaseException):
             self._ended = item
             raise item
-        loaded, self._held = item
+        plan, self._held = item
         assert self._held.upload is not None
+        upload = self._uploader.receive(self._held.upload)
         self.consumed += 1
-        return Loaded(loaded.plan, self._uploader.receive(self._held.upload))
+        return Loaded(plan, upload.batch, upload.noise)
 
-    def _take(self) -> tuple[Loaded, _Slot] | BaseException:
+    def _take(self) -> tuple[BatchPlan, _Slot] | BaseException:
         if self._thread is None:
             return self._read_next()
         return self._ready.get()
@@ -106,7 +118,7 @@ class Prefetcher:
             if isinstance(item, BaseException):
                 return
 
-    def _read_next(self) -> tuple[Loaded, _Slot] | BaseException:
+    def _read_next(self) -> tuple[BatchPlan, _Slot] | BaseException:
         """The next batch in a free slot, or what ended the reading, to be raised in the consumer in its turn."""
         try:
             plan = next(self._plans)
@@ -115,8 +127,9 @@ class Prefetcher:
                 return StopIteration()
             self._uploader.finish(slot.upload)
             batch = self._dataset.read_batch(plan.indices, variants=plan.variants or None, buffers=slot.buffers)
-            slot.upload = self._uploader.send(batch)
-            return Loaded(plan, batch), slot
+            noise = None if self._draw is None else self._draw(plan, batch)
+            slot.upload = self._uploader.send(batch, noise)
+            return plan, slot
         except BaseException as error:
             return error
 
@@ -133,7 +146,7 @@ class Prefetcher:
 
 def refuse_plan(dataset: Any) -> None:
     """Encoders never run behind a training step: they would fight it for memory, and stall it at every miss."""
-    if getattr(dataset, "is_plan", False):
+    if not hasattr(dataset, "buffers"):
         raise TrainError(
             "the dataset is a plan that is not encoded yet, and encoders do not run in the background of training; "
             "save it as a cache first, then train on the cache"

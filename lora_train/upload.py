@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,17 @@ from ..dataset_cache import Batch
 
 @dataclass(frozen=True)
 class Upload:
-    """A batch on its way. `done` is None where nothing had to be copied."""
+    """A batch and its noise on their way. `done` is None where nothing had to be copied."""
 
     batch: Batch
+    noise: Tensor | None = None
     done: Any = None
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor that was copied."""
+        found = [] if self.noise is None else [self.noise]
+        map_batch(self.batch, lambda tensor: found.append(tensor) or tensor)
+        return found
 
 
 class Uploader:
@@ -33,30 +40,34 @@ class Uploader:
         """Whether buffers are worth pinning: only then does a copy run beside other work."""
         return self.own is not None
 
-    def send(self, batch: Batch) -> Upload:
+    def send(self, batch: Batch, noise: Tensor | None = None) -> Upload:
         """Start the copy; the pinned source must stay as it is until `finish`."""
         if self.own is None:
-            return Upload(batch)
+            return Upload(batch, noise)
         with self.streams.stream(self.own):
-            sent = map_batch(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
+            sent = map_batch(batch, self._copy)
+            noise = None if noise is None else self._copy(noise)
             done = self.streams.Event()
             done.record(self.own)
-        return Upload(sent, done)
+        return Upload(sent, noise, done)
 
-    def receive(self, upload: Upload) -> Batch:
-        """The batch, safe to use on the current stream."""
+    def receive(self, upload: Upload) -> Upload:
+        """The same, safe to use on the current stream."""
         if self.own is not None:
             current = self.streams.current_stream(self.device)
             current.wait_stream(self.own)
             # The copies were allocated on the other stream: without this their memory could be reused while in use.
-            for tensor in tensors_of(upload.batch):
+            for tensor in upload.tensors():
                 tensor.record_stream(current)
-        return upload.batch
+        return upload
 
     def finish(self, upload: Upload | None) -> None:
         """Wait until the source of this upload may be overwritten."""
         if upload is not None and upload.done is not None:
             upload.done.synchronize()
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
 
 def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -66,13 +77,6 @@ def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """
     fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in batch.fields.items()}
     return Batch(batch.indices, change(batch.latents), fields, lambda: batch.captions)
-
-
-def tensors_of(batch: Batch) -> Iterator[Tensor]:
-    """Every tensor of a batch."""
-    found: list[Tensor] = []
-    map_batch(batch, lambda tensor: found.append(tensor) or tensor)
-    return iter(found)
 
 
 def map_tensors(structure: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -130,8 +130,10 @@ def test_b5_consumed_counts_what_was_handed_over_not_what_was_read_ahead() -> No
 
 
 def test_b7_a_plan_is_refused_with_the_reason() -> None:
-    class Plan(Rows):
-        is_plan = True
+    class Plan:
+        """Has a dataset's interface, but no buffers to read into: what it gives is made on the spot."""
+
+        read_batch, will_need = Rows.read_batch, Rows.will_need
 
     with pytest.raises(TrainError, match="encoders do not run in the background of training; save it as a cache first"):
         Prefetcher(Plan(), make_plans(1), 2)
@@ -200,7 +202,7 @@ def test_b2_uploads_run_on_their_own_stream_and_a_buffer_waits_for_its_copy(monk
     assert sender.pins and recorder.calls == ["on own stream", "mark end of copy"]
     received = sender.receive(sent)
     assert recorder.calls[-1] == "wait for uploads"
-    assert len(recorded) == 5 and received.latents.data_ptr() != data.slots[0].data_ptr()
+    assert len(recorded) == 5 and received.batch.latents.data_ptr() != data.slots[0].data_ptr()
     sender.finish(sent)
     assert recorder.calls[-1] == "copy has ended"
 
@@ -209,7 +211,7 @@ def test_b2_without_cuda_nothing_is_copied() -> None:
     data = Rows()
     sender = upload.Uploader(torch.device("cpu"))
     batch = data.read_batch([1], buffers=data.buffers(1))
-    assert not sender.pins and sender.receive(sender.send(batch)) is batch
+    assert not sender.pins and sender.receive(sender.send(batch)).batch is batch
 
 
 def test_d5_moving_a_batch_leaves_the_given_structures_alone() -> None:

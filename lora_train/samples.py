@@ -1,0 +1,105 @@
+"""Samples while training: the same captions with the same seed every time, and a grid of them over the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from ..dataset_cache import realize
+from .denoiser import Denoiser
+from .errors import TrainError
+from .plots import draw_grid
+
+# Latents [B, C, h, w] → one picture each.
+Decode = Callable[[torch.Tensor], Sequence[Image.Image]]
+
+_FILE = re.compile(r"step-(\d+)-(\d+)\.png")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What to draw: a caption, its conditioning and the latent shape [C, (T,) h, w]."""
+
+    caption: str
+    conditioning: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws every prompt and keeps the pictures in a folder."""
+
+    denoiser: Denoiser
+    prompts: Sequence[Prompt]
+    decode: Decode
+    folder: Path
+    seed: int = 1
+    steps: int = 20
+
+    def draw(self, step: int) -> list[Image.Image]:
+        """Pictures of the model as it is now, saved as samples/step-…-….png."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pictures = []
+        for number, prompt in enumerate(self.prompts):
+            with torch.no_grad():
+                latents = self.denoiser.sample(prompt.conditioning, prompt.shape, self.seed + number, self.steps)
+            picture = self.decode(latents)[0]
+            picture.save(self.folder / f"step-{step:08}-{number}.png")
+            pictures.append(picture)
+        return pictures
+
+
+def find_prompts(dataset: Any, captions: Sequence[str]) -> list[Prompt]:
+    """The cached conditionings of these captions; without any, of the first sample."""
+    if not captions:
+        return [_prompt(dataset, 0, 0)]
+    wanted: dict[str, tuple[int, int]] = {}
+    for index in range(len(dataset)):
+        for variant, caption in enumerate(dataset.captions(index)):
+            if caption in captions:
+                wanted.setdefault(caption, (index, variant))
+        if len(wanted) == len(set(captions)):
+            break
+    for caption in captions:
+        if caption not in wanted:
+            raise TrainError(
+                f'sample_captions: "{caption}" is no caption of the dataset, and text encoders are not at hand while '
+                "training; give captions that the dataset has"
+            )
+    return [_prompt(dataset, *wanted[caption]) for caption in captions]
+
+
+def draw_history(folder: Path, rows: int = 8) -> Image.Image | None:
+    """A grid of the saved pictures: steps down, prompts across; a long run shows some of its steps."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in sorted(folder.glob("step-*.png")):
+        match = _FILE.fullmatch(path.name)
+        if match:
+            found.setdefault(int(match[1]), {})[int(match[2])] = path
+    if not found:
+        return None
+    steps = sorted(found)
+    if len(steps) > rows:
+        steps = [steps[round(place * (len(steps) - 1) / (rows - 1))] for place in range(rows)]
+    grid = [[Image.open(path) for _, path in sorted(found[step].items())] for step in steps]
+    return draw_grid(grid, [f"step {step}" for step in steps], title="Samples over the run", cell=160)
+
+
+def drop_later(folder: Path, step: int) -> None:
+    """Remove pictures of steps that a resumed run will make again."""
+    for path in folder.glob("step-*.png"):
+        match = _FILE.fullmatch(path.name)
+        if match and int(match[1]) > step:
+            path.unlink()
+
+
+def _prompt(dataset: Any, index: int, variant: int) -> Prompt:
+    sample = dataset.sample(index, {"conditioning": variant})
+    shape = tuple(sample.latent["samples"].shape[1:])
+    return Prompt(sample.caption, realize(sample.conditioning), shape)

@@ -1,0 +1,225 @@
+"""A training session: the parts of a run, put together from dataset, model, settings and perhaps a saved state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..dataset_cache import realize
+from . import export
+from .adapters import Network, build, lora_file
+from .columns import read_columns
+from .config import TrainConfig
+from .denoiser import Denoiser
+from .ema import Ema
+from .errors import TrainError
+from .optim import make_optimizer, set_mode
+from .order import Order, SetRule
+from .precision import choose_precision
+from .prefetch import refuse_plan
+from .resume import Origin, State, StateFolder, check_origin, resumed_position
+from .run import Run
+from .step import Dropout, Stepper, Weights
+from .upload import map_tensors
+from .validation import HeldOut, Validation, hold_out
+
+EMPTY_CAPTION = "empty caption"  # the name under which a dataset keeps it
+
+
+@dataclass
+class Session:
+    """A run that can step, be measured, saved and exported."""
+
+    denoiser: Denoiser
+    dataset: Any
+    config: TrainConfig
+    order: Order
+    stepper: Stepper
+    states: StateFolder
+    steps: int
+    step: int = 0
+    validation: Validation | None = None
+
+    @property
+    def network(self) -> Network:
+        return self.stepper.network
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """The weights as they are used: averaged if asked, no dropout. Afterwards they are bit for bit as before."""
+        own = [parameter.detach().clone() for parameter in self.network.parameters()]
+        self.network.eval()
+        set_mode(self.stepper.optimizer, training=False)
+        try:
+            if self.stepper.ema is None:
+                yield
+            else:
+                with self.stepper.ema.applied():
+                    yield
+        finally:
+            set_mode(self.stepper.optimizer, training=True)
+            self.network.train()
+            with torch.no_grad():
+                for parameter, value in zip(self.network.parameters(), own):
+                    parameter.copy_(value)
+
+    def measure(self) -> float | None:
+        """The held-out loss, or None when nothing is held out."""
+        if self.validation is None:
+            return None
+        with self.at_rest():
+            return self.validation.measure(self.denoiser, self.stepper.precision)
+
+    def save(self) -> Path:
+        """Save the state of the last whole step."""
+        stepper = self.stepper
+        return self.states.save(
+            State(
+                step=self.step,
+                position=stepper.position,
+                epoch_length=len(self.order),
+                origin=Origin(self.dataset.id, self.dataset.generation, self.config.to_dict()),
+                adapter=self.network.tensors(),
+                carried=self.network.carried,
+                optimizer=stepper.optimizer.state_dict(),
+                ema=stepper.ema.tensors() if stepper.ema else {},
+                scaler=stepper.scaler.state_dict(),
+            )
+        )
+
+    def export(self, path: Path) -> Path:
+        """Write the adapter as a LoRA file."""
+        config = self.config
+        facts = {
+            "dataset_id": self.dataset.id,
+            "dataset_generation": self.dataset.generation,
+            "steps": self.step,
+            "epoch": self.stepper.epoch,
+            "seed": config.seed,
+            "learning_rate": config.learning_rate,
+            "optimizer": config.optimizer,
+            "lr_scheduler": config.lr_schedule,
+            "batch_size_per_device": config.batch_size,
+            "gradient_accumulation_steps": config.accumulate,
+            "num_train_images": len(self.dataset),
+            "mixed_precision": self.stepper.precision.name,
+        }
+        with self.at_rest():
+            tensors = export.to_tensors(self.network, self.denoiser, config.naming)
+            metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts)
+        return export.save(path, tensors, metadata)
+
+
+def open_session(denoiser: Denoiser, dataset: Any, config: TrainConfig, run: Run) -> Session:
+    """Check that everything fits, then build the parts; a run that resumes gets them as its last state left them."""
+    refuse_plan(dataset)
+    columns = read_columns(dataset)
+    denoiser.check(dataset)
+    rules = set_rules(dataset, config)
+    prior = np.array([rules[name].prior for name in columns.sets], bool)[columns.set]
+    held = hold_out(dataset, config.validation_share, prior)
+    order = Order(columns, config.seed, config.batch_size, rules, ~held.mask if held.samples else None)
+    states = run.states(config.keep_states)
+    state = states.latest() if run.resume else None
+    if state is not None:
+        check_origin(state, dataset, config)
+    stepper = _make_stepper(denoiser, dataset, config, state)
+    session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order))
+    session.validation = _make_validation(dataset, held, config)
+    if state is not None:
+        session.step, stepper.position = state.step, resumed_position(state, len(order))
+        stepper.epoch = stepper.position // len(order)
+    return session
+
+
+def count_steps(config: TrainConfig, order: Order) -> int:
+    """Optimizer steps of the run."""
+    return -(-config.epochs * len(order) // config.accumulate) if config.epochs else config.steps
+
+
+def set_rules(dataset: Any, config: TrainConfig) -> dict[str, SetRule]:
+    """How each set takes part: what the dataset says of it, and over that what the settings say."""
+    for setting in ("set_samples", "set_weights"):
+        for name in getattr(config, setting):
+            if name not in dataset.sets:
+                known = ", ".join(f'"{known}"' for known in dataset.sets)
+                raise TrainError(f'{setting}: "{name}" is no set of the dataset, which has {known}')
+    return {name: _rule(name, facts, config) for name, facts in dataset.sets.items()}
+
+
+def _rule(name: str, facts: dict[str, Any], config: TrainConfig) -> SetRule:
+    prior = bool(facts.get("prior", False))
+    if name in config.set_samples:
+        return SetRule(prior, samples=int(config.set_samples[name]))
+    if name in config.set_weights:
+        return SetRule(prior, weight=config.set_weights[name])
+    return SetRule(prior, samples=facts.get("samples"), weight=facts.get("weight"))
+
+
+def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: State | None) -> Stepper:
+    objective, precision = config.objective(), choose_precision(config.precision, denoiser.device)
+    if config.masked_loss and "mask" not in dataset.fields:
+        raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or train without")
+    network = _make_network(denoiser, config, state)
+    optimizer = make_optimizer(config.optimizer, network.parameter_groups(config.learning_rate), config.rates())
+    stepper = Stepper(
+        denoiser=denoiser,
+        network=network,
+        optimizer=optimizer,
+        scaler=precision.make_scaler(),
+        precision=precision,
+        objective=objective,
+        weights=Weights(np.asarray(dataset.column("weight")), objective),
+        seed=config.seed,
+        accumulate=config.accumulate,
+        clip_norm=config.clip_norm,
+        dropout=_make_dropout(denoiser, dataset, config),
+        ema=Ema(network, config.ema_decay) if config.ema_decay else None,
+        draws_masks=config.adapter_dropout > 0,
+    )
+    if state is not None:
+        _restore(stepper, state)
+    return stepper
+
+
+def _make_network(denoiser: Denoiser, config: TrainConfig, state: State | None) -> Network:
+    existing = None
+    if state is not None:
+        existing = lora_file.split({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
+    elif config.start_from:
+        existing = lora_file.read(config.start_from)
+    return build(denoiser, config.adapters(), existing).to(export.DTYPES[config.adapter_dtype])
+
+
+def _restore(stepper: Stepper, state: State) -> None:
+    stepper.optimizer.load_state_dict(dict(state.optimizer))
+    if state.scaler:
+        stepper.scaler.load_state_dict(dict(state.scaler))
+    if stepper.ema is not None and state.ema:
+        stepper.ema.load(state.ema)
+
+
+def _make_dropout(denoiser: Denoiser, dataset: Any, config: TrainConfig) -> Dropout | None:
+    if not config.caption_dropout:
+        return None
+    if EMPTY_CAPTION not in dataset.named:
+        raise TrainError(
+            f"caption_dropout = {config.caption_dropout}: the dataset holds no encoded empty caption; "
+            "encode it again, which adds that one, or set caption_dropout = 0"
+        )
+    empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
+    return Dropout(config.caption_dropout, map_tensors(empty, lambda tensor: tensor.to(denoiser.device)))
+
+
+def _make_validation(dataset: Any, held: HeldOut, config: TrainConfig) -> Validation | None:
+    if not held.samples:
+        return None
+    samples = held.samples[: config.validation_samples]
+    return Validation(dataset, samples, config.batch_size, config.objective())

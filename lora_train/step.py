@@ -1,0 +1,128 @@
+"""The training step: one function from batches to changed weights, the same for every model, adapter and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..dataset_cache import Batch
+from .adapters import Network
+from .adapters.adapter import generator
+from .denoiser import Denoiser
+from .ema import Ema
+from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
+from .order import BatchPlan
+from .precision import Precision
+from .prefetch import Loaded
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weight of a sample in the loss, and of prior rows."""
+
+    samples: np.ndarray  # [samples] float32
+    objective: ObjectiveSettings
+
+    def of(self, plan: BatchPlan) -> Tensor:
+        """[B] the weights of a batch's rows."""
+        prior = torch.arange(len(plan.indices)) >= plan.main
+        return row_weights(torch.from_numpy(self.samples[plan.indices]), prior, self.objective)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Caption dropout: rows that train on the cached empty caption instead of their own."""
+
+    share: float
+    empty: Any  # its conditioning, realized once and shared by every row; nothing writes to it
+
+    def apply(self, batch: Batch, random: torch.Generator) -> Batch:
+        """The batch with some conditionings exchanged; the given one stays as it is."""
+        dropped = torch.rand(len(batch.indices), generator=random) < self.share
+        words = [self.empty if drop else own for drop, own in zip(dropped.tolist(), batch.conditionings)]
+        return Batch(batch.indices, batch.latents, {**batch.fields, "conditioning": words}, lambda: batch.captions)
+
+
+@dataclass
+class Stepper:
+    """All parts that a step touches. `backward` and `update` are apart so that a loss can be looked at between them."""
+
+    denoiser: Denoiser
+    network: Network
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    precision: Precision
+    objective: ObjectiveSettings
+    weights: Weights
+    seed: int
+    accumulate: int = 1
+    clip_norm: float = 0.0
+    dropout: Dropout | None = None
+    ema: Ema | None = None
+    draws_masks: bool = False  # whether adapters drop inputs, and so need to know the batch
+    position: int = 0  # batches consumed so far
+    epoch: int = 0
+    _next: int = 0  # the position once the batches that were read have changed the weights
+
+    def backward(self, loader: Iterator[Loaded]) -> Tensor:
+        """Gradients of the next batches; returns their mean loss, still on the device."""
+        total = torch.zeros((), device=self.denoiser.device)
+        for loaded in islice(loader, self.accumulate):
+            loss = self.loss(loaded) * loaded.plan.share
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+            self.epoch, self._next = loaded.plan.epoch, loaded.plan.number + 1
+        return total
+
+    def update(self) -> None:
+        """Change the weights by the gradients."""
+        if self.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update()
+        self.position = self._next
+
+    def draw(self, plan: BatchPlan, batch: Batch) -> Tensor:
+        """Noise for a batch, as the loader draws it ahead."""
+        return self._noise(plan.number, batch.latents)
+
+    def loss(self, loaded: Loaded) -> Tensor:
+        """The loss of one batch, from one model call. All that is random in it follows from the batch's number."""
+        plan, batch = loaded.plan, loaded.batch
+        random = generator(f"{self.seed}:{plan.number}:rows")
+        if self.dropout is not None:
+            batch = self.dropout.apply(batch, random)
+        prepared = self.denoiser.prepare(batch)
+        noise = loaded.noise
+        if noise is None or noise.shape != prepared.latents.shape:  # some models take latents in another shape
+            noise = self._noise(plan.number, prepared.latents)
+        times = draw_times(len(plan.indices), self.denoiser.schedule, self.objective, random)
+        if self.draws_masks:
+            self.network.begin(plan.number)
+        with self.precision.autocast():
+            losses = evaluate(self.denoiser, prepared, noise, times, self.objective, batch.masks)
+        return mean_loss(losses, self.weights.of(plan))
+
+    def _noise(self, number: int, like: Tensor) -> Tensor:
+        return draw_noise(like, self.objective, generator(f"{self.seed}:{number}:noise"))
+
+
+def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[BatchPlan]:
+    """The plans with their share of the step's rows, so that short batches count by their rows when added up."""
+    if accumulate == 1:
+        yield from plans
+        return
+    while window := list(islice(plans, accumulate)):
+        rows = sum(len(plan.indices) for plan in window)
+        yield from (replace(plan, share=len(plan.indices) / rows) for plan in window)
