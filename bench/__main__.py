@@ -15,6 +15,7 @@ from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
 from .settings import QUICK, Settings
 from .table import Figure, print_table, write_json
+from .training import measure_training
 from .writing import measure_sharing, measure_writing
 
 RESULTS = Path(__file__).parent / "results"
@@ -24,6 +25,7 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "opening": measure_opening,
     "writing": measure_writing,
     "sharing": measure_sharing,
+    "training": measure_training,
 }
 
 

@@ -167,6 +167,7 @@ def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: 
     objective, precision = config.objective(), choose_precision(config.precision, denoiser.device)
     if config.masked_loss and "mask" not in dataset.fields:
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or train without")
+    weights = np.asarray(dataset.column("weight"))
     network = _make_network(denoiser, config, state)
     optimizer = make_optimizer(config.optimizer, network.parameter_groups(config.learning_rate), config.rates())
     stepper = Stepper(
@@ -176,7 +177,7 @@ def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: 
         scaler=precision.make_scaler(),
         precision=precision,
         objective=objective,
-        weights=Weights(np.asarray(dataset.column("weight")), objective),
+        weights=Weights(None if (weights == 1).all() else weights, objective),
         seed=config.seed,
         accumulate=config.accumulate,
         clip_norm=config.clip_norm,

@@ -26,13 +26,16 @@ from .prefetch import Loaded
 class Weights:
     """The weight of a sample in the loss, and of prior rows."""
 
-    samples: np.ndarray  # [samples] float32
+    samples: np.ndarray | None  # [samples] float32; None: all of them are 1
     objective: ObjectiveSettings
 
-    def of(self, plan: BatchPlan) -> Tensor:
-        """[B] the weights of a batch's rows."""
+    def of(self, plan: BatchPlan) -> Tensor | None:
+        """[B] the weights of a batch's rows, or None where all are 1."""
+        if self.samples is None and plan.main == len(plan.indices):
+            return None
+        own = torch.ones(len(plan.indices)) if self.samples is None else torch.from_numpy(self.samples[plan.indices])
         prior = torch.arange(len(plan.indices)) >= plan.main
-        return row_weights(torch.from_numpy(self.samples[plan.indices]), prior, self.objective)
+        return row_weights(own, prior, self.objective)
 
 
 @dataclass(frozen=True)

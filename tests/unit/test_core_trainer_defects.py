@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from .small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training
 
+from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.adapters import AdapterSettings, build
 from streamcache.lora_train.adapters.adapter import generator
 from streamcache.lora_train.config import TrainConfig
@@ -18,6 +19,9 @@ from streamcache.lora_train.loop import Hooks
 from streamcache.lora_train.objective import draw_noise, draw_times
 from streamcache.lora_train.order import BatchPlan
 from streamcache.lora_train.prefetch import Loaded
+from streamcache.lora_train.reference import text, vae
+from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
+from streamcache.lora_train.reference.model import ModelSize, ReferenceModel
 from streamcache.lora_train.run import open_run
 from streamcache.lora_train.session import open_session
 
@@ -51,12 +55,15 @@ def test_defect_2_latents_of_every_bucket_are_scaled_for_the_model(tmp_path) -> 
 
 
 def test_defect_3_checkpointing_recomputes_each_block_by_itself(tmp_path) -> None:
-    denoiser, runs = SmallDenoiser(), []
-    for name in ("up", "down"):
-        denoiser.layers[name].register_forward_hook(lambda module, given, out: runs.append(module.out_features))
-    run_training(tmp_path, make_dataset(tmp_path / "set"), denoiser, steps=1, checkpointing=True)
-    # Forward through both, then each again in the backward pass, last block first.
-    assert runs == [16, 4, 4, 16]
+    model = ReferenceModel(ModelSize(width=32, depth=3, heads=2))
+    visits = []
+    for number, block in enumerate(model.blocks):
+        block.attn.register_forward_hook(lambda *_, number=number: visits.append(number))
+    with CacheWriter(tmp_path / "set") as writer:
+        writer.add(latent={"samples": torch.randn(1, vae.CHANNELS, 4, 4)}, conditioning=text.encode("a cat"))
+    run_training(tmp_path, open_cache(tmp_path / "set"), ReferenceDenoiser(model), steps=1, checkpointing=True)
+    # Forward through all, then each one again in the backward pass, last block first.
+    assert visits == [0, 1, 2, 2, 1, 0]
 
 
 def test_defect_4_the_loss_is_taken_against_the_native_target(tmp_path) -> None:
@@ -144,8 +151,6 @@ def test_defect_11_every_batch_comes_to_the_model_with_its_own_bucket_and_sample
             sizes = [dataset.sample(index).original_size for index in batch.indices]
             prepared.append((tuple(batch.latents.shape[2:]), set(sizes)))
             return super().prepare(batch)
-
-    from streamcache.dataset_cache import CacheWriter, open_cache
 
     with CacheWriter(tmp_path / "set") as writer:
         for number in range(12):
