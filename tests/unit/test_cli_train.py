@@ -98,8 +98,8 @@ def test_it_trains_resumes_and_prints_json(small, tmp_path, capsys) -> None:
 
 def test_ctrl_c_stops_after_the_step_and_resume_goes_on(small, tmp_path, capsys) -> None:
     def press() -> None:
-        metrics = tmp_path / "out/runs/my_lora/run.json"
-        while not metrics.exists() or "running" not in metrics.read_text():
+        metrics = tmp_path / "out/runs/my_lora/metrics.jsonl"
+        while not metrics.exists() or not metrics.stat().st_size:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from .small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.adapters import AdapterSettings, build
@@ -24,6 +23,8 @@ from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
 from streamcache.lora_train.reference.model import ModelSize, ReferenceModel
 from streamcache.lora_train.run import open_run
 from streamcache.lora_train.session import open_session
+
+from .small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training
 
 
 class Watched(SmallDenoiser):

@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from .small_parts import SmallDenoiser, make_dataset, run_training
 
 from streamcache.lora_train import step
 from streamcache.lora_train.config import TrainConfig
@@ -26,6 +25,8 @@ from streamcache.lora_train.resume import read_state
 from streamcache.lora_train.run import open_run
 from streamcache.lora_train.session import open_session
 from streamcache.lora_train.step import share_windows
+
+from .small_parts import SmallDenoiser, make_dataset, run_training
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,11 +123,11 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path) -> None:
 KILLED = """
 import os, signal, sys
 root, folder, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
-sys.path[:0] = [root + "/tests", root + "/tests/unit"]
-import conftest
+sys.path.insert(0, root)
+import tests.conftest
 from pathlib import Path
-import test_loop
-from .small_parts import Hooks, run_training
+from tests.unit import test_loop
+from tests.unit.small_parts import Hooks, run_training
 from streamcache.dataset_cache import open_cache
 def kill(progress):
     if progress.step == step:

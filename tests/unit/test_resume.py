@@ -96,11 +96,11 @@ def test_b5_the_position_stays_or_moves_to_the_next_epoch_of_another_length() ->
 
 FULL_DISK = """
 import resource, sys
-sys.path.insert(0, sys.argv[1] + "/tests"); import conftest
-sys.path.insert(0, sys.argv[1] + "/tests/unit")
+sys.path.insert(0, sys.argv[1])
+import tests.conftest
 import torch
 from pathlib import Path
-import test_resume as t
+from tests.unit import test_resume as t
 from streamcache.lora_train.errors import TrainError
 folder = t.StateFolder(Path(sys.argv[2]))
 folder.save(t.make_state(1))

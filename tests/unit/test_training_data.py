@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from .small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training, words_of
 
 from streamcache.dataset_cache import CacheWriter, open_cache, realize
 from streamcache.lora_train.config import TrainConfig
@@ -14,6 +13,8 @@ from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run import open_run
 from streamcache.lora_train.session import open_session
 from streamcache.lora_train.validation import hold_out
+
+from .small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training, words_of
 
 
 class Watched(SmallDenoiser):
