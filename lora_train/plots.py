@@ -82,13 +82,16 @@ def draw_grid(
 ) -> Image.Image:
     """Pictures in rows and columns with their names; each fits its cell, small ones grow in whole steps."""
     gap, left = 8, 24 + (max((text_width(name) for name in row_names), default=-16) + 16)
-    top = 24 + (34 if title else 0) + (24 if column_names else 0)
+    names = [_lines(name, cell) for name in column_names]
+    lines = max((len(name) for name in names), default=0)
+    top = 24 + (34 if title else 0) + (8 + 17 * lines if lines else 0)
     columns = max((len(row) for row in rows), default=0)
     width = max(round(left + columns * (cell + gap) - gap + 24), round(text_width(title, 17)) + 48)
     canvas = Canvas(width, top + len(rows) * (cell + gap) - gap + 24)
     canvas.text((24, 18), title, 17, INK)
-    for column, name in enumerate(column_names):
-        canvas.text((left + column * (cell + gap) + cell / 2, top - 10), name, 13, FADED, "ms")
+    for column, name in enumerate(names):
+        for line, words in enumerate(reversed(name)):
+            canvas.text((left + column * (cell + gap) + cell / 2, top - 10 - 17 * line), words, 13, FADED, "ms")
     for row, name in enumerate(row_names):
         canvas.text((left - 16, top + row * (cell + gap) + cell / 2), name, 13, FADED, "rm")
     page = canvas.image()
@@ -130,6 +133,28 @@ def _thin(series: Series, width: int) -> list[tuple[int, float]]:
         ends = {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
         points.extend(sorted(ends))
     return points
+
+
+def _lines(name: str, width: float, most: int = 3) -> list[str]:
+    """The name broken at spaces to fit this width; what does not fit ends in dots."""
+    lines: list[str] = []
+    for word in name.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1] + " …"]
+    return [_shorten(line, width) for line in lines]
+
+
+def _shorten(line: str, width: float) -> str:
+    if text_width(line) <= width:
+        return line
+    while len(line) > 1 and text_width(line + "…") > width:
+        line = line[:-1]
+    return line + "…"
 
 
 def _fit(picture: Image.Image, cell: int) -> Image.Image:

@@ -6,7 +6,8 @@ import pytest
 from PIL import Image
 
 from streamcache.lora_train.axes import label, ticks
-from streamcache.lora_train.plots import draw_grid, plot_buckets, plot_loss, plot_share, smoothed
+from streamcache.lora_train.canvas import text_width
+from streamcache.lora_train.plots import _lines, draw_grid, plot_buckets, plot_loss, plot_share, smoothed
 
 
 def colors(image: Image.Image) -> int:
@@ -45,3 +46,9 @@ def test_buckets_shares_and_grids_are_drawn() -> None:
     grid = draw_grid([[Image.new("RGB", (8, 4)), Image.new("L", (400, 100))]], ["a"], ["x", "y"], "Title", cell=64)
     assert grid.width > 2 * 64
     assert draw_grid([]).size[0] > 0
+
+
+def test_long_names_are_broken_and_shortened_to_their_column() -> None:
+    lines = _lines("a photograph of a supercalifragilisticexpialidocious cat in a very wide garden", 96)
+    assert len(lines) == 3 and all(text_width(line) <= 110 for line in lines) and "…" in "".join(lines)
+    assert _lines("a cat", 96) == ["a cat"] and _lines("", 96) == []
