@@ -8,14 +8,24 @@ batch = cache.read_batch([0, 5, 9])
 
 from .batch import Batch
 from .buffers import BatchBuffers
+from .clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
 from .codecs import Codec, register_codec
+from .compact import CompactReport, compact
+from .convert import ConvertReport, convert
+from .copies import CopyReport, duplicate, export
+from .dropped import dropped_keys
 from .errors import CacheBusy, CacheError
 from .lazy import LazyTensor, realize
+from .merge import MergeReport, merge
+from .migrate import migrate
 from .reader import Bucket, Cache, open_cache
+from .repair import RepairReport, repair
 from .sample import Sample
+from .verify import Problem, verify
 from .writer import CacheWriter, digest_key
 
 __all__ = [
+    "CATEGORIES",
     "Batch",
     "BatchBuffers",
     "Bucket",
@@ -23,11 +33,30 @@ __all__ = [
     "CacheBusy",
     "CacheError",
     "CacheWriter",
+    "CleanPlan",
     "Codec",
+    "CompactReport",
+    "ConvertReport",
+    "CopyReport",
     "LazyTensor",
+    "MergeReport",
+    "Problem",
+    "Removal",
+    "RepairReport",
     "Sample",
+    "clean",
+    "compact",
+    "convert",
     "digest_key",
+    "dropped_keys",
+    "duplicate",
+    "export",
+    "merge",
+    "migrate",
     "open_cache",
+    "preview_clean",
     "realize",
     "register_codec",
+    "repair",
+    "verify",
 ]

@@ -1,7 +1,7 @@
 """Builds the index of the next generation: the entries of the last one, what is new, and the list of samples."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -214,6 +214,12 @@ def unpack_variants(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, 
     return counts, arrays.variants[is_entry]
 
 
+def variant_cells(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every variant of every sample, its cell (sample × fields + field) and its entry."""
+    counts, flat = unpack_variants(arrays, field_count)
+    return np.repeat(np.arange(counts.size), counts.reshape(-1)), flat
+
+
 def pack_variants(counts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The opposite of `unpack_variants`: where each sample's variants start, and the array."""
     width = counts.shape[1]
@@ -235,6 +241,12 @@ def used_entries(arrays: IndexArrays, field_count: int, named: Sequence[int]) ->
         used[unpack_variants(arrays, field_count)[1]] = True
     used[list(named)] = True
     return used
+
+
+def find_keys(entries: np.ndarray, keys: Iterable[bytes]) -> list[int]:
+    """The entries of these keys, as far as they are there."""
+    halves = np.ascontiguousarray(entries["key"]).view("<u8").reshape(-1, 2)
+    return [int(n) for key in keys for n in np.flatnonzero((halves == np.frombuffer(key, "<u8")).all(1))]
 
 
 def bucket_table(buckets: Mapping[tuple[str, tuple[int, ...]], int], samples: np.ndarray) -> tuple[dict[str, Any], ...]:

@@ -1,136 +1,140 @@
 """Compaction: blobs of several shards are copied into fewer, and what nothing refers to is left behind."""
 
-import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from . import files
+from .blobs import BlobTable, blob_table
+from .contents import folder_contents
+from .current import Current, exclusive, publish_draft
+from .errors import CacheError
 from .files import ShardFiles
 from .index import OFFSET_BITS, IndexArrays
-from .segment import FOLDER, BuildShard, publish_shard, remove_segment
-from .shard import PAD, SHARD_BYTES, Blob, ShardFile, ShardWriter, read_header
-from .storage import sync_folder
+from .packing import MAX_HEADER, OpenShard, Packing, pack, write_packing
+from .shard import PAD, SHARD_BYTES, ShardFile, read_header
 
 SMALL_BYTES = SHARD_BYTES // 8
-SMALL_SHARDS = (
-    8  # so many small shards are merged: each byte is copied a few times at most, however many runs add to a set
-)
+SMALL_COUNT = MAX_HEADER // (8 * 256)  # a shard of many tiny blobs is full before it is large
+# So many small shards are merged: each byte is copied a few times at most, however many runs add to a set.
+SMALL_SHARDS = 8
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What a generation looks like after the blobs of some shards moved into new ones."""
+
+    arrays: IndexArrays
+    shards: tuple[ShardFile, ...]
+    next_shard: int
+    packing: Packing
+
+
+@dataclass(frozen=True)
+class CompactReport:
+    """What compaction made of the shards."""
+
+    path: Path
+    generation: str
+    shards: tuple[int, int]  # before and after
+    bytes: tuple[int, int]
+
+    def __str__(self) -> str:
+        (few, fewer), (large, small) = self.shards, self.bytes
+        return f"{self.path.name}: {few:,} → {fewer:,} shards, {large / 1e6:,.1f} → {small / 1e6:,.1f} MB"
+
+
+def compact(path: str | Path, progress: Callable[[int, int], None] | None = None) -> CompactReport:
+    """Leave blobs behind that nothing refers to, and merge small shards. Samples and entries stay as they are.
+
+    The old files go at once, or when the last reader of the old generation is done. `progress` is called with (bytes
+    written, bytes in all).
+    """
+    with exclusive(path) as current:
+        before = published = current.manifest
+        victims = _worth_rewriting(current)
+        if victims:
+            source = current.files.file
+            rewrite = plan_rewrite(current.arrays, current.table, before.shards, victims, before.next_shard, source)
+            write_packing(current.folder, rewrite.packing, source, progress)
+            draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
+            published = publish_draft(current.folder, rewrite.arrays, draft)
+        sizes = tuple(sum(shard.bytes for shard in manifest.shards) for manifest in (before, published))
+        return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)
+
+
+def _worth_rewriting(current: Current) -> set[int]:
+    shards = current.manifest.shards
+    victims = set(wasteful_shards(current.files, current.table))
+    by_kind: dict[str, list[int]] = {}
+    for number in small_shards(current.table, shards):
+        by_kind.setdefault(shards[number].file[0], []).append(number)
+    victims.update(number for numbers in by_kind.values() if len(numbers) > 1 for number in numbers)
+    # An unfinished build names shards that it shares blobs with; they must stay where they are.
+    protected = folder_contents(current.folder, current.manifest, publishing=False).protected
+    return {number for number in victims if shards[number].file not in protected}
 
 
 def merge_small(
     dataset: Path, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
 ) -> tuple[IndexArrays, list[ShardFile], int]:
     """Merge the small shards if there are many, so that small incremental runs leave no litter."""
-    small = [n for n, shard in enumerate(shards) if shard.bytes < SMALL_BYTES]
+    unchanged = arrays, list(shards), next_number
+    if sum(shard.bytes < SMALL_BYTES for shard in shards) < SMALL_SHARDS:
+        return unchanged
+    table = blob_table(arrays)
+    small = small_shards(table, shards)
     if len(small) < SMALL_SHARDS:
-        return arrays, list(shards), next_number
-    return rewrite(dataset, arrays, shards, small, next_number)
-
-
-def rewrite(
-    dataset: Path, arrays: IndexArrays, shards: Sequence[ShardFile], victims: Collection[int], next_number: int
-) -> tuple[IndexArrays, list[ShardFile], int]:
-    """Copy what is referred to in `victims` into new shards that take their place.
-
-    Returns arrays and shards for the next generation; the old files stay for readers of the old one.
-    """
-    refs = arrays.refs.copy()
-    numbers = (refs["location"] >> np.uint64(OFFSET_BITS)).astype(np.int64)
-    moving = np.isin(numbers, list(victims))
-    old_locations = np.unique(refs["location"][moving])
-    copier = _Copier(dataset, ShardFiles(dataset, shards), next_number)
+        return unchanged
+    open_shard = ShardFiles(dataset, shards).file
     try:
-        new_places = [
-            copier.copy(int(place) >> OFFSET_BITS, int(place) & (1 << OFFSET_BITS) - 1) for place in old_locations
-        ]
-        new_shards = copier.finish()
-    finally:
-        copier.close()
+        rewrite = plan_rewrite(arrays, table, shards, small, next_number, open_shard)
+        write_packing(dataset, rewrite.packing, open_shard)
+    except CacheError:
+        return unchanged  # a damaged shard cannot be merged; that is no reason to refuse what is new
+    return rewrite.arrays, list(rewrite.shards), rewrite.next_shard
+
+
+def small_shards(table: BlobTable, shards: Sequence[ShardFile]) -> list[int]:
+    """The shards that are far from full, by their bytes and by the number of their blobs."""
+    counts = np.bincount(table.shards, minlength=len(shards))
+    return [n for n, shard in enumerate(shards) if shard.bytes < SMALL_BYTES and counts[n] < SMALL_COUNT]
+
+
+def wasteful_shards(source: ShardFiles, table: BlobTable) -> list[int]:
+    """The shards that hold a blob which the table does not."""
+    result = []
+    for number in range(len(source.shards)):
+        header, _ = read_header(source.file(number))
+        live = {blob.hash.hex() for blob in table.blobs(table.rows_of(number))}
+        if any(not name.startswith(PAD) and name not in live for name in header):
+            result.append(number)
+    return result
+
+
+def plan_rewrite(
+    arrays: IndexArrays,
+    table: BlobTable,
+    shards: Sequence[ShardFile],
+    victims: Collection[int],
+    next_number: int,
+    open_shard: OpenShard,
+) -> Rewrite:
+    """Plan new shards that take the place of `victims`, with what is referred to in these and nothing else.
+
+    The files of the victims stay: readers of an older generation may need them.
+    """
+    moving = np.flatnonzero(np.isin(table.shards, list(victims)))
+    packing = pack(table, moving.tolist(), [shard.file[0] for shard in shards], open_shard, next_number)
     kept = [n for n in range(len(shards)) if n not in set(victims)]
     renumbered = np.zeros(len(shards), np.uint64)
     renumbered[kept] = np.arange(len(kept), dtype=np.uint64)
-    offsets = refs["location"] & np.uint64((1 << OFFSET_BITS) - 1)
-    locations = renumbered[numbers] << np.uint64(OFFSET_BITS) | offsets
-    if len(old_locations):
-        moved = np.array([copier.location(place, len(kept)) for place in new_places], np.uint64)
-        locations[moving] = moved[np.searchsorted(old_locations, refs["location"][moving])]
-    refs["location"] = locations
-    return replace(arrays, refs=refs), [shards[n] for n in kept] + new_shards, copier.next_number
-
-
-class _Copier:
-    """Appends blobs of old shards to new ones, one blob in memory at a time."""
-
-    def __init__(self, dataset: Path, source: ShardFiles, next_number: int) -> None:
-        self._dataset, self._source, self.next_number = dataset, source, next_number
-        self._folder = dataset / FOLDER / f"compact-{secrets.token_hex(4)}"
-        self._blobs: dict[int, dict[int, Blob]] = {}
-        self._shards: list[BuildShard] = []
-        self._places: dict[bytes, tuple[int, int]] = {}
-
-    def copy(self, shard: int, offset: int) -> tuple[int, int]:
-        """Returns (number among the new shards, offset there), before headers are cut to size."""
-        blob = self._listed(shard)[offset]
-        data = self._source.file(shard).read(offset, blob.nbytes)
-        found = self._places.get(blob.hash)
-        if found is not None and self._shards[found[0]].read(found[1], blob.nbytes) == data:
-            return found
-        target = self._target(self._source.shards[shard].file[0], len(data), apart=found is not None)
-        copied = self._shards[target].writer.append(blob.hash, blob.dtype, blob.shape, memoryview(data))
-        self._places.setdefault(blob.hash, (target, copied.offset))
-        return target, copied.offset
-
-    def finish(self) -> list[ShardFile]:
-        result = []
-        for shard in self._shards:
-            publish_shard(shard, self._dataset, self.next_number)
-            self.next_number += 1
-            digest = shard.file.split("-")[2].split(".")[0]
-            result.append(ShardFile(shard.file, shard.path.stat().st_size, digest))
-        if result:
-            sync_folder(self._dataset / files.FOLDER)
-        return result
-
-    def location(self, place: tuple[int, int], first: int) -> int:
-        number, offset = place
-        return (first + number) << OFFSET_BITS | offset - self._shards[number].shift
-
-    def close(self) -> None:
-        for shard in self._shards:
-            if shard.writer is not None:
-                shard.writer.close()
-        remove_segment(self._folder)
-
-    def _listed(self, shard: int) -> dict[int, Blob]:
-        """The blobs of an old shard by their offset."""
-        if shard not in self._blobs:
-            header, start = read_header(self._source.file(shard))
-            self._blobs[shard] = {
-                start + info["data_offsets"][0]: _blob(name, info, start)
-                for name, info in header.items()
-                if not name.startswith(PAD)
-            }
-        return self._blobs[shard]
-
-    def _target(self, kind: str, nbytes: int, apart: bool) -> int:
-        for number in reversed(range(len(self._shards))):
-            shard = self._shards[number]
-            if shard.kind == kind and not apart and shard.writer.has_room(nbytes):
-                return number
-        self._folder.mkdir(parents=True, exist_ok=True)
-        number = len(self._shards)
-        shard = BuildShard(f"{self._folder.name}/{number}", self._folder / f"{number}", kind)
-        shard.writer = ShardWriter(shard.path)
-        shard.blobs = shard.writer.blobs
-        self._shards.append(shard)
-        return number
-
-
-def _blob(name: str, info: dict, start: int) -> Blob:
-    shape = tuple(info["shape"])
-    if info["dtype"] == "F4":
-        shape = (*shape[:-1], shape[-1] // 2)
-    return Blob(bytes.fromhex(name), info["dtype"], shape, start + info["data_offsets"][0])
+    locations = renumbered[table.shards] << np.uint64(OFFSET_BITS) | table.offsets.astype(np.uint64)
+    for row, location in packing.locations(len(kept)).items():
+        locations[row] = location
+    refs = arrays.refs.copy()
+    refs["location"] = locations[table.row_of_ref]
+    new = tuple(shard.file for shard in packing.shards)
+    all_shards = (*(shards[n] for n in kept), *new)
+    return Rewrite(replace(arrays, refs=refs), all_shards, next_number + len(new), packing)

@@ -28,8 +28,17 @@ def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
     return index
 
 
-def publish(folder: Path, arrays: IndexArrays, field_count: int, describe: Callable[[int, str], Manifest]) -> Manifest:
-    """Write the index, then the manifest that `describe(index_bytes, index_hash)` returns. Durable on return."""
+def publish(
+    folder: Path,
+    arrays: IndexArrays,
+    field_count: int,
+    describe: Callable[[int, str], Manifest],
+    tidy: bool = True,
+) -> Manifest:
+    """Write the index, then the manifest that `describe(index_bytes, index_hash)` returns. Durable on return.
+
+    `tidy` removes older generations that nobody uses.
+    """
     temporary = folder / f".index.{os.getpid()}.tmp"
     try:
         manifest = describe(*write_index(temporary, derive(arrays, field_count)))
@@ -45,7 +54,8 @@ def publish(folder: Path, arrays: IndexArrays, field_count: int, describe: Calla
         ) from error
     finally:
         remove_file(temporary)
-    remove_superseded(folder, manifest)
+    if tidy:
+        remove_superseded(folder, manifest)
     return manifest
 
 
@@ -59,8 +69,8 @@ def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Indexes and shards that the current generation does not list and nobody's lease protects."""
     leased = {holder.generation for holder in holders(folder)}
     for path in folder.glob("index-*"):
-        match = _INDEX_NAME.fullmatch(path.name)
-        if match and path.name != manifest.index_name and match[1] not in leased:
+        generation = index_generation(path)
+        if generation not in (None, manifest.generation, *leased):
             yield path
     # Which shards an older generation reads is known only to its readers: while there are any, all are kept.
     if leased <= {manifest.generation}:
@@ -68,3 +78,9 @@ def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
         for path in (folder / files.FOLDER).glob("?-*.safetensors"):
             if path.name not in listed:
                 yield path
+
+
+def index_generation(path: Path) -> str | None:
+    """The generation whose index this file is, by its name."""
+    match = _INDEX_NAME.fullmatch(path.name)
+    return match[1] if match else None

@@ -106,6 +106,24 @@ def sort_order(keys: np.ndarray) -> np.ndarray:
 
 def write_index(path: Path, arrays: IndexArrays) -> tuple[int, str]:
     """Write the arrays as a safetensors file. Returns its size and hash; the caller makes its name durable."""
+    digest = xxhash.xxh3_128()
+    with open(path, "wb") as file:
+        for piece in _pieces(arrays):
+            digest.update(piece)
+            file.write(piece)
+        size = file.tell()
+        file.flush()
+        os.fsync(file.fileno())
+    return size, digest.hexdigest()
+
+
+def index_size(arrays: IndexArrays) -> int:
+    """How many bytes `write_index` would write."""
+    return sum(len(piece) for piece in _pieces(arrays))
+
+
+def _pieces(arrays: IndexArrays) -> list[memoryview | bytes]:
+    """The file's content: length of the header, header, then the arrays with pads between them."""
     header: dict[str, Any] = {}
     position, pieces = 0, []
     for name in ARRAY_TYPES:
@@ -113,21 +131,14 @@ def write_index(path: Path, arrays: IndexArrays) -> tuple[int, str]:
         gap = -position % ALIGNMENT
         if gap:
             header[f"{PAD}{position}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [position, position + gap]}
-            pieces.append(memoryview(bytes(gap)))
+            pieces.append(bytes(gap))
         position += gap
         header[name] = {**_tensor_form(array), "data_offsets": [position, position + array.nbytes]}
         position += array.nbytes
-        pieces.append(memoryview(array.view("u1").reshape(-1)) if array.size else memoryview(b""))
+        pieces.append(memoryview(array.view("u1").reshape(-1)) if array.size else b"")
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
-    digest = xxhash.xxh3_128()
-    with open(path, "wb") as file:
-        for piece in [len(text).to_bytes(8, "little"), text, *pieces]:
-            digest.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return 8 + len(text) + position, digest.hexdigest()
+    return [len(text).to_bytes(8, "little"), text, *pieces]
 
 
 def _tensor_form(array: np.ndarray) -> dict[str, Any]:

@@ -19,7 +19,7 @@ NAME = "dataset.json"
 FORMAT = 1
 SUPPORTED_FEATURES: frozenset[str] = frozenset()
 _MAX_BYTES = 256 << 20
-_SHARD_NAME = re.compile(r"[a-z]-[0-9]{5,9}-[0-9a-f]{32}\.safetensors")
+SHARD_NAME = re.compile(r"[a-z]-[0-9]{5,9}-[0-9a-f]{32}\.safetensors")
 _HEX = re.compile(r"[0-9a-f]{32}")
 
 
@@ -124,7 +124,7 @@ def _parse_shard(shard: dict[str, Any]) -> ShardFile:
 
 
 def _check_values(manifest: Manifest, path: Path) -> None:
-    wrong = [s.file for s in manifest.shards if not isinstance(s.file, str) or not _SHARD_NAME.fullmatch(s.file)]
+    wrong = [s.file for s in manifest.shards if not isinstance(s.file, str) or not SHARD_NAME.fullmatch(s.file)]
     if wrong:
         raise CacheError(f"{path}: lists the shard {wrong[0]!r}, which is no shard's name")
     numbers = [

@@ -14,6 +14,7 @@ from .storage import remove_file
 
 LOCK = ".lock"
 HOLDER = ".lock.holder"
+_PATIENCE = 0.2  # seconds: somebody may just be looking whether the lock is held
 
 
 class PublisherLock:
@@ -24,7 +25,7 @@ class PublisherLock:
         self._lock = FileLock(str(folder / LOCK), thread_local=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=_PATIENCE, poll_interval=0.02)
             self._holder.write_text(json.dumps(_myself()))
         except Timeout:
             raise CacheBusy(f"{folder}: {_describe(self._holder)} is writing to it; wait until it is done") from None
@@ -35,6 +36,21 @@ class PublisherLock:
         if self._lock.is_locked:
             remove_file(self._holder)
             self._lock.release()
+
+
+def current_publisher(folder: Path) -> str | None:
+    """Who is writing to this dataset now, if anybody is."""
+    if not (folder / LOCK).exists():
+        return None
+    lock = FileLock(str(folder / LOCK), thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return _describe(folder / HOLDER)
+    except OSError:  # a folder that cannot be written to: the holder's name is all there is to see
+        return _describe(folder / HOLDER) if (folder / HOLDER).exists() else None
+    lock.release()
+    return None
 
 
 def _myself() -> dict[str, str | int]:

@@ -60,7 +60,7 @@ def make_routes(
         numbers, simple = np.full((samples, width), NO_LAYOUT, "<u4"), (counts == 0).all(1)
     row_layouts, which = np.unique(numbers, axis=0, return_inverse=True)
     routes["layouts"] = np.where(simple, which.reshape(-1), NO_ROUTE)
-    return row_layouts.astype("<u4").reshape(-1, width), routes
+    return row_layouts.astype("<u4").reshape(len(row_layouts), width), routes
 
 
 def _lie_together(entries: np.ndarray, locations: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:

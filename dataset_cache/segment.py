@@ -26,7 +26,7 @@ from .storage import OpenFile, sync_folder
 
 FOLDER = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
-_LOCK = "lock"
+LOCK = "lock"
 _TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is cut to size when the shard is sealed
 
 
@@ -74,7 +74,7 @@ class Segment:
         self.entry_count = 0
         try:
             self.folder.mkdir(parents=True)
-            self._lock = FileLock(str(self.folder / _LOCK), thread_local=False)
+            self._lock = FileLock(str(self.folder / LOCK), thread_local=False)
             self._lock.acquire(timeout=0)
             self._journal = Journal(self.folder / JOURNAL)
             sync_folder(self.folder)
@@ -174,7 +174,7 @@ def abandoned(dataset: Path) -> Iterator[Path]:
     except OSError:
         return
     for folder in folders:
-        lock = FileLock(str(folder / _LOCK), thread_local=False)
+        lock = FileLock(str(folder / LOCK), thread_local=False)
         try:
             lock.acquire(timeout=0)
         except (Timeout, OSError):

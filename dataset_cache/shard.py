@@ -54,9 +54,14 @@ class ShardFile:
 
 def blob_hash(data: memoryview, dtype: str, shape: tuple[int, ...]) -> bytes:
     """The address of a blob: xxh3-128 over its type and shape, then its bytes."""
-    digest = xxhash.xxh3_128(f"{dtype}{list(shape)}".encode())
+    digest = hash_start(dtype, shape)
     digest.update(data)
     return digest.digest()
+
+
+def hash_start(dtype: str, shape: tuple[int, ...]) -> xxhash.xxh3_128:
+    """A blob's hash before its bytes, for those who have them in pieces."""
+    return xxhash.xxh3_128(f"{dtype}{list(shape)}".encode())
 
 
 class ShardWriter:

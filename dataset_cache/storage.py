@@ -4,6 +4,7 @@ Everything that reads tensor bytes goes through `read_into`, so that another kin
 """
 
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Sequence
@@ -122,17 +123,19 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for an immutable file, or a copy of it where the file system has no links."""
+def link_or_copy(source: Path, target: Path) -> bool:
+    """A second name for an immutable file, or a durable copy of it where there are no links. True if it is a link."""
     if HAS_LINKS:
         try:
             os.link(source, target)
-            return
+            return True
         except OSError:
             pass  # another file system, or one without links: copying always works
-    import shutil
-
-    shutil.copyfile(source, target)
+    with open(source, "rb") as old, open(target, "wb") as new:
+        shutil.copyfileobj(old, new, 1 << 20)
+        new.flush()
+        os.fsync(new.fileno())
+    return False
 
 
 def remove_file(path: Path) -> bool:

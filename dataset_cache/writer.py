@@ -14,6 +14,7 @@ import torch
 
 from .build import IndexBuilder, SampleFacts, bucket_table, used_entries
 from .compact import merge_small
+from .dropped import forget_stored
 from .errors import CacheError
 from .generation import open_index, publish
 from .index import IndexArrays
@@ -120,6 +121,12 @@ class CacheWriter:
             with self._guard:
                 self._put(digest, parts, field)
 
+    def put_split(self, key: Key, parts: Split, field: str) -> None:
+        """Store an entry that is taken apart already, as when it is copied from another dataset."""
+        digest = digest_key(key)
+        with self._guard:
+            self._put(digest, parts, field)
+
     def once(self, key: Key, make: Callable[[], Any], field: str) -> None:
         """Store what `make` returns, unless the key is there. Of many threads that ask, one makes and others wait."""
         digest = digest_key(key)
@@ -204,7 +211,7 @@ class CacheWriter:
             named=self._named,
             provenance=self._provenance,
             next_shard=next_shard,
-            extra=old.extra if old else {},
+            extra=forget_stored(old.extra, lambda key: builder.find(key) is not None) if old else {},
         )
 
     def close(self) -> None:
