@@ -80,12 +80,14 @@ def open_current(folder: Path, manifest: Manifest | None) -> Current:
     """Open what is published, with every check that needs no tensor bytes."""
     if manifest is None:
         raise CacheError(f"{folder}: holds no {NAME}, so it is no StreamCache dataset or was never published")
-    index = open_index(folder, manifest, check=True)
+    remedy = "restore it from a copy, or remove the dataset and save it again"
+    try:
+        index = open_index(folder, manifest, check=True)
+    except CacheError as error:
+        raise CacheError(f"{folder}: its index cannot be used: {error}; {remedy}") from error
     wrong = inconsistency(manifest, index.arrays)
     if wrong is not None:
-        raise CacheError(
-            f"{folder / manifest.index_name}: {wrong}; restore it, or remove the dataset and save it again"
-        )
+        raise CacheError(f"{folder / manifest.index_name}: {wrong}; {remedy}")
     return Current(folder, manifest, index)
 
 

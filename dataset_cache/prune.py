@@ -52,7 +52,7 @@ def _keep_samples(arrays: IndexArrays, field_count: int, kept: np.ndarray) -> In
     if kept.all():
         return arrays
     counts, flat = unpack_variants(arrays, field_count)
-    of_sample = np.repeat(kept, counts.sum(1))
+    of_sample = np.repeat(kept, counts.sum(1, dtype=np.int64))
     rows = arrays.samples[kept]
     rows["variants"], variants = pack_variants(counts[kept], flat[of_sample])
     starts, lengths = rows["captions"].astype(np.int64), rows["caption_count"].astype(np.int64)

@@ -174,6 +174,9 @@ def abandoned(dataset: Path) -> Iterator[Path]:
     except OSError:
         return
     for folder in folders:
+        if not (folder / LOCK).exists():  # no writer's: what a compaction left
+            yield folder
+            continue
         lock = FileLock(str(folder / LOCK), thread_local=False)
         try:
             lock.acquire(timeout=0)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamcache.dataset_cache import Cache, CacheWriter, open_cache
+from streamcache.dataset_cache import Cache, CacheWriter, digest_key, open_cache
 from streamcache.dataset_cache.generation import open_index
 from streamcache.dataset_cache.manifest import read_manifest
 
@@ -101,14 +101,10 @@ def flip(file: Path, at: int, bits: int = 1) -> None:
 
 def blob_place(path: Path, key: str, tensor: int = 0) -> tuple[Path, int]:
     """The file and offset where a tensor of an entry starts."""
-    cache = open_cache(path)
     manifest = read_manifest(path)
     arrays = open_index(path, manifest).arrays
-    from streamcache.dataset_cache import digest_key
-
     entry = next(n for n, k in enumerate(arrays.entries["key"]) if k.tobytes() == digest_key(key))
     location = int(arrays.refs["location"][int(arrays.entries["refs"][entry]) + tensor])
-    del cache
     return path / "shards" / manifest.shards[location >> 40].file, location & (1 << 40) - 1
 
 

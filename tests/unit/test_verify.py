@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, Problem, open_cache, verify
 from streamcache.dataset_cache.generation import open_index
@@ -115,8 +116,9 @@ def test_swapped_shards_are_told_from_damaged_ones(path: Path):
     data.rename(aside)
     thumbnails.rename(data)
     aside.rename(thumbnails)
-    told = [problem.what for problem in check(path, "damaged") if problem.sample is None]
-    assert f"holds the content of {thumbnails.name}" in told[0] and f"holds the content of {data.name}" in told[1]
+    told = [problem for problem in check(path, "damaged") if "holds the content" in problem.what]
+    assert [problem.place for problem in told] == [f"shards/{data.name}", f"shards/{thumbnails.name}"]
+    assert thumbnails.name in told[0].what and data.name in told[1].what
 
 
 def test_a_shard_that_became_a_link_or_folder_is_damaged(path: Path, tmp_path: Path):
@@ -129,7 +131,9 @@ def test_a_shard_that_became_a_link_or_folder_is_damaged(path: Path, tmp_path: P
     assert "symbolic link" in check(path)[0].what
 
 
-@pytest.mark.parametrize("damage", [lambda f: flip(f, 2000), lambda f: os.truncate(f, 100), lambda f: os.truncate(f, 0)])
+@pytest.mark.parametrize(
+    "damage", [lambda f: flip(f, 2000), lambda f: os.truncate(f, 100), lambda f: os.truncate(f, 0)]
+)
 def test_a_damaged_index_is_named(path: Path, damage: Callable[[Path], None]):
     index = path / read_manifest(path).index_name
     damage(index)
@@ -249,8 +253,6 @@ def test_a_dataset_can_be_verified_while_it_is_published_anew(path: Path):
 
 
 def test_empty_tensors_are_whole(tmp_path: Path):
-    import torch
-
     with CacheWriter(tmp_path / "set") as writer:
         writer.add(latent={**latent(0), "none": torch.empty(0, 4)}, conditioning=[[torch.empty(0), {}]])
     assert check(tmp_path / "set") == []
