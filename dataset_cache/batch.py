@@ -1,17 +1,19 @@
 """Reading a batch: the tensors of several samples, scattered straight into prepared memory with few calls."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import torch
 
-from .buffers import BatchBuffers, Division, Memory, RowLayouts, RowMemory, carve, divide
+from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
 from .dtypes import DTYPES, NAMES
 from .errors import CacheError
 from .files import ShardFiles
 from .index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
 from .routes import NO_LAYOUT, tensor_distances
+from .sample import Fields
 from .shard import ALIGNMENT, blob_hash
 from .skeleton import TensorSpec
 from .store import tensor_bytes
@@ -29,7 +31,7 @@ class Batch:
         self,
         indices: list[int],
         latents: torch.Tensor | None,
-        fields: dict[str, list],
+        fields: Mapping[str, list],
         captions: Callable[[], list[str]],
     ) -> None:
         self.indices = indices
@@ -65,14 +67,15 @@ class _Form:
         sizes = [tensor_distances(layout) if layout else ([], 0) for layout in layouts]
         self.distances = [distances for distances, _ in sizes]
         self.nbytes = [nbytes for _, nbytes in sizes]
-        # Where every field starts when all fields of a row lie together; a field that is not there starts nowhere.
-        self.starts: list[int | None] = [None] * len(layouts)
+        # Where the further fields start, behind the first, when all fields of a row lie together; the bytes in all.
         self.first = self.fields[0] if self.fields else 0
+        self.starts: list[tuple[int, int]] = []
         self.total = 0
         for f in self.fields:
             self.total += -self.total % ALIGNMENT
-            self.starts[f] = self.total
+            self.starts.append((f, self.total))
             self.total += self.nbytes[f]
+        self.starts = self.starts[1:]
 
     def lies_together(self, places: Sequence[Sequence[int]]) -> bool:
         """Whether the tensors of every field stand one behind the other."""
@@ -87,6 +90,7 @@ class _Form:
 _Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
 _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
+_Tensors = Callable[[int], Sequence[tuple[torch.Tensor, ...]]]  # of a field, row by row
 
 
 class BatchReader:
@@ -96,7 +100,7 @@ class BatchReader:
         self._index, self._files, self._all_fields = index, files, fields
         self._check, self._mapped = check, mapped
         self._forms: dict[tuple[int, ...], _Form] = {}
-        self._routed: dict[tuple[tuple[str, ...], int], _Route] = {}
+        self._routed: dict[tuple[str, ...], dict[int, _Route]] = {}
         self._divisions: dict[tuple, Division] = {}
 
     def read(
@@ -112,25 +116,27 @@ class BatchReader:
             forms = tuple([row[0] for row in rows])
             division = self._divisions.get((fields, forms)) or self._divide(indices, fields, forms)
             if buffers is None:
-                memory = carve(torch.empty(division.nbytes, dtype=torch.uint8), division)
+                memory = Memory(torch.empty(division.nbytes, dtype=torch.uint8), division)
             else:
                 memory = buffers.memory(division)
             if self._mapped:
                 tensors = self._map(rows, memory, fields)
             else:
-                for row, target in zip(rows, memory.rows, strict=True):
-                    self._read_row(row, target)
-                tensors = [target.tensors for target in memory.rows]
+                tensors = memory.tensors
+                self._fill(memory, rows)
             if self._check:
                 for b, i in enumerate(indices):
-                    self._compare(i, self._entries(i, b, fields, variants), tensors[b])
-            structures = self._structures(rows, tensors, len(fields))
-            return Batch(indices, memory.latents, dict(zip(fields, structures)), captions)
+                    own = [tensors(f)[b] for f in range(len(fields))]
+                    self._compare(i, self._entries(i, b, fields, variants), own)
+            # Built when they are looked at: training needs only some of them.
+            structures = Fields(fields, partial(self._structures, rows, tensors, fields))
+            return Batch(indices, memory.latents, structures, captions)
         except UNREADABLE as error:
             raise damage(error) from error
 
     def _rows(self, indices: list[int], fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> list[_Row]:
         count, route = self._index.sample_count, self._index.route
+        known = self._routed.setdefault(fields, {})
         rows = []
         for b, i in enumerate(indices):
             if not 0 <= i < count:
@@ -139,7 +145,7 @@ class BatchReader:
             if numbers is None:
                 rows.append(self._find(i, b, fields, variants))
                 continue
-            form, locations, leaves = self._routed.get((fields, numbers[0])) or self._follow(fields, numbers[0])
+            form, locations, leaves = known.get(numbers[0]) or self._follow(fields, numbers[0])
             rows.append((form, locations(numbers), leaves(numbers), ()))
         return rows
 
@@ -149,7 +155,7 @@ class BatchReader:
         numbers = self._index.row_layout(number)
         form = self._form(tuple([numbers[column] for column in columns]))
         route = form, _picker([2 + 2 * c for c in columns]), _picker([3 + 2 * c for c in columns])
-        self._routed[fields, number] = route
+        self._routed[fields][number] = route
         return route
 
     def _find(self, i: int, b: int, fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> _Row:
@@ -198,37 +204,45 @@ class BatchReader:
             raise CacheError(f"samples {indices} are of {len(buckets)} different buckets; a batch is read from one")
         return NO_BUCKET not in buckets
 
-    def _read_row(self, row: _Row, target: RowMemory) -> None:
-        """One call for the whole row where its tensors lie together, otherwise one a field or a tensor."""
-        form, locations, _, refs = row
-        read = self._files.read
-        if locations is None:
-            for places, views in zip(refs, target.views, strict=True):
-                for location, view in zip(places, views, strict=True):
-                    if len(view):
-                        read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
-            return
-        first = locations[form.first]
-        if form.total and [location - first for location in locations] == form.starts:
-            return read(first >> OFFSET_BITS, first & _OFFSET_MASK, target.whole, form.total)
+    def _fill(self, memory: Memory, rows: list[_Row]) -> None:
+        """One read for a whole row where its fields lie together."""
+        read, whole = self._files.read, memory.whole
+        for b, (form, locations, _, refs) in enumerate(rows):
+            if locations is None:
+                self._read_tensors(memory, b, refs)
+                continue
+            first = locations[form.first]
+            for f, start in form.starts:
+                if locations[f] - first != start:
+                    self._read_fields(memory, b, form, locations)
+                    break
+            else:
+                if form.total:
+                    read(first >> OFFSET_BITS, first & _OFFSET_MASK, whole[b], form.total)
+
+    def _read_fields(self, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
         for f in form.fields:
             if form.nbytes[f]:
-                read(locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK, target.fields[f], form.nbytes[f])
+                shard, offset = locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK
+                self._files.read(shard, offset, memory.field(b, f), form.nbytes[f])
 
-    def _map(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...]) -> list[list[tuple[torch.Tensor, ...]]]:
+    def _read_tensors(self, memory: Memory, b: int, refs: Sequence[Sequence[int]]) -> None:
+        for f, places in enumerate(refs):
+            for location, view in zip(places, memory.parts(b, f), strict=True):
+                if len(view):
+                    self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
+
+    def _map(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...]) -> _Tensors:
         """Views of the mapped shards. Only the latents are copied, since they stand in one tensor."""
-        stacked = fields.index("latent") if memory.latents is not None else -1
-        tensors = []
-        for row, target in zip(rows, memory.rows, strict=True):
-            mapped = [self._mapped_field(row, f) for f in range(len(fields))]
-            if stacked >= 0:
-                slot = row[0].layouts[stacked].slot_at("samples")
-                target.tensors[stacked][slot].copy_(mapped[stacked][slot])
-                parts = list(mapped[stacked])
-                parts[slot] = target.tensors[stacked][slot]
-                mapped[stacked] = tuple(parts)
-            tensors.append(mapped)
-        return tensors
+        tensors = [[self._mapped_field(row, f) for row in rows] for f in range(len(fields))]
+        if memory.latents is not None:
+            f = fields.index("latent")
+            for b, (row, target) in enumerate(zip(rows, memory.tensors(f), strict=True)):
+                slot = row[0].layouts[f].slot_at("samples")
+                parts = list(tensors[f][b])
+                parts[slot] = target[slot].copy_(parts[slot])
+                tensors[f][b] = tuple(parts)
+        return tensors.__getitem__
 
     def _mapped_field(self, row: _Row, f: int) -> tuple[torch.Tensor, ...]:
         form, locations, _, refs = row
@@ -246,14 +260,13 @@ class BatchReader:
         self._files.check_range(shard, offset, spec.nbytes)
         return self._files.map(shard, dtype).as_strided(spec.shape, spec.strides, offset // dtype.itemsize)
 
-    def _structures(self, rows: list[_Row], tensors: list[list[tuple]], width: int) -> list[list]:
-        """Per field the structures of all rows."""
-        buffer = self._index.leaves
-        structures: list[list] = [[] for _ in range(width)]
-        for (form, _, leaves, _), made in zip(rows, tensors):
-            for result, read, own, leaf in zip(structures, form.reads, made, leaves):
-                result.append(read(own, buffer, leaf))
-        return structures
+    def _structures(self, rows: list[_Row], tensors: _Tensors, fields: tuple[str, ...], name: str) -> list:
+        """One field's structures, row by row."""
+        f, buffer = fields.index(name), self._index.leaves
+        try:
+            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, tensors(f))]
+        except UNREADABLE as error:
+            raise damage(error) from error
 
     def _compare(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
         """Compare what was read with the checksums in the index."""

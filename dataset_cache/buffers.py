@@ -1,13 +1,13 @@
 """Memory that batches are read into: how it is divided among the tensors of the rows, and the tensors that lie in it.
 
 Rows of the same layout stand one behind the other, tensor by tensor: the latents of a batch are one tensor, and so are
-its conditionings where their shapes agree. The division depends only on the rows' layouts, so it is made once.
+its conditionings where their shapes agree. The division depends only on the rows' layouts, so it is made once; of a
+block of memory, what is read into is made at once, and tensors when they are asked for.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 
@@ -16,8 +16,8 @@ from .shard import ALIGNMENT
 from .skeleton import Layout, TensorSpec
 
 _MAX_DIVISIONS = 64
-_GAP = memoryview(bytearray(ALIGNMENT))  # where the padding between two tensors of one read goes; never looked at
 
+_View = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides and offset in elements
 RowLayouts = tuple[Layout | None, ...]  # of every field; None where a row lacks it
 
 
@@ -32,36 +32,102 @@ class Region:
     offset: int
     stride: int
 
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.spec.dtype]
+
+    @cached_property
+    def stacked(self) -> _View:
+        """One tensor over all rows: [rows, *shape]."""
+        size = self.dtype.itemsize
+        return (len(self.rows), *self.spec.shape), (self.stride // size, *self.spec.strides), self.offset // size
+
+    @cached_property
+    def joined(self) -> _View:
+        """One tensor of all rows, whose shapes begin with 1: [rows, *shape[1:]]."""
+        shape, strides, offset = self.stacked
+        return (shape[0], *shape[2:]), (strides[0], *strides[2:]), offset
+
+
+@dataclass(frozen=True)
+class RowSlices:
+    """Where one row goes: every tensor by itself, and with the padding that stands between them in the file."""
+
+    tensors: list[list[slice]]  # by field
+    fields: list[list[slice]]  # to read a field in one call
+    whole: list[slice]  # to read the row in one call
+
 
 @dataclass(frozen=True)
 class Division:
     """How much memory certain rows need, and what lies where. `latents` is the region of the stacked latents."""
 
     nbytes: int
-    regions: tuple[Region, ...]
+    regions: tuple[tuple[Region, ...], ...]  # by field, in the order of slots
     latents: Region | None
-    rows: tuple[RowLayouts, ...]
-    padded: bool  # whether there is padding between tensors in the file
-    bounds: tuple[slice, ...]  # of the fields among all tensors of a row; empty where rows differ in their layouts
+    rows: tuple[RowSlices, ...]
 
 
-class RowMemory(NamedTuple):
-    """What one row is read into: the tensors of every field and a view of each.
-
-    The last two have the padding between tensors in them, so that a field, or the whole row, is read in one call.
-    """
-
-    tensors: list[tuple[torch.Tensor, ...]]
-    views: list[tuple[memoryview, ...]]
-    fields: Sequence[Sequence[memoryview]]
-    whole: list[memoryview]
-
-
-class Memory(NamedTuple):
+class Memory:
     """A divided block."""
 
-    latents: torch.Tensor | None
-    rows: list[RowMemory]
+    __slots__ = ("_block", "_bytes", "_division", "_fields", "_latents", "_tensors", "_typed", "whole")
+
+    def __init__(self, block: torch.Tensor, division: Division) -> None:
+        self._block, self._division = block, division
+        self._bytes = view = memoryview(block.numpy())
+        self.whole = [[view[part] for part in row.whole] for row in division.rows]
+        self._fields: dict[tuple[int, int], list[memoryview]] = {}
+        self._tensors: dict[int, list[tuple[torch.Tensor, ...]]] = {}
+        self._typed: dict[torch.dtype, torch.Tensor] = {}
+        self._latents: torch.Tensor | None = None
+
+    def field(self, row: int, field: int) -> list[memoryview]:
+        """What one field of a row is read into, with the padding between its tensors."""
+        found = self._fields.get((row, field))
+        if found is None:
+            found = self._fields[row, field] = [self._bytes[part] for part in self._division.rows[row].fields[field]]
+        return found
+
+    def parts(self, row: int, field: int) -> list[memoryview]:
+        """The same, tensor by tensor."""
+        return [self._bytes[part] for part in self._division.rows[row].tensors[field]]
+
+    @property
+    def latents(self) -> torch.Tensor | None:
+        """The latents of all rows, [rows, C, (T,) H, W]."""
+        region = self._division.latents
+        if self._latents is None and region is not None:
+            self._latents = torch.as_strided(self._typed_as(region.dtype), *region.joined)
+        return self._latents
+
+    def tensors(self, field: int) -> list[tuple[torch.Tensor, ...]]:
+        """The tensors of a field, row by row."""
+        found = self._tensors.get(field)
+        if found is None:
+            found = self._tensors[field] = self._carve(self._division.regions[field])
+        return found
+
+    def _carve(self, regions: tuple[Region, ...]) -> list[tuple[torch.Tensor, ...]]:
+        count = len(self._division.rows)
+        columns = [self._stack(region).unbind(0) for region in regions]
+        if columns and all(len(column) == count for column in columns):
+            return list(zip(*columns))
+        rows: list[tuple[torch.Tensor, ...]] = [()] * count
+        for region, column in zip(regions, columns, strict=True):
+            for b, tensor in zip(region.rows, column, strict=True):
+                rows[b] += (tensor,)
+        return rows
+
+    def _stack(self, region: Region) -> torch.Tensor:
+        """One tensor over all rows of a region, [rows, *shape]."""
+        return torch.as_strided(self._typed_as(region.dtype), *region.stacked)
+
+    def _typed_as(self, dtype: torch.dtype) -> torch.Tensor:
+        typed = self._typed.get(dtype)
+        if typed is None:
+            typed = self._typed[dtype] = self._block.view(dtype)
+        return typed
 
 
 class BatchBuffers:
@@ -84,7 +150,7 @@ class BatchBuffers:
         if len(self._memories) >= _MAX_DIVISIONS:
             self._memories.clear()
         # The division is kept with its memory: its id must not pass to another.
-        self._memories[id(division)] = division, carve(self._block, division)
+        self._memories[id(division)] = division, Memory(self._block, division)
         return self._memories[id(division)][1]
 
 
@@ -111,89 +177,34 @@ def divide(rows: tuple[RowLayouts, ...], latent_field: int | None) -> Division:
                     regions.append(Region(field, slot, tuple(members), spec, position, _aligned(spec.nbytes)))
                     position += _aligned(spec.nbytes) * len(members)
     # A field's tensors must follow each other in the order of its slots, whichever region they came from.
-    regions.sort(key=lambda region: (region.field, region.slot))
-    padded = any(spec.nbytes % ALIGNMENT for row in rows for layout in row if layout for spec in layout.specs)
-    return Division(position, tuple(regions), latents, rows, padded, _bounds(rows) if regions else ())
+    regions.sort(key=lambda region: region.slot)
+    by_field = tuple(tuple(region for region in regions if region.field == f) for f in range(len(rows[0])))
+    # Behind the last tensor there is room for the padding, which is read with them and never looked at.
+    slices = tuple(_row_slices(by_field, b, position) for b in range(len(rows)))
+    return Division(position + ALIGNMENT, by_field, latents, slices)
 
 
-def carve(block: torch.Tensor, division: Division) -> Memory:
-    """The tensors of a division in a block of bytes."""
-    memory = memoryview(block.numpy())
-    typed: dict[str, torch.Tensor] = {}
-    stacks = [_stack(block, typed, region) for region in division.regions]
-    latents = None
-    if division.latents is not None:
-        latents = _stack(block, typed, division.latents).flatten(0, 1)
-    if division.bounds:
-        rows = _carve_alike(memory, stacks, division)
-    else:
-        rows = _carve_mixed(memory, stacks, division)
-    return Memory(latents, rows)
+def _row_slices(regions: tuple[tuple[Region, ...], ...], row: int, padding: int) -> RowSlices:
+    tensors = [[_slice(region, row) for region in field if row in region.rows] for field in regions]
+    fields = [_padded(field, padding) for field in tensors]
+    return RowSlices(tensors, fields, _padded([part for field in tensors for part in field], padding))
 
 
-def _carve_alike(memory: memoryview, stacks: list[torch.Tensor], division: Division) -> list[RowMemory]:
-    """All rows have the same layouts, as nearly always: every region has all rows."""
-    bounds = division.bounds
-    tensors = zip(*[stack.unbind(0) for stack in stacks])
-    views = zip(*[_row_views(memory, region) for region in division.regions])
-    rows = []
-    for own, seen in zip(tensors, views):
-        parts = [seen[bound] for bound in bounds]
-        rows.append(_row_memory([own[bound] for bound in bounds], parts, division.padded))
-    return rows
+def _slice(region: Region, row: int) -> slice:
+    start = region.offset + region.rows.index(row) * region.stride
+    return slice(start, start + region.spec.nbytes)
 
 
-def _carve_mixed(memory: memoryview, stacks: list[torch.Tensor], division: Division) -> list[RowMemory]:
-    tensors = [[() for _ in row] for row in division.rows]
-    views = [[() for _ in row] for row in division.rows]
-    for region, stack in zip(division.regions, stacks):
-        for b, tensor, view in zip(region.rows, stack.unbind(0), _row_views(memory, region)):
-            tensors[b][region.field] += (tensor,)
-            views[b][region.field] += (view,)
-    return [_row_memory(own, seen, division.padded) for own, seen in zip(tensors, views)]
-
-
-def _row_views(memory: memoryview, region: Region) -> list[memoryview]:
-    nbytes, start, stride = region.spec.nbytes, region.offset, region.stride
-    if not stride:
-        return [memory[:0]] * len(region.rows)
-    return [memory[at : at + nbytes] for at in range(start, start + stride * len(region.rows), stride)]
-
-
-def _row_memory(tensors: list[tuple], views: list[tuple], padded: bool) -> RowMemory:
-    whole = [view for field in views for view in field]
-    if not padded:
-        return RowMemory(tensors, views, views, whole)
-    return RowMemory(tensors, views, [_padded(field) for field in views], _padded(whole))
-
-
-def _padded(views: Sequence[memoryview]) -> list[memoryview]:
-    """Views of tensors that stand one behind the other in a file, with the padding between them."""
+def _padded(parts: Sequence[slice], padding: int) -> list[slice]:
+    """Places of tensors that stand one behind the other in a file, with one for the padding between them."""
     result, position = [], 0
-    for view in views:
+    for part in parts:
         gap = -position % ALIGNMENT
         if gap:
-            result.append(_GAP[:gap])
-        result.append(view)
-        position += gap + len(view)
+            result.append(slice(padding, padding + gap))
+        result.append(part)
+        position += gap + part.stop - part.start
     return result
-
-
-def _stack(block: torch.Tensor, typed: dict[str, torch.Tensor], region: Region) -> torch.Tensor:
-    """One tensor over all rows of a region, [rows, *shape]."""
-    dtype = DTYPES[region.spec.dtype]
-    if region.spec.dtype not in typed:
-        typed[region.spec.dtype] = block.view(dtype)
-    shape = (len(region.rows), *region.spec.shape)
-    strides = (region.stride // dtype.itemsize, *region.spec.strides)
-    return typed[region.spec.dtype].as_strided(shape, strides, region.offset // dtype.itemsize)
-
-
-def _bounds(rows: tuple[RowLayouts, ...]) -> tuple[slice, ...]:
-    if len(set(rows)) > 1:
-        return ()
-    edges = [0, *accumulate(len(layout.specs) if layout else 0 for layout in rows[0])]
-    return tuple(slice(*edge) for edge in pairwise(edges))
 
 
 def _row_of(latents: Region, slot: int, b: int) -> Region:

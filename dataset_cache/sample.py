@@ -8,7 +8,7 @@ from .lazy import realize
 
 
 class Fields(Mapping[str, Any]):
-    """The structures of a sample by name. Each is built on first access and then stays the same object."""
+    """Structures of a sample, or of a batch, by name. Each is built on first access and then stays the same object."""
 
     def __init__(self, names: tuple[str, ...], build: Callable[[str], Any]) -> None:
         self._names = names
@@ -21,6 +21,9 @@ class Fields(Mapping[str, Any]):
                 raise KeyError(name)
             self._built[name] = self._build(name)
         return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

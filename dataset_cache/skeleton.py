@@ -133,27 +133,15 @@ class Layout:
         if kind == "dict":
             return _dict([_read_key(key) for key, _ in node[1]], self._compile_all([v for _, v in node[1]], depth))
         if kind in ("list", "tuple"):
-            items = self._compile_all(node[1], depth)
-            return items if kind == "list" else lambda values: tuple(items(values))
+            return _list(self._compile_all(node[1], depth), tuple if kind == "tuple" else list)
         if kind == "none":
             return lambda values: None
         if kind == "codec":
             return _codec(node[1], self._compile(node[2], depth + 1))
         return itemgetter(self._leaf(kind, node))
 
-    def _compile_all(self, nodes: list, depth: int) -> Callable[[tuple], list]:
-        """A function that builds a list of these nodes. Tensors and leaves in a row are picked in one call."""
-        parts = [self._compile(node, depth + 1) for node in nodes]
-        if len(parts) == 1:
-            (only,) = parts
-            return lambda values: [only(values)]
-        if len(parts) == 2:
-            first, second = parts
-            return lambda values: [first(values), second(values)]
-        if parts and all(isinstance(part, itemgetter) for part in parts):
-            pick = itemgetter(*(part.__reduce__()[1][0] for part in parts))
-            return lambda values: list(pick(values))
-        return lambda values: [part(values) for part in parts]
+    def _compile_all(self, nodes: list, depth: int) -> list[Build]:
+        return [self._compile(node, depth + 1) for node in nodes]
 
     def _tensor(self, slot: int) -> int:
         if type(slot) is not int or not 0 <= slot < len(self.specs):
@@ -260,9 +248,32 @@ class _Splitter:
         return "codec", codec.name, self.node(codec.split(value), (place, _Inside(codec.name)), depth + 1)
 
 
-def _dict(keys: list, items: Callable[[tuple], list]) -> Build:
+def _dict(keys: list, parts: list[Build]) -> Build:
+    pick = _pick(parts)
     # Without `strict`, which costs a third of the call: both have the length of the node.
-    return lambda values: dict(zip(keys, items(values)))
+    if pick is not None:
+        return lambda values: dict(zip(keys, pick(values)))
+    return lambda values: dict(zip(keys, [part(values) for part in parts]))
+
+
+def _list(parts: list[Build], kind: type) -> Build:
+    pick = _pick(parts)
+    if pick is not None:
+        return lambda values: kind(pick(values))
+    if kind is list and len(parts) == 1:
+        (only,) = parts
+        return lambda values: [only(values)]
+    if kind is list and len(parts) == 2:
+        first, second = parts
+        return lambda values: [first(values), second(values)]
+    return lambda values: kind([part(values) for part in parts])
+
+
+def _pick(parts: list[Build]) -> itemgetter | None:
+    """One call for several tensors and leaves, where there is nothing else among the parts."""
+    if len(parts) < 2 or not all(isinstance(part, itemgetter) for part in parts):
+        return None
+    return itemgetter(*(part.__reduce__()[1][0] for part in parts))
 
 
 def _codec(name: str, part: Build) -> Build:
