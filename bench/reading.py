@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from ..dataset_cache import CacheWriter, open_cache
-from .examples import EXAMPLE_BYTES, Example, make_example, make_examples
+from ..dataset_cache import Batch, CacheWriter, open_cache
+from .examples import EXAMPLE_BYTES, POOLED, TEXT, Example, make_example, make_examples
 from .limit import Limit
 from .peers import PEERS, Loaded, Read
 from .rounds import Times, take_turns
@@ -84,10 +84,11 @@ def our_readers(path: Path) -> dict[str, Read]:
     cache, mapped = open_cache(path), open_cache(path, mode="map")
     # A ring of two, as the prefetching trainer uses it: one batch trains while the next one loads.
     slots, mapped_slots = (cycle([c.buffers(BATCH), c.buffers(BATCH)]) for c in (cache, mapped))
+    targets = cycle([_prepared(), _prepared()])
     return {
         REUSED: lambda indices: _loaded(cache.read_batch(indices, buffers=next(slots))),
         FRESH: lambda indices: _loaded(cache.read_batch(indices)),
-        MAPPED: lambda indices: _loaded(mapped.read_batch(indices, buffers=next(mapped_slots))),
+        MAPPED: lambda indices: _copied(mapped.read_batch(indices, buffers=next(mapped_slots)), next(targets)),
     }
 
 
@@ -120,5 +121,19 @@ def _open_peer(name: str, folder: Path, count: int) -> Read:
     return PEERS[name].open(place)
 
 
-def _loaded(batch) -> Loaded:
+def _loaded(batch: Batch) -> Loaded:
     return Loaded(batch.latents, batch.conditionings)
+
+
+def _prepared() -> list[list[torch.Tensor]]:
+    return [[torch.empty(shape, dtype=torch.float16) for shape in (TEXT, POOLED)] for _ in range(BATCH)]
+
+
+def _copied(batch: Batch, targets: list[list[torch.Tensor]]) -> Loaded:
+    """Conditionings of a mapped cache are views of the file: nothing is read until they are copied."""
+    conditionings = []
+    for ((text, facts),), (own_text, own_pooled) in zip(batch.conditionings, targets, strict=True):
+        conditionings.append(
+            [[own_text.copy_(text), {**facts, "pooled_output": own_pooled.copy_(facts["pooled_output"])}]]
+        )
+    return Loaded(batch.latents, conditionings)
