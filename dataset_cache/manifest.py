@@ -66,6 +66,15 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     replace_file(folder / NAME, manifest.to_json())
 
 
+def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
+    """Changes whenever a manifest is published; None where there is none. Cheaper than reading it."""
+    try:
+        status = (folder / NAME).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The published manifest, checked; None where nothing was published."""
     path = folder / NAME

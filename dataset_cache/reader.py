@@ -20,7 +20,7 @@ from .generation import open_index
 from .index import Index, guarded
 from .lazy import LazyTensor
 from .leases import Lease
-from .manifest import Manifest, read_manifest
+from .manifest import Manifest, manifest_stamp, read_manifest
 from .sample import Fields, Sample
 from .shard import blob_hash
 from .skeleton import TensorSpec
@@ -52,18 +52,22 @@ def open_cache(path: str | Path, check: bool = False, mode: str = "pread") -> "C
         raise CacheError(f"mode {mode!r}: one of {', '.join(MODES)} is expected")
     folder = Path(path)
     for _ in range(_ATTEMPTS):
+        stamp = manifest_stamp(folder)
         manifest = read_manifest(folder)
         if manifest is None:
             raise _unpublished(folder)
-        # The lease comes first, then a second look: what was published in between may have removed files.
         lease = Lease(folder, manifest.generation)
         try:
-            return Cache(folder, manifest, open_index(folder, manifest, check), lease, check, mode)
+            cache = Cache(folder, manifest, open_index(folder, manifest, check), lease, check, mode)
         except CacheError:
             lease.release()
-            latest = read_manifest(folder)
-            if latest is None or latest.generation == manifest.generation:
+            if manifest_stamp(folder) == stamp:
                 raise
+            continue
+        # A second look, with the lease in place: whoever published before it may be about to remove what was opened.
+        if manifest_stamp(folder) == stamp:
+            return cache
+        lease.release()
     raise CacheError(f"{folder}: was published anew {_ATTEMPTS} times while it was being opened")
 
 
