@@ -280,14 +280,15 @@ def _moved(entry: EntryRecord, shards: dict[str, BuildShard]) -> EntryRecord:
 
 def _find_blobs(entries: list[EntryRecord], shards: dict[str, BuildShard]) -> None:
     """Give every shard its blobs, in order: those that entries refer to, with the types and shapes of their layouts."""
-    found: dict[str, dict[int, Blob]] = {name: {} for name in shards}
+    # Empty tensors stand where the next blob starts, so a place alone does not tell blobs apart.
+    found: dict[str, dict[tuple[int, bytes], Blob]] = {name: {} for name in shards}
     specs = {text: json.loads(text)["tensors"] for text in {entry.layout for entry in entries}}
     for entry in entries:
         for (name, at, digest), (dtype, shape) in zip(entry.refs, specs[entry.layout], strict=True):
             if name in found:
-                found[name][at] = Blob(digest, dtype, tuple(shape), at)
+                found[name][at, digest] = Blob(digest, dtype, tuple(shape), at)
     for name, blobs in found.items():
-        shards[name].blobs = [blobs[at] for at in sorted(blobs)]
+        shards[name].blobs = sorted(blobs.values(), key=lambda blob: (blob.offset, blob.nbytes))
 
 
 def _is_whole(shard: BuildShard) -> bool:

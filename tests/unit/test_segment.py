@@ -54,3 +54,17 @@ def test_a_blob_that_two_entries_share_is_recovered_once(tmp_path: Path):
     assert len(recovered.entries) == 2
     assert [len(shard.blobs) for shard in recovered.shards] == [1]
     writer.close()
+
+
+def test_an_empty_tensor_and_the_blob_at_its_place_are_both_recovered(tmp_path: Path):
+    first = {"none": torch.empty(0), "some": torch.arange(9)}
+    writer = CacheWriter(tmp_path / "set")
+    writer.put("first", first, "extra")
+    writer.put("second", {"none": torch.empty(0)}, "extra")
+    writer.close()
+    with CacheWriter(tmp_path / "set") as writer:
+        writer.sample({"extra": ["first"]})
+        writer.sample({"extra": ["second"]})
+    cache = open_cache(tmp_path / "set", check=True)
+    assert torch.equal(cache[0].realize().fields["extra"]["some"], first["some"])
+    assert cache[1].realize().fields["extra"]["none"].shape == (0,)
