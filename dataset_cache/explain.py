@@ -24,5 +24,4 @@ class Explainer:
         if not before or not sample.content:
             return Made(sample.name, field, NEW)
         now = self._recipe.origins(sample)
-        same_others = any(name != field and before.get(name) == origin for name, origin in now.items())
-        return Made(sample.name, field, why_encoded(now[field], before.get(field), same_others))
+        return Made(sample.name, field, why_encoded(now[field], before.get(field)))

@@ -45,13 +45,10 @@ class Origin:
     encoder: str
 
 
-def why_encoded(now: Origin, before: Origin | None, other_fields: bool) -> str:
-    """The reason an entry is made: `before` is what the same source's entry of this field was made of last time.
-
-    `other_fields` says whether the source had entries of other fields then, made of the same content.
-    """
+def why_encoded(now: Origin, before: Origin | None) -> str:
+    """Why an entry of a known source is made: `before` is what its entry of this field was made of last time."""
     if before is None:
-        return MISSING_FIELD if other_fields else NEW
+        return MISSING_FIELD
     if before.content != now.content:
         return CONTENT_CHANGED
     if before.encoder != now.encoder:
