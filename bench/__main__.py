@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from .encoding import measure_encoding
 from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
+from .scanning import measure_scanning
 from .settings import QUICK, Settings
 from .table import Figure, print_table, write_json
 from .training import measure_training
@@ -25,6 +27,8 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "opening": measure_opening,
     "writing": measure_writing,
     "sharing": measure_sharing,
+    "scanning": measure_scanning,
+    "encoding": measure_encoding,
     "training": measure_training,
 }
 

@@ -17,6 +17,10 @@ class Settings:
     indexed: int = 1_000_000
     opens: int = 15
     visited: int = 10_000
+    files: int = 100_000
+    scan_rounds: int = 7
+    encoded: int = 200
+    encode_rounds: int = 6
 
 
 QUICK = Settings(
@@ -30,4 +34,8 @@ QUICK = Settings(
     indexed=10_000,
     opens=5,
     visited=200,
+    files=200,
+    scan_rounds=5,
+    encoded=8,
+    encode_rounds=5,
 )

@@ -16,7 +16,6 @@ from .behind import WriteBehind
 from .encode_captions import encode_captions
 from .encode_pictures import encode_pictures
 from .errors import CacheError
-from .explain import Explainer
 from .plan import Plan
 from .reasons import Note
 from .report import EncodeReport, Progress
@@ -98,13 +97,13 @@ def _write(
     writer = CacheWriter(target.path, provenance={RUN: facts})
     try:
         with WriteBehind(writer) as behind:
-            explainer = Explainer(plan.recipe, state)
-            work = Work(plan, layout, state, writer, behind, explainer, report, progress, stop, settled=layout.settled)
+            work = Work(plan, layout, state, writer, behind, report, progress, stop, settled=layout.settled)
             try:
                 encode_captions(work)
                 encode_pictures(work)
             finally:
                 work.commit()
+                work.explain()
         report.bytes = behind.bytes
         _publish(work, target, facts)
     finally:

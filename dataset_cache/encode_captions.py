@@ -32,6 +32,7 @@ def encode_captions(work: Work) -> None:
         for made in phase.encode([caption for _, (caption, _) in todo]):
             for (key, (_, sample)), value in zip(todo[done : done + len(made)], made):
                 work.store(sample, "conditioning", key, value)
+            work.send()
             done += len(made)
             clock.tick(done)
 

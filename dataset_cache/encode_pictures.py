@@ -43,9 +43,11 @@ class _Bench:
     def __init__(self, work: Work, phase: Phase) -> None:
         self._work, self._phase = work, phase
         self._waiting: Waiting = {}
+        self._taken = 0
 
     def take(self, prepared: Prepared, last: bool) -> bool:
-        """True if batches were encoded. After the `last` sample of a bucket nothing is left waiting."""
+        """True after every batch. After the `last` sample of a bucket nothing is left waiting."""
+        self._taken += 1
         self._work.remember(prepared.remember)
         if prepared.problem:
             self._work.failures[prepared.sample.origin] = prepared.problem
@@ -57,7 +59,11 @@ class _Bench:
         ready = [shape for shape, found in self._waiting.items() if last or len(found) >= self._phase.batch_size]
         for shape in ready:
             self._encode(self._waiting.pop(shape))
-        return bool(ready)
+        # Masks and thumbnails alone make no batches, but they too are stored, and may be stopped, at intervals.
+        due = last or bool(ready) or self._taken % self._phase.batch_size == 0
+        if due:
+            self._work.send()
+        return due
 
     def _encode(self, batch: list[tuple[bytes, torch.Tensor, Planned]]) -> None:
         done = 0
@@ -65,6 +71,7 @@ class _Bench:
             for (key, pixels, sample), latent in zip(batch[done : done + len(made)], made):
                 self._check(latent, pixels)
                 self._work.store(sample, "latent", key, latent)
+            self._work.send()
             done += len(made)
 
     def _check(self, latent: dict[str, torch.Tensor] | Failure, pixels: torch.Tensor) -> None:

@@ -1,27 +1,34 @@
-"""Explain: why an entry is encoded although an earlier run had encoded the same source."""
+"""Explain: why entries are encoded although an earlier run had encoded the same sources."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
-from .reasons import DAMAGED, NEW, why_encoded
+from .reasons import DAMAGED, NEW, Origin, why_encoded
 from .recipe import Planned, Recipe
 from .report import Made
 from .state import State
 
+Entry = tuple[Planned, str, bytes | None]  # sample, field, key; no key while the sample's content is unknown
 
-class Explainer:
-    """Compares what an entry is made of now with what the state remembers of the same sample."""
 
-    def __init__(self, recipe: Recipe, state: State, damaged: Container[bytes] = ()) -> None:
-        self._recipe, self._state, self._damaged = recipe, state, damaged
+def explain(entries: Iterable[Entry], recipe: Recipe, state: State, damaged: Container[bytes] = ()) -> list[Made]:
+    """The reason of each entry, in order: what it is made of now against what the state remembers of its sample."""
+    entries = list(entries)
+    before = state.origins({sample.origin for sample, _, _ in entries})
+    return [Made(s.name, f, _why(s, f, key, before.get(s.origin), recipe, damaged)) for s, f, key in entries]
 
-    def explain(self, sample: Planned, field: str, key: bytes | None) -> Made:
-        """`key` is None while the sample's content is unknown."""
-        if key is not None and key in self._damaged:
-            return Made(sample.name, field, DAMAGED)
-        before = self._state.origins(sample.origin)
-        if not before or not sample.content:
-            return Made(sample.name, field, NEW)
-        now = self._recipe.origins(sample)
-        return Made(sample.name, field, why_encoded(now[field], before.get(field)))
+
+def _why(
+    sample: Planned,
+    field: str,
+    key: bytes | None,
+    before: dict[str, Origin] | None,
+    recipe: Recipe,
+    damaged: Container[bytes],
+) -> str:
+    if key is not None and key in damaged:
+        return DAMAGED
+    if not before or not sample.content:
+        return NEW
+    return why_encoded(recipe.origins(sample)[field], before.get(field))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .explain import Explainer
-from .reasons import NEW
+from .explain import Entry, explain
 from .recipe import Keys, Planned
-from .report import Made, PlanReport, bucket_counts
+from .report import PlanReport, bucket_counts
 from .target import Target
 from .thumbnails import FIELD as THUMBNAIL
 
@@ -26,14 +25,17 @@ def forecast(plan: Plan, to: str | Path | None) -> PlanReport:
         layout = plan.lay_out(state, hash_new=not target.is_empty)
         report = PlanReport(len(layout.samples), bucket_counts(layout.samples))
         report.excluded, report.notes = layout.excluded, layout.notes
-        _Forecaster(plan, target, Explainer(plan.recipe, state), report).look(layout.samples)
+        forecaster = _Forecaster(plan, target, report)
+        forecaster.look(layout.samples)
+        report.made = explain(forecaster.missing, plan.recipe, state)
     report.bytes_expected = _bytes_expected(plan, target, report, layout.samples)
     return report
 
 
 class _Forecaster:
-    def __init__(self, plan: Plan, target: Target, explainer: Explainer, report: PlanReport) -> None:
-        self.recipe, self.target, self.explainer, self.report = plan.recipe, target, explainer, report
+    def __init__(self, plan: Plan, target: Target, report: PlanReport) -> None:
+        self.recipe, self.target, self.report = plan.recipe, target, report
+        self.missing: list[Entry] = []
         self.seen: set[bytes] = set()
 
     def look(self, samples: list[Planned]) -> None:
@@ -50,14 +52,14 @@ class _Forecaster:
                 if key in self.seen or self.target.has(key):
                     self.report.reused[field] = self.report.reused.get(field, 0) + 1
                 else:
-                    self.report.made.append(self.explainer.explain(sample, field, key))
+                    self.missing.append((sample, field, key))
                 self.seen.add(key)
 
     def _count_unread(self, sample: Planned) -> None:
         self.report.unread += 1
         for field, count in self.recipe.variants(sample).items():
             if field != "conditioning":
-                self.report.made += [Made(sample.name, field, NEW)] * count
+                self.missing += [(sample, field, None)] * count
 
 
 def _bytes_expected(plan: Plan, target: Target, report: PlanReport, samples: list[Planned]) -> int | None:

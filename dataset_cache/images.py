@@ -76,7 +76,7 @@ def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
         base = Image.new("RGB", image.size, background)
         base.paste(layers, mask=alpha)
         return Picture(base, alpha)
-    return Picture(image.convert("RGB"), None)
+    return Picture(image if image.mode == "RGB" else image.convert("RGB"), None)
 
 
 def render(picture: Picture, placement: Placement, flip: bool = False) -> torch.Tensor:
@@ -139,8 +139,9 @@ def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Pi
         if ImageFile.LOAD_TRUNCATED_IMAGES:  # some other pack asked Pillow to fill what is missing with grey
             _check_complete(data, image.format or "")
         image.load()
-        kind = image.format or ""  # turning makes a new image, which has none
-        return replace(flatten(ImageOps.exif_transpose(image), background), format=kind)
+        # Copies are avoided: for large pictures they take as long as decoding.
+        ImageOps.exif_transpose(image, in_place=True)
+        return replace(flatten(image, background), format=image.format or "")
 
 
 def _checked_size(image: Image.Image) -> tuple[int, int]:

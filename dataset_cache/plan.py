@@ -39,13 +39,13 @@ class Settings:
     text_batch_size: int = 32
     thumbnail: int = 128  # longer side in pixels; 0: none
     background: tuple[int, int, int] = (255, 255, 255)  # behind transparent pictures
-    threads: int = 0  # that decode; 0: as many as there are processors, at most 8
+    threads: int = 0  # that decode; 0: two more than there are processors, at most 8
     trust: bool = False  # serve known files without looking at them
     check: bool = False  # compare stored bytes with their checksums first, and encode damaged entries again
 
     @property
     def decoders(self) -> int:
-        return self.threads or min(8, os.cpu_count() or 1)
+        return self.threads or min(8, (os.cpu_count() or 1) + 2)
 
 
 def make_plan(

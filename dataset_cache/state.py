@@ -13,7 +13,7 @@ import sqlite3
 import struct
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ CREATE TABLE made (source TEXT, field TEXT, content TEXT, transform TEXT, encode
 CREATE TABLE weights (path TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE run (name TEXT PRIMARY KEY, signature TEXT, generation TEXT, report TEXT) WITHOUT ROWID;
 """
+_NAMES = 500  # in one query; older SQLite takes no more than 999
 _HEAD = struct.Struct("<32s16sIIB")
 
 
@@ -81,10 +82,16 @@ class State:
     def forget_files(self, directory: str, names: Iterable[str]) -> None:
         self._write("DELETE FROM file WHERE directory = ? AND name = ?", [(directory, name) for name in names])
 
-    def origins(self, source: str) -> dict[str, Origin]:
-        """Field → what this source's entries were made of."""
-        rows = self._read("SELECT field, content, transform, encoder FROM made WHERE source = ?", (source,))
-        return {field: Origin(*origin) for field, *origin in rows}
+    def origins(self, sources: Collection[str]) -> dict[str, dict[str, Origin]]:
+        """Source → field → what its entries were made of, for those sources that are known."""
+        found: dict[str, dict[str, Origin]] = {}
+        names = sorted(sources) if self._read("SELECT 1 FROM made LIMIT 1", ()) else []
+        for start in range(0, len(names), _NAMES):
+            some = tuple(names[start : start + _NAMES])
+            marks = ",".join("?" * len(some))
+            for source, field, *origin in self._read(f"SELECT * FROM made WHERE source IN ({marks})", some):
+                found.setdefault(source, {})[field] = Origin(*origin)
+        return found
 
     def remember_origins(self, rows: Iterable[tuple[str, str, Origin]]) -> None:
         values = [(source, field, made.content, made.transform, made.encoder) for source, field, made in rows]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from .behind import Entry as Stored
 from .behind import WriteBehind
-from .explain import Explainer
+from .explain import Entry, explain
 from .phase import Failure
 from .plan import Plan
 from .prepare import Remembered
@@ -35,25 +36,32 @@ class Work:
     state: State
     writer: CacheWriter
     behind: WriteBehind
-    explainer: Explainer
     report: EncodeReport
     progress: Callable[[Progress], None]
     stop: Callable[[], bool]
     failures: dict[bytes | str, str] = field(default_factory=dict)
     settled: bool = True
     _remembered: list[Remembered] = field(default_factory=list)
+    _made: list[Entry] = field(default_factory=list)
+    _outbox: list[Stored] = field(default_factory=list)
 
     def check_stop(self) -> None:
         if self.stop():
             raise Stopped
 
     def store(self, sample: Planned, name: str, key: bytes, value: Any) -> None:
-        """Pass an entry on to be stored, or note why there is none."""
+        """Have an entry stored with the next `send`, or note why there is none."""
         if isinstance(value, Failure):
             self.failures[key] = value.reason
             return
-        self.report.made.append(self.explainer.explain(sample, name, key))
-        self.behind.put([(key, value, name)])
+        self._made.append((sample, name, key))
+        self._outbox.append((key, value, name))
+
+    def send(self) -> None:
+        """Pass on what waits to be stored. Once a batch: every hand-over costs a change of threads."""
+        if self._outbox:
+            self.behind.put(self._outbox)
+            self._outbox = []
 
     def remember(self, row: Remembered | None) -> None:
         """Keep what reading a file told, for the next run."""
@@ -62,6 +70,11 @@ class Work:
             self.settled &= row[2] != UNSETTLED
         if len(self._remembered) >= _COMMIT:
             self.commit()
+
+    def explain(self) -> None:
+        """Say in the report why each entry was encoded. Left to the end: it would hold up the encoder."""
+        self.report.made += explain(self._made, self.plan.recipe, self.state)
+        self._made = []
 
     def commit(self) -> None:
         self.state.remember_files(self._remembered)

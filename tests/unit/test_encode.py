@@ -153,9 +153,9 @@ def test_a5_a_changed_bucket_setting_decodes_only_what_is_missing(run, picture, 
     for n in range(4):
         picture(f"set/square{n}.png", size=(64, 64), seed=n)
         picture(f"set/wide{n}.png", size=(192, 64), seed=10 + n)
+    settle()
     report = run("set", settings=Settings(Transform((64,), step=8, max_aspect=2), thumbnail=0))
     assert report.counts.decoded == 8
-    settle()
     report = run("set", settings=Settings(Transform((64,), step=8, max_aspect=3), thumbnail=0))
     assert (images.count, report.counts.decoded, report.counts.opened) == (4, 4, 0)
     report = run("set", settings=Settings(Transform((64,), step=8, max_aspect=2), thumbnail=0))

@@ -32,7 +32,7 @@ def test_origins_and_runs_come_back():
     with open_state("one") as state:
         state.remember_origins([("a.png", "latent", Origin("c", "t", "e"))])
         state.remember_run("encode", "sig", "gen", {"samples": 3})
-        assert state.origins("a.png") == {"latent": Origin("c", "t", "e")} and state.origins("b.png") == {}
+        assert state.origins(["a.png", "b.png"]) == {"a.png": {"latent": Origin("c", "t", "e")}}
         assert state.run("encode") == ("sig", "gen", {"samples": 3})
         assert state.run("other") is None
 

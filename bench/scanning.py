@@ -1,0 +1,66 @@
+"""Validating a set that did not change, against a bare walk over the same folders with one stat per file."""
+
+import os
+from pathlib import Path
+
+from ..dataset_cache.encode import encode
+from ..dataset_cache.plan import Plan, make_plan
+from ..dataset_cache.plan import Settings as PlanSettings
+from ..dataset_cache.sources import FolderSource
+from ..dataset_cache.transforms import Transform
+from .encoders import FixedTexts, private_state, save_picture
+from .rounds import take_turns
+from .settings import Settings
+from .table import Figure
+
+IN_A_FOLDER = 2000
+WALK, VALIDATE = "bare walk, one stat per file", "a whole run over the unchanged set"
+
+
+def measure_scanning(folder: Path, settings: Settings) -> list[Figure]:
+    source, cache = folder / "set", folder / "cache"
+    _make_files(source, settings.files)
+    with private_state(folder):
+        encode(_plan(source), cache)
+        contestants = {WALK: lambda _: walk(str(source)), VALIDATE: lambda _: _validate(source, cache)}
+        times = take_turns(contestants, [[0]] * (settings.scan_rounds + 1))
+    group = f"Validating {settings.files:,} unchanged files"
+    return [
+        *(Figure(group, name, times.median(name), "s") for name in contestants),
+        Figure(group, f"{VALIDATE}, against the walk", times.ratio(VALIDATE, WALK), "×", 1.5),
+    ]
+
+
+def walk(root: str) -> int:
+    """The limit: one scandir per folder, one stat per file, nothing kept."""
+    count, pending = 0, [root]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    pending.append(entry.path)
+                else:
+                    entry.stat()
+                    count += 1
+    return count
+
+
+def _make_files(root: Path, count: int) -> None:
+    """Half pictures, half captions. The pictures are equal, which validating does not notice."""
+    save_picture(root / "first.png", 16)
+    data = (root / "first.png").read_bytes()
+    for number in range(count // 2):
+        folder = root / f"{number // IN_A_FOLDER:03}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number:06}.png").write_bytes(data)
+        (folder / f"{number:06}.txt").write_text(f"caption {number % 100}")
+
+
+def _plan(source: Path) -> Plan:
+    settings = PlanSettings(Transform((16,), step=8), thumbnail=0)
+    return make_plan(FolderSource(source), text_encoder=FixedTexts(), settings=settings)
+
+
+def _validate(source: Path, cache: Path) -> None:
+    report = encode(_plan(source), cache)
+    assert report.unchanged and not report.counts.opened
