@@ -16,8 +16,10 @@ from .behind import WriteBehind
 from .encode_captions import encode_captions
 from .encode_pictures import encode_pictures
 from .errors import CacheError
+from .manifest import read_manifest
 from .plan import Plan
 from .reasons import Note
+from .repair import repair
 from .report import EncodeReport, Progress
 from .state import State
 from .survey import Layout
@@ -39,6 +41,8 @@ def encode(
     keeps what it encoded for the next one.
     """
     started = time.monotonic()
+    if plan.settings.check and read_manifest(Path(path)) is not None:
+        repair(path)
     target = Target(path)
     if plan.settings.trust:
         target.check_trust(plan.recipe)
@@ -97,7 +101,9 @@ def _write(
     writer = CacheWriter(target.path, provenance={RUN: facts})
     try:
         with WriteBehind(writer) as behind:
-            work = Work(plan, layout, state, writer, behind, report, progress, stop, settled=layout.settled)
+            work = Work(
+                plan, layout, state, writer, behind, report, progress, stop, target.dropped, settled=layout.settled
+            )
             try:
                 encode_captions(work)
                 encode_pictures(work)

@@ -27,7 +27,7 @@ def forecast(plan: Plan, to: str | Path | None) -> PlanReport:
         report.excluded, report.notes = layout.excluded, layout.notes
         forecaster = _Forecaster(plan, target, report)
         forecaster.look(layout.samples)
-        report.made = explain(forecaster.missing, plan.recipe, state)
+        report.made = explain(forecaster.missing, plan.recipe, state, target.dropped)
     report.bytes_expected = _bytes_expected(plan, target, report, layout.samples)
     return report
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .dropped import DAMAGED
 from .errors import CacheError
 
 NEW = "new"
@@ -11,7 +12,6 @@ CONTENT_CHANGED = "content changed"
 TRANSFORM_CHANGED = "transform changed"
 ENCODER_CHANGED = "encoder changed"
 MISSING_FIELD = "missing field"
-DAMAGED = "damaged"
 NOT_IN_CACHE = "not in this cache"  # known from an earlier run whose entry was cleaned away, or never made durable
 WHY = (NEW, CONTENT_CHANGED, TRANSFORM_CHANGED, ENCODER_CHANGED, MISSING_FIELD, DAMAGED, NOT_IN_CACHE)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from . import segment
+from .dropped import dropped_keys
 from .errors import CacheError
 from .identity import digest_of
 from .manifest import read_manifest
@@ -35,6 +36,11 @@ class Target:
             return frozenset()
         left = [segment.recover(folder) for folder in segment.abandoned(self.path)]
         return frozenset(entry.key for found in left for entry in found.entries)
+
+    @cached_property
+    def dropped(self) -> dict[bytes, str]:
+        """Entries that repair took out, and why."""
+        return dropped_keys(self.cache.manifest) if self.cache is not None else {}
 
     @property
     def is_empty(self) -> bool:

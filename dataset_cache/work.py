@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ class Work:
     report: EncodeReport
     progress: Callable[[Progress], None]
     stop: Callable[[], bool]
+    dropped: Mapping[bytes, str] = field(default_factory=dict)  # what repair took out of the cache, and why
     failures: dict[bytes | str, str] = field(default_factory=dict)
     settled: bool = True
     _remembered: list[Remembered] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Work:
 
     def explain(self) -> None:
         """Say in the report why each entry was encoded. Left to the end: it would hold up the encoder."""
-        self.report.made += explain(self._made, self.plan.recipe, self.state)
+        self.report.made += explain(self._made, self.plan.recipe, self.state, self.dropped)
         self._made = []
 
     def commit(self) -> None:

@@ -104,6 +104,30 @@ def test_a25_every_encoded_entry_has_its_reason(plan, tmp_path, picture, three):
     assert encode(plan(masks=Masks("auto")), path).made == []
 
 
+def test_a25_damaged_entries_are_found_and_encoded_again(plan, tmp_path, three, images, texts):
+    path = tmp_path / "cache"
+    encode(plan(), path)
+    before = open_cache(path)[1].realize().latent["samples"]
+    _damage(path, before)
+    images.reset()
+    texts.reset()
+    report = encode(plan(settings=Settings(SMALL.transform, thumbnail=0, check=True)), path)
+    assert reasons(report) == {("set/1.png", "latent", "damaged")} and report.samples == 3
+    assert images.count == 1 and texts.count == 0
+    assert torch.equal(open_cache(path, check=True)[1].realize().latent["samples"], before)
+    assert encode(plan(), path).made == []
+
+
+def _damage(path, tensor: torch.Tensor) -> None:
+    """Flip a bit where a tensor is stored."""
+    needle = tensor.numpy().tobytes()
+    (shard,) = [file for file in (path / "shards").iterdir() if needle in file.read_bytes()]
+    data = bytearray(shard.read_bytes())
+    data[data.index(needle)] ^= 1
+    shard.chmod(0o644)
+    shard.write_bytes(data)
+
+
 def test_a7_masks_switched_on_later_add_only_masks(plan, tmp_path, picture, images, texts):
     for n in range(8):
         picture(f"set/{n}.png", size=(96, 64), seed=n)
