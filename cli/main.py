@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from ..dataset_cache.errors import CacheBusy, CacheError
 from ..lora_train.errors import TrainError
-from . import convert, train
+from . import convert, encode, info, train
 
-COMMANDS = (convert, train)
+COMMANDS = (encode, info, convert, train)
 FAILED, BUSY, INTERRUPTED = 1, 4, 130
 
 

@@ -1,0 +1,83 @@
+"""`streamcache info`: what a dataset holds, and a picture of it if asked for."""
+
+import argparse
+from collections.abc import Iterator
+
+from ..dataset_cache import open_cache
+from ..dataset_cache.contact_sheet import contact_sheet
+from ..dataset_cache.overview import Overview, bucket_chart, overview
+from .output import add_output_option, byte_count, plural, show, table
+
+_CAPTION = 60
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    text = "say what a cache holds: buckets, captions, sizes, sharing, and how it was made"
+    parser = subparsers.add_parser("info", help=text, description=text)
+    parser.add_argument("cache", help="the folder of the cache")
+    parser.add_argument("--contact-sheet", metavar="FILE", help="draw the thumbnails by bucket into this picture")
+    add_output_option(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    facts = overview(args.cache)
+    lines = list(describe(facts))
+    extra = {}
+    if args.contact_sheet:
+        contact_sheet(open_cache(args.cache)).save(args.contact_sheet)
+        lines.append(f"Contact sheet: {args.contact_sheet}")
+        extra["contact_sheet"] = args.contact_sheet
+    show(args, {**facts.to_json(), **extra}, lines)
+    return 0
+
+
+def describe(facts: Overview) -> Iterator[str]:
+    """The overview for people."""
+    yield f"{facts.path}: {plural(facts.samples, 'sample')}, generation {facts.generation[:12]}"
+    yield f"Buckets ({len(facts.buckets)})"
+    yield from (f"  {line}" for line in bucket_chart(facts.buckets))
+    yield from _sets(facts)
+    distinct, empty = facts.captions_distinct, facts.captions_empty
+    yield f"Captions: {facts.captions:,}, of which {distinct:,} differ and {empty:,} are empty"
+    yield from (f"  {count:>7,} × {_shorten(text)}" for text, count in facts.captions_common if count > 1)
+    yield from _sizes(facts)
+    yield from _provenance(facts)
+
+
+def _sets(facts: Overview) -> Iterator[str]:
+    for name, known in facts.sets.items():
+        words = ", ".join(f"{key} {value}" for key, value in known.items() if value not in (None, False))
+        yield f"Set {name or '(unnamed)'}: {plural(facts.set_samples[name], 'sample')}{', ' + words if words else ''}"
+
+
+def _sizes(facts: Overview) -> Iterator[str]:
+    rows = [["field", "referred to", "entries", "bytes unshared"]]
+    rows += [[f.name, f"{f.variants:,}", f"{f.entries:,}", byte_count(f.bytes)] for f in facts.fields]
+    yield from (f"  {line}" for line in table(rows))
+    stored, index = byte_count(facts.shard_bytes), byte_count(facts.index_bytes)
+    yield f"Stored: {stored} in {plural(facts.shards, 'shard')}, index {index}"
+    unshared = byte_count(facts.bytes_unshared)
+    yield f"Sharing: the samples refer to {unshared}, {facts.shared:.2f} × what all entries take"
+    if facts.unused:
+        yield f"Unused: {plural(facts.unused, 'entry')} that no sample needs now; `streamcache clean` can remove them"
+
+
+def _provenance(facts: Overview) -> Iterator[str]:
+    made = facts.provenance.get("encode")
+    if not isinstance(made, dict):
+        yield from (f"{name}: {value}" for name, value in facts.provenance.items())
+        return
+    for name, identity in made.get("encoders", {}).items():
+        yield f"Encoder of {name}s: {identity or 'none'}"
+    for source in made.get("sources", []):
+        sides = ", ".join(map(str, (source.get("transform") or {}).get("resolutions", [])))
+        yield f"Source: {source.get('folder', 'a list')} → set {source.get('set')}, resolution {sides}"
+    excluded = made.get("excluded", {})
+    if excluded.get("count"):
+        yield f"Excluded: {plural(excluded['count'], 'file')}"
+        yield from (f"  {e['source']}: {e['reason']}" for e in excluded["files"][:10])
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= _CAPTION else text[: _CAPTION - 1] + "…")
