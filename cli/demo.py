@@ -1,149 +1,216 @@
-"""The demo: the pack's main job on a small made-up dataset, one line a step. `python dev.py demo` runs it."""
+"""The demo: the pack's main job on a made-up dataset, from pictures to a trained LoRA. `python dev.py demo` runs it."""
 
 import argparse
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from ..dataset_cache import Bucket, CacheWriter, open_cache, verify
+from ..dataset_cache import Cache, open_cache, verify
+from ..dataset_cache.encode import encode
+from ..dataset_cache.plan import Plan, Settings, make_plan
+from ..dataset_cache.report import EncodeReport
+from ..dataset_cache.sources import FolderSource
+from ..dataset_cache.transforms import Transform
+from ..lora_train.adapters import build, lora_file
+from ..lora_train.config import TrainConfig
+from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.reference import model as reference
+from ..lora_train.reference import text, vae
+from ..lora_train.reference.denoiser import SHIFT, ReferenceDenoiser
+from ..lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from ..lora_train.reference.pictures import Picture, creatures, shapes
+from ..lora_train.reference.pretrain import Recipe, pretrain
+from ..lora_train.run import open_run
+from .demo_report import Story, write_story
+from .model import decode_pictures
 
-COLOURS = {"red": "#d33", "green": "#2a4", "blue": "#36c", "yellow": "#eb3"}
-SHAPES = ("circle", "square")
-SIZES = ((256, 256), (320, 192), (192, 320))
-DOWNSCALE = 8
-BATCH = 4
-CHART_WIDTH = 40
+CONCEPT, OTHERS = "zogglewump", "shapes"
+ASKED = (
+    "a zogglewump on blue",
+    "a zogglewump on green",
+    "a zogglewump on orange",
+    "a zogglewump on white",
+    "a red circle on blue",
+    "a green star on white",
+)
+MARK = ".streamcache-demo"  # a folder that holds it may be emptied again
+SAMPLE_STEPS = 16
+ADAPTER = {"rank": 16, "targets": "all, !*.near"}  # all but the layers that are smaller than the rank
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A drawn picture and what a person would write under it."""
+class Scale:
+    """How large the demo is."""
 
-    path: Path
-    caption: str
+    pictures: int = 36
+    base_steps: int = Recipe.steps
+    base_pictures: int = Recipe.pictures
+    steps: int = 300
+    sample_every: int = 75
+
+
+FULL = Scale()
+SMALL = Scale(pictures=8, base_steps=3, base_pictures=32, steps=4, sample_every=2)  # to see that everything works
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python dev.py demo", description="The main job on a made-up dataset.")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
-    out = parser.parse_args(arguments).out
-    sys.stdout.reconfigure(errors="replace")  # a console that cannot draw bars shows question marks
-    started = time.monotonic()
-    shutil.rmtree(out, ignore_errors=True)
-    pictures = draw_pictures(out / "pictures")
-    write_cache(out / "cache", pictures)
-    print_buckets(out / "cache")
-    read_epoch(out / "cache")
+    parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
+    args = parser.parse_args(arguments)
+    try:
+        return 1 if run_demo(args.out, SMALL if args.quick else FULL) else 0
+    except FileExistsError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+
+
+def run_demo(out: Path, scale: Scale) -> int:
+    """Every step of the main job, one line each. Returns how many problems the cache has in the end."""
+    began = time.monotonic()
+    clear(out)
+    draw_pictures(out / "pictures", scale)
+    encoded = encode_pictures(out)
+    dataset = open_dataset(out / "cache")
+    denoiser = make_base(out / "base.safetensors", scale)
+    before = draw_asked(denoiser)
+    result, run = train_lora(denoiser, dataset, out, scale)
+    after = draw_with_lora(denoiser, result.lora)
+    story = Story(dataset, encoded, result, run, ASKED, before, after, scale.base_pictures, time.monotonic() - began)
+    page = write_story(out, story)
     problems = check(out / "cache")
-    say("Done", f"{len(pictures)} pictures cached and read in {time.monotonic() - started:.1f} s; see {out}/")
-    say("Left", "encoding with a model and training; the stand-ins above take their place")
-    return 1 if problems else 0
+    say("Done", f"in {time.monotonic() - began:.0f} s; open {page}, or look at the PNGs beside it")
+    say("Left", "out: ComfyUI's models and nodes, which need a ComfyUI (`python dev.py host` says how to get one)")
+    return problems
 
 
-def draw_pictures(folder: Path) -> list[Picture]:
-    """One picture of every colour and shape in every size."""
+def clear(out: Path) -> None:
+    """Empty what an earlier demo left, and nothing else."""
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
+        raise FileExistsError(f"{out} holds other files than a demo's; give another folder with --out")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MARK).touch()
+
+
+def draw_pictures(folder: Path, scale: Scale) -> None:
+    """The new concept, and pictures of other things that keep the model from forgetting them."""
+    save_pictures(folder / CONCEPT, creatures(scale.pictures))
+    save_pictures(folder / OTHERS, shapes(scale.pictures, seed=1))
+    say(
+        "Draw", f"{scale.pictures} captioned pictures of a made-up creature, {scale.pictures} of shapes, in three sizes"
+    )
+
+
+def save_pictures(folder: Path, pictures: Iterable[Picture]) -> None:
     folder.mkdir(parents=True)
-    wanted = [(colour, shape, size) for colour in COLOURS for shape in SHAPES for size in SIZES]
-    pictures = []
-    for colour, shape, (width, height) in wanted:
-        picture = Picture(folder / f"{colour}_{shape}_{width}x{height}.png", f"a {colour} {shape}")
-        _draw(colour, shape, (width, height)).save(picture.path)
-        pictures.append(picture)
-    captions = {picture.caption for picture in pictures}
-    say("Draw", f"{len(pictures)} pictures in {len(SIZES)} sizes with {len(captions)} captions")
-    return pictures
+    for number, picture in enumerate(pictures):
+        picture.image.save(folder / f"{number:03}.png")
+        (folder / f"{number:03}.txt").write_text(picture.caption, encoding="utf-8")
 
 
-def write_cache(path: Path, pictures: Sequence[Picture]) -> None:
-    """Latents and conditionings are made by stand-ins here: a shrunken picture, and numbers drawn from the caption."""
-    started = time.monotonic()
-    with CacheWriter(path, provenance={"encoder": "demo stand-ins"}) as writer:
-        for picture in pictures:
-            with Image.open(picture.path) as image:
-                size, latent = image.size, _shrink(image)
-            writer.add(
-                latent={"samples": latent},
-                conditioning=_numbers_of(picture.caption),
-                caption=picture.caption,
-                source=picture.path.name,
-                original_size=size,
-            )
-    files = [file for file in path.rglob("*") if file.is_file()]
-    size = sum(file.stat().st_size for file in files)
-    say("Save", f"{len(pictures)} samples in {len(files)} files, {size / 1e6:.2f} MB, {_ms(started)}")
+def encode_pictures(out: Path) -> EncodeReport:
+    """Encode once; the second time there is nothing to do."""
+    report = encode(plan_pictures(out), out / "cache")
+    entries = ", ".join(f"{count} {name}s" for name, count in sorted(report.encoded.items()))
+    say("Encode", f"{report.samples} samples in {len(report.buckets)} buckets, {report.seconds:.1f} s ({entries})")
+    again = encode(plan_pictures(out), out / "cache")
+    say("Again", f"{len(again.made)} entries encoded the second time, {again.seconds * 1e3:.0f} ms")
+    return report
 
 
-def print_buckets(path: Path) -> None:
-    started = time.monotonic()
+def plan_pictures(out: Path) -> Plan:
+    sources = [
+        FolderSource(out / "pictures" / CONCEPT, set=CONCEPT),
+        FolderSource(out / "pictures" / OTHERS, set=OTHERS, prior=True),
+    ]
+    settings = Settings(Transform((64,), step=8))
+    images, texts = ReferenceImageEncoder(), ReferenceTextEncoder()
+    return make_plan(sources, image_encoder=images, text_encoder=texts, settings=settings)
+
+
+def open_dataset(path: Path) -> Cache:
+    began = time.monotonic()
     cache = open_cache(path)
-    buckets = {bucket: len(indices) for bucket, indices in cache.buckets().items()}
-    say("Open", f"{len(cache)} samples in {len(buckets)} buckets, {_ms(started)}, no tensor read")
-    for line in _chart(buckets):
-        say("", line)
     latent = cache[0].latent["samples"]
-    say("Look", f'{cache[0].source}, "{cache[0].caption}", latent {list(latent.shape)} {latent.dtype}, still on disk')
+    took = (time.monotonic() - began) * 1e3
+    say("Open", f"{len(cache)} samples in {took:.1f} ms; the first latent is {list(latent.shape)}, still on disk")
+    return cache
 
 
-def read_epoch(path: Path) -> None:
-    started = time.monotonic()
-    cache = open_cache(path)
-    batches = [indices[i : i + BATCH] for indices in cache.buckets().values() for i in range(0, len(indices), BATCH)]
-    read = [cache.read_batch(batch.tolist()) for batch in batches]
-    size = sum(batch.latents.nbytes for batch in read)
-    say("Read", f"{len(read)} batches of {BATCH}, {size / 1e6:.2f} MB of latents, {_ms(started)}")
+def make_base(path: Path, scale: Scale) -> ReferenceDenoiser:
+    """There is no model to download: a small one learns shapes first, and has never seen the creature."""
+    began = time.monotonic()
+    say("Base", f"pre-training a small model on {scale.base_pictures:,} other pictures, coloured shapes …")
+    recipe = Recipe(steps=scale.base_steps, pictures=scale.base_pictures)
+    model = pretrain(recipe, progress=lambda step, steps, loss: tick("Base", step, steps, loss))
+    reference.save(path, model)
+    say("Base", f"{recipe.steps} steps in {time.monotonic() - began:.0f} s; it never saw a {CONCEPT}")
+    return ReferenceDenoiser(model)
+
+
+def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Scale) -> tuple[Result, Path]:
+    config = TrainConfig(
+        steps=scale.steps,
+        batch_size=6,
+        **ADAPTER,
+        learning_rate=5e-3,
+        ema_decay=0.98,
+        lr_schedule="cosine",
+        warmup_steps=10,
+        timesteps="logit_normal",
+        shift=SHIFT,
+        caption_dropout=0.05,
+        prior_weight=0.5,
+        validation_share=0.1,
+        validation_every=max(scale.steps // 12, 1),
+        sample_every=scale.sample_every,
+        sample_captions=tuple(dict.fromkeys(dataset.captions(index)[0] for index in range(4))),
+        sample_steps=SAMPLE_STEPS,
+    )
+    hooks = Hooks(progress=lambda step: tick("Train", step.step, step.steps, step.smooth))
+    with open_run(out / "runs", CONCEPT) as run:
+        result = train(denoiser, dataset, config, run, out / f"{CONCEPT}.safetensors", hooks, decode_pictures)
+    size = result.lora.stat().st_size / 1e6
+    say("Train", f"{result.steps} steps in {result.seconds:.0f} s, {result.data_wait:.2%} of it waiting for data")
+    say("Save", f"{result.lora} ({size:.1f} MB)")
+    return result, run.folder
+
+
+def draw_asked(denoiser: ReferenceDenoiser) -> list[Image.Image]:
+    shape = (vae.CHANNELS, 8, 8)
+    latents = [denoiser.sample(text.encode(words), shape, 5 + n, SAMPLE_STEPS) for n, words in enumerate(ASKED)]
+    return [picture for latent in latents for picture in decode_pictures(latent)]
+
+
+def draw_with_lora(denoiser: ReferenceDenoiser, path: Path) -> list[Image.Image]:
+    """From the saved file, as anybody would use it."""
+    network = build(denoiser, TrainConfig(**ADAPTER).adapters(), lora_file.read(path)).eval()
+    with network.attached(denoiser.adaptable()):
+        return draw_asked(denoiser)
 
 
 def check(path: Path) -> int:
     problems = list(verify(path))
     for problem in problems:
         say("", str(problem))
-    say("Check", f"{len(problems)} problems" if problems else "every byte is as it was written")
+    say("Check", f"{len(problems)} problems" if problems else "every byte of the cache is as it was written")
     return len(problems)
 
 
-def say(step: str, text: str) -> None:
-    print(f"{step:6} {text}", flush=True)
+def say(step: str, words: str) -> None:
+    print(f"{step:6} {words}", flush=True)
 
 
-def _draw(colour: str, shape: str, size: tuple[int, int]) -> Image.Image:
-    image = Image.new("RGB", size, "#eee")
-    (width, height), radius = size, min(size) // 3
-    box = (width // 2 - radius, height // 2 - radius, width // 2 + radius, height // 2 + radius)
-    pen = ImageDraw.Draw(image)
-    draw_shape = pen.ellipse if shape == "circle" else pen.rectangle
-    draw_shape(box, fill=COLOURS[colour])
-    return image
-
-
-def _shrink(image: Image.Image) -> torch.Tensor:
-    """[1, 4, H/8, W/8]: red, green, blue and brightness."""
-    small = image.resize((image.width // DOWNSCALE, image.height // DOWNSCALE), Image.Resampling.BOX)
-    pixels = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(small.height, small.width, 3)
-    colours = pixels.permute(2, 0, 1).float() / 127.5 - 1
-    return torch.cat([colours, colours.mean(0, keepdim=True)])[None].half()
-
-
-def _numbers_of(caption: str) -> list:
-    generator = torch.Generator().manual_seed(int.from_bytes(caption.encode()[-7:], "big"))
-    text = torch.randn(1, 8, 64, generator=generator).half()
-    return [[text, {"pooled_output": text.mean(1)}]]
-
-
-def _chart(buckets: dict[Bucket, int]) -> Iterator[str]:
-    largest = max(buckets.values())
-    for bucket, count in sorted(buckets.items(), key=lambda item: item[0].shape):
-        size = "×".join(str(n * DOWNSCALE) for n in reversed(bucket.shape[-2:]))
-        yield f"{size:>9} {'█' * max(1, count * CHART_WIDTH // largest)} {count}"
-
-
-def _ms(started: float) -> str:
-    return f"{(time.monotonic() - started) * 1e3:.1f} ms"
+def tick(step: str, done: int, total: int, loss: float) -> None:
+    if sys.stdout.isatty() and (done % 10 == 0 or done == total):
+        end = "\r" if done < total else "\r" + " " * 60 + "\r"
+        print(f"{step:6} step {done} of {total}, loss {loss:.3f}   ", end=end, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from .resume import StateFolder
 
 log = logging.getLogger("streamcache")
 
-_OWN = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png")
+_OWN = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png", "time.png", "buckets.png")
 _OWN_FOLDERS = ("states", "samples", "events")
 _NAME = re.compile(r"[^\s./\\:*?\"<>|~][^/\\:*?\"<>|]*")
 

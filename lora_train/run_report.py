@@ -1,4 +1,4 @@
-"""The report of a run as files: loss.png, samples.png and report.html in its folder."""
+"""The report of a run as files in its folder: report.html, and its pictures as PNGs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from .canvas import BLUE, ORANGE
-from .metrics import read_curves
+from .metrics import Curves, read_curves
 from .plots import plot_buckets, plot_loss, plot_share
 from .report import Reporter, format_seconds
 from .report_page import Section, render_page
@@ -22,30 +22,37 @@ GREY = "#94a3b8"
 def write_report(run: Run, session: Session, reporter: Reporter) -> Path:
     """Write the pictures and the page; returns the page."""
     curves = read_curves(run.metrics)
-    loss = plot_loss(curves.losses, curves.validation)
-    loss.save(run.folder / "loss.png")
-    sections = [Section("Loss", loss)]
-    history = draw_history(run.samples)
-    if history is not None:
-        history.save(run.folder / "samples.png")
-        sections.append(Section("Samples", history))
-    sections += [Section("Time", plot_time(reporter)), Section("Buckets", plot_buckets(count_buckets(session)))]
-    sections.append(Section("Settings", table=session.config.to_dict()))
-    last = f"{curves.losses[-1][1]:.4f}" if curves.losses else "–"
-    numbers = {
-        "steps": f"{session.step:,} of {session.steps:,}",
-        "last loss": last,
-        "held-out loss": f"{curves.validation[-1][1]:.4f}" if curves.validation else "–",
-        "time": format_seconds(reporter.seconds()),
-        "waiting for data": f"{reporter.data_wait():.2%}",
-        "samples": f"{len(session.dataset):,}",
+    pictures = {
+        "loss": plot_loss(curves.losses, curves.validation),
+        "samples": draw_history(run.samples),
+        "time": plot_time(reporter),
+        "buckets": plot_buckets(count_buckets(session)),
     }
+    sections = []
+    for name, picture in pictures.items():
+        if picture is not None:
+            picture.save(run.folder / f"{name}.png")
+            sections.append(Section(name.capitalize(), picture))
+    sections.append(Section("Settings", table=session.config.to_dict()))
+    numbers = count_numbers(session, reporter, curves)
     page = render_page(run.name, f"Trained on {session.dataset.path.name}", numbers, sections)
     path = run.folder / "report.html"
     temporary = path.with_suffix(".part")
     temporary.write_text(page, encoding="utf-8")
     os.replace(temporary, path)
     return path
+
+
+def count_numbers(session: Session, reporter: Reporter, curves: Curves) -> dict[str, str]:
+    """The numbers at the top of the page."""
+    return {
+        "steps": f"{session.step:,} of {session.steps:,}",
+        "last loss": f"{curves.losses[-1][1]:.4f}" if curves.losses else "–",
+        "held-out loss": f"{curves.validation[-1][1]:.4f}" if curves.validation else "–",
+        "time": format_seconds(reporter.seconds()),
+        "waiting for data": f"{reporter.data_wait():.2%}",
+        "samples": f"{len(session.dataset):,}",
+    }
 
 
 def plot_time(reporter: Reporter) -> Image.Image:

@@ -1,26 +1,45 @@
-"""The demo runs through and leaves what it says."""
+"""The demo: it goes through the whole main job, and never empties a folder that is not its own."""
 
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from safetensors.torch import load_file
 
-from streamcache.cli import demo
+from streamcache.cli.demo import main
 from streamcache.dataset_cache import open_cache
 
 
-def test_the_demo_runs_through(tmp_path: Path, capsys: pytest.CaptureFixture):
-    assert demo.main(["--out", str(tmp_path / "demo")]) == 0
-    told = capsys.readouterr().out
-    assert "every byte is as it was written" in told
-    assert [line.split()[0] for line in told.splitlines()[-2:]] == ["Done", "Left"]
-    assert len(open_cache(tmp_path / "demo" / "cache")) == len(list((tmp_path / "demo" / "pictures").iterdir()))
+def test_the_demo_does_the_whole_main_job(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "demo"
+    assert main(["--out", str(out), "--quick"]) == 0
+    said = capsys.readouterr().out
+    for step in ("Draw", "Encode", "Again  0 entries", "Open", "never saw", "waiting for data", "Save", "every byte", "Done", "Left"):
+        assert step in said
+    assert len(open_cache(out / "cache")) == 16 and load_file(out / "zogglewump.safetensors")
+    for name in ("before_after", "loss", "samples", "contact_sheet", "buckets", "data_wait"):
+        with Image.open(out / f"{name}.png") as picture:
+            assert picture.width > 200
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 6 and "waiting for data" in page
 
 
-def test_the_demo_can_run_again_over_its_own_output(tmp_path: Path):
-    assert [demo.main(["--out", str(tmp_path / "demo")]) for _ in range(2)] == [0, 0]
+def test_a_second_demo_replaces_the_first_and_other_folders_are_left_alone(tmp_path: Path, capsys) -> None:
+    assert [main(["--out", str(tmp_path / "demo"), "--quick"]) for _ in range(2)] == [0, 0]
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").touch()
+    assert main(["--out", str(tmp_path / "photos"), "--quick"]) == 1
+    assert (tmp_path / "photos" / "a.png").exists() and "other files than a demo's" in capsys.readouterr().err
 
 
-def test_captions_that_repeat_are_stored_once(tmp_path: Path):
-    demo.main(["--out", str(tmp_path / "demo")])
-    cache = open_cache(tmp_path / "demo" / "cache")
-    assert len({cache.captions(i)[0] for i in range(len(cache))}) == 8
+@pytest.mark.slow
+def test_the_demo_teaches_the_model_its_creature(tmp_path: Path) -> None:
+    import numpy as np
+
+    assert main(["--out", str(tmp_path / "demo")]) == 0
+    with Image.open(tmp_path / "demo" / "before_after.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"), float)
+    # The creature is purple: red and blue well above green. The base model draws none of it, the LoRA does.
+    purple = (pixels[..., 2] - pixels[..., 1] > 60) & (pixels[..., 0] - pixels[..., 1] > 40)
+    top, bottom = np.array_split(purple, 2)
+    assert bottom.sum() > 5 * max(top.sum(), 100)
