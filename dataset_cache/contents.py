@@ -7,7 +7,8 @@ from pathlib import Path
 
 from . import files, segment
 from .generation import index_generation
-from .manifest import NAME, SHARD_NAME, Manifest
+from .manifest import NAME, Manifest
+from .shard import SHARD_NAME
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 

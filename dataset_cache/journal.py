@@ -1,10 +1,14 @@
-"""The journal of an unfinished build: one line a fact, each with its checksum, so that a torn tail is seen."""
+"""The journal of an unfinished build: one line a fact, so that what was written before a kill can be read after it.
+
+Every line has a checksum of itself and of all lines before it: a line that is torn, damaged, missing or out of place
+ends the journal.
+"""
 
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import xxhash
 
@@ -15,39 +19,75 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Journal:
-    """Lines collect in memory and reach the disk together, at `flush`."""
+    """Lines collect in memory and reach the disk together, at `flush`. An existing journal is continued."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
-        self._lines: list[bytes] = []
+        self._path = path
+        self._fd = -1
+        self._end = self._checksum = 0
+        self._facts: list[bytes] = []
 
     def append(self, **fact: Any) -> None:
-        text = _encode(fact).encode()
-        self._lines.append(_checksum(text) + b" " + text + b"\n")
+        self._facts.append(_encode(fact).encode())
 
     def flush(self) -> None:
-        if self._lines:
-            write_all(self._fd, b"".join(self._lines))
-            os.fsync(self._fd)
-            self._lines.clear()
+        if not self._facts:
+            return
+        self._open()
+        lines, checksum = [], self._checksum
+        for fact in self._facts:
+            checksum = _checksum(fact, checksum)
+            lines.append(b"%016x %s\n" % (checksum, fact))
+        data = b"".join(lines)
+        # Where the last whole line ended: an earlier flush may have filled the disk in the middle of a line.
+        os.lseek(self._fd, self._end, os.SEEK_SET)
+        write_all(self._fd, data)
+        os.ftruncate(self._fd, self._end + len(data))
+        os.fsync(self._fd)
+        self._facts.clear()
+        self._end, self._checksum = self._end + len(data), checksum
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
+    def _open(self) -> None:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            self._end = self._checksum = 0
+            with open(self._path, "rb") as file:
+                for _, self._checksum, self._end in _read_lines(file):
+                    pass
+
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The facts up to the first line that is torn or damaged."""
-    if not path.exists():
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError:
         return
-    with open(path, "rb") as file:
-        for line in file:
-            checksum, _, text = line.rstrip(b"\n").partition(b" ")
-            if not line.endswith(b"\n") or checksum != _checksum(text):
+    with file:
+        for fact, _, _ in _read_lines(file):
+            try:
+                value = json.loads(fact)
+            except (ValueError, RecursionError):
                 return
-            yield json.loads(text)
+            yield value
 
 
-def _checksum(text: bytes) -> bytes:
-    return xxhash.xxh3_64(text).hexdigest().encode()
+def _read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """(fact, checksum up to here, end of its line) of every good line from the first on."""
+    checksum = end = 0
+    for line in file:
+        stated, _, fact = line.partition(b" ")
+        fact = fact[:-1]
+        checksum = _checksum(fact, checksum)
+        if not line.endswith(b"\n") or stated != b"%016x" % checksum:
+            return
+        end += len(line)
+        yield fact, checksum, end
+
+
+def _checksum(fact: bytes, before: int) -> int:
+    return xxhash.xxh3_64_intdigest(fact, before)

@@ -5,8 +5,6 @@ At every `flush` the shards, then the journal, are made durable. After a kill, `
 
 import base64
 import contextlib
-import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,13 +18,14 @@ from . import files
 from .errors import CacheError
 from .journal import NAME as JOURNAL
 from .journal import Journal, read_journal
-from .shard import HEADER_BYTES, Blob, ShardWriter, seal, tight_start
-from .skeleton import TensorSpec
-from .storage import OpenFile, sync_folder
+from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
+from .skeleton import Layout, TensorSpec
+from .storage import OpenFile, move_file, sync_folder
 
 FOLDER = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
 LOCK = "lock"
+_MAX_HEADER_BYTES = 64 << 20
 _TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is cut to size when the shard is sealed
 
 
@@ -51,6 +50,7 @@ class BuildShard:
     data_start: int = HEADER_BYTES
     blobs: list[Blob] = field(default_factory=list)
     writer: ShardWriter | None = None
+    journal: Journal | None = None  # that tells of it
     file: str | None = None
     shift: int = 0  # how much nearer to the front its blobs moved when its header was cut to size
 
@@ -77,7 +77,6 @@ class Segment:
             self._lock = FileLock(str(self.folder / LOCK), thread_local=False)
             self._lock.acquire(timeout=0)
             self._journal = Journal(self.folder / JOURNAL)
-            sync_folder(self.folder)
             sync_folder(self.folder.parent)
         except OSError as error:
             raise CacheError(f"{self.folder}: cannot be made: {error.strerror or error}") from error
@@ -87,14 +86,17 @@ class Segment:
 
         `apart` starts a new shard: blobs are named by hash, so two with one hash cannot share a file.
         """
-        shard = self._shard_for(kind, len(data), apart)
-        end, count = shard.writer.end, len(shard.blobs)
         try:
-            return shard.writer.append(digest, spec.dtype, spec.shape, data)
+            shard = self._shard_for(kind, len(data), apart)
+            end, count = shard.writer.end, len(shard.blobs)
+            try:
+                return shard.writer.append(digest, spec.dtype, spec.shape, data)
+            except OSError:
+                shard.writer.rewind(end, count)
+                raise
         except OSError as error:
-            shard.writer.rewind(end, count)
             raise CacheError(
-                f"{shard.path}: cannot be written: {error.strerror}; what was stored before is safe"
+                f"{self.folder}: cannot be written: {error.strerror}; what was stored before is safe"
             ) from error
 
     def record(self, entry: EntryRecord) -> None:
@@ -115,8 +117,8 @@ class Segment:
         for shard in self.shards:
             if shard.writer is not None:
                 shard.writer.sync()
-        sync_folder(self.folder)
         self._journal.flush()
+        sync_folder(self.folder)
 
     def close(self) -> None:
         for shard in self.shards:
@@ -136,11 +138,10 @@ class Segment:
             if last.writer is not None and last.writer.has_room(nbytes) and not apart:
                 return last
             self._finish(last)
-        shard = _new_shard(self.folder, len(self.shards), kind)
-        try:
-            shard.writer = ShardWriter(shard.path)
-        except OSError as error:
-            raise CacheError(f"{shard.path}: cannot be written: {error.strerror}") from error
+        shard = _new_shard(self.folder, len(self.shards), kind, self._journal)
+        # An earlier attempt may have left a file of this name that the journal never heard of.
+        shard.path.unlink(missing_ok=True)
+        shard.writer = ShardWriter(shard.path)
         shard.blobs = shard.writer.blobs
         self.shards.append(shard)
         self._journal.append(kind="shard", type=kind, start=shard.data_start)
@@ -156,15 +157,20 @@ class Segment:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a killed writer had made durable."""
+    """What a killed writer had made durable. References are as they were written: `BuildShard.shift` is not in them."""
 
     folder: Path
+    journal: Journal
     shards: list[BuildShard]
     entries: list[EntryRecord]
 
     @property
     def nbytes(self) -> int:
         return sum(blob.nbytes for shard in self.shards for blob in shard.blobs)
+
+    def remove(self) -> None:
+        self.journal.close()
+        remove_segment(self.folder)
 
 
 def abandoned(dataset: Path) -> Iterator[Path]:
@@ -188,22 +194,28 @@ def abandoned(dataset: Path) -> Iterator[Path]:
 
 def recover(folder: Path) -> Recovered:
     """Read a segment's journal. Shards whose bytes are not all there are left out."""
+    journal = Journal(folder / JOURNAL)
     shards: dict[str, BuildShard] = {}
-    layouts: list[str] = []
+    layouts: list[tuple[str, tuple[TensorSpec, ...]]] = []
+    blobs: dict[str, dict[tuple[int, bytes], Blob]] = {}
     entries: list[EntryRecord] = []
     for fact in read_journal(folder / JOURNAL):
-        if fact["kind"] == "shard":
-            shard = _new_shard(folder, len(shards), fact["type"], fact["start"])
-            shards[shard.name] = shard
-        elif fact["kind"] == "layout":
-            layouts.append(fact["text"])
-        elif fact["kind"] == "entry":
-            entries.append(_read_entry(fact, layouts))
-        elif fact["kind"] == "sealed":
-            _apply_seal(shards[f"{folder.name}/{fact['shard']}"], folder.parent.parent, fact)
-    entries = [_moved(entry, shards) for entry in entries]
-    _find_blobs(entries, shards)
-    return Recovered(folder, [shard for shard in shards.values() if _is_whole(shard)], entries)
+        try:
+            if fact["kind"] == "shard":
+                shard = _new_shard(folder, len(shards), fact["type"], journal, fact["start"])
+                shards[shard.name], blobs[shard.name] = shard, {}
+            elif fact["kind"] == "layout":
+                layouts.append((fact["text"], Layout(fact["text"]).specs))
+            elif fact["kind"] == "entry":
+                entries.append(_read_entry(fact, layouts, blobs))
+            elif fact["kind"] == "sealed":
+                _apply_seal(shards[f"{folder.name}/{fact['shard']}"], folder.parent.parent, fact)
+        except (KeyError, IndexError, TypeError, ValueError):
+            break  # written by something else: what comes after it is not understood either
+    for name, shard in shards.items():
+        found = sorted(blobs[name].values(), key=lambda blob: (blob.offset, blob.nbytes))
+        shard.blobs = [replace(blob, offset=blob.offset - shard.shift) for blob in found]
+    return Recovered(folder, journal, [shard for shard in shards.values() if _is_whole(shard)], entries)
 
 
 def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
@@ -219,12 +231,14 @@ def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
         source, blobs, start = _tighten(shard)
     end = max((blob.offset + blob.nbytes for blob in blobs), default=start)
     digest = seal(source, blobs, start, end)
-    shard.shift = shard.data_start - start
-    shard.file = f"{shard.kind}-{number:05d}-{digest}.safetensors"
-    _record_seal(shard)
-    (dataset / files.FOLDER).mkdir(exist_ok=True)
-    os.replace(source, dataset / files.FOLDER / shard.file)
-    shard.path, shard.blobs, shard.data_start = dataset / files.FOLDER / shard.file, blobs, start
+    shift, file = shard.data_start - start, f"{shard.kind}-{number:05d}-{digest}.safetensors"
+    if shard.journal is not None:
+        shard.journal.append(kind="sealed", shard=int(shard.path.name), file=file, shift=shift)
+        shard.journal.flush()
+    target = dataset / files.FOLDER / file
+    target.parent.mkdir(exist_ok=True)
+    move_file(source, target)
+    shard.path, shard.blobs, shard.data_start, shard.file, shard.shift = target, blobs, start, file, shift
 
 
 def remove_segment(folder: Path) -> None:
@@ -233,8 +247,10 @@ def remove_segment(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def _new_shard(folder: Path, number: int, kind: str, start: int = HEADER_BYTES) -> BuildShard:
-    return BuildShard(f"{folder.name}/{number}", folder / f"{number}", kind, start)
+def _new_shard(folder: Path, number: int, kind: str, journal: Journal, start: int = HEADER_BYTES) -> BuildShard:
+    if kind not in (DATA, ASIDE) or type(start) is not int or not 0 < start <= _MAX_HEADER_BYTES:
+        raise ValueError(f"a shard of kind {kind!r} that starts at {start!r}")
+    return BuildShard(f"{folder.name}/{number}", folder / f"{number}", kind, start, journal=journal)
 
 
 def _tighten(shard: BuildShard) -> tuple[Path, list[Blob], int]:
@@ -250,45 +266,32 @@ def _tighten(shard: BuildShard) -> tuple[Path, list[Blob], int]:
     return path, blobs, start
 
 
-def _read_entry(fact: dict[str, Any], layouts: list[str]) -> EntryRecord:
-    refs = [(where, offset, bytes.fromhex(digest)) for where, offset, digest in fact["refs"]]
-    leaves = base64.b64decode(fact["leaves"])
-    return EntryRecord(bytes.fromhex(fact["key"]), fact["field"], layouts[fact["layout"]], leaves, refs)
-
-
-def _record_seal(shard: BuildShard) -> None:
-    journal = Journal(shard.path.parent / JOURNAL)
-    try:
-        journal.append(kind="sealed", shard=int(shard.path.name), file=shard.file, shift=shard.shift)
-        journal.flush()
-    finally:
-        journal.close()
+def _read_entry(
+    fact: dict[str, Any],
+    layouts: list[tuple[str, tuple[TensorSpec, ...]]],
+    blobs: dict[str, dict[tuple[int, bytes], Blob]],
+) -> EntryRecord:
+    """An entry, and with it the blobs of this segment that it refers to: its layout has their types and shapes."""
+    text, specs = layouts[fact["layout"]]
+    refs = [(where, int(at), bytes.fromhex(digest)) for where, at, digest in fact["refs"]]
+    key, field = bytes.fromhex(fact["key"]), fact["field"]
+    if len(key) != 16 or not isinstance(field, str) or not all(0 <= at < 1 << 40 and len(d) == 16 for _, at, d in refs):
+        raise ValueError("an entry without a key, a field or references")
+    for (where, at, digest), spec in zip(refs, specs, strict=True):
+        if where in blobs:
+            # A tensor without bytes stands where the next one starts, so a place alone does not tell them apart.
+            blobs[where][at, digest] = Blob(digest, spec.dtype, spec.shape, at)
+    return EntryRecord(key, field, text, base64.b64decode(fact["leaves"]), refs)
 
 
 def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
-    published = dataset / files.FOLDER / fact["file"]
+    file, shift = fact["file"], fact["shift"]
+    if not SHARD_NAME.fullmatch(file) or type(shift) is not int or not 0 <= shift < shard.data_start:
+        raise ValueError(f"a shard that was sealed as {file!r}")
+    published = dataset / files.FOLDER / file
     if published.exists():
-        shard.path, shard.file, shard.shift = published, fact["file"], fact["shift"]
-        shard.data_start -= fact["shift"]
-
-
-def _moved(entry: EntryRecord, shards: dict[str, BuildShard]) -> EntryRecord:
-    """The entry with references to where its blobs are now: sealing may have moved them towards the front."""
-    shifts = {name: shards[name].shift for name, _, _ in entry.refs if name in shards}
-    return replace(entry, refs=[(name, at - shifts.get(name, 0), digest) for name, at, digest in entry.refs])
-
-
-def _find_blobs(entries: list[EntryRecord], shards: dict[str, BuildShard]) -> None:
-    """Give every shard its blobs, in order: those that entries refer to, with the types and shapes of their layouts."""
-    # Empty tensors stand where the next blob starts, so a place alone does not tell blobs apart.
-    found: dict[str, dict[tuple[int, bytes], Blob]] = {name: {} for name in shards}
-    specs = {text: json.loads(text)["tensors"] for text in {entry.layout for entry in entries}}
-    for entry in entries:
-        for (name, at, digest), (dtype, shape) in zip(entry.refs, specs[entry.layout], strict=True):
-            if name in found:
-                found[name][at, digest] = Blob(digest, dtype, tuple(shape), at)
-    for name, blobs in found.items():
-        shards[name].blobs = sorted(blobs.values(), key=lambda blob: (blob.offset, blob.nbytes))
+        shard.path, shard.file, shard.shift = published, file, shift
+        shard.data_start -= shift
 
 
 def _is_whole(shard: BuildShard) -> bool:

@@ -6,6 +6,7 @@ hash and start on 64-byte boundaries; tensors named `~pad…` fill the gaps, sin
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ SHARD_BYTES = 256 << 20
 HEADER_BYTES = 256 << 10
 MAX_HEADER_BYTES = 100_000_000  # what the safetensors library accepts
 PAD = "~pad"
+SHARD_NAME = re.compile(r"[a-z]-[0-9]{5,9}-[0-9a-f]{32}\.safetensors")
 _WRITING_STEP = 8 << 20
 # Upper bounds of what a blob without type and shape, and a pad before it, take in the header; and of all together.
 _LISTED, _LISTED_PAD = 112, 96

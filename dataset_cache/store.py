@@ -43,20 +43,24 @@ class BlobStore:
         self._blobs: dict[bytes, int] = {}
         self._segment: Segment | None = None
         self._adopted: list[Recovered] = []
+        self._shifts: dict[int, int] = {}
         self.unflushed_bytes = 0
         self.flushed_at = time.monotonic()
 
     def recover(self) -> Iterator[tuple[EntryRecord, list[tuple[int, bytes]]]]:
         """Take over what killed writers left. Yields their entries with references that are valid here."""
-        for folder in segment.abandoned(self._dataset):
-            recovered = segment.recover(folder)
-            self._adopted.append(recovered)
+        self._adopted = [segment.recover(folder) for folder in segment.abandoned(self._dataset)]
+        shifts: dict[str, int] = {}
+        for recovered in self._adopted:
             for shard in recovered.shards:
                 self._adopt(shard)
+                shifts[shard.name] = shard.shift
+        # One segment's entries can refer to another's shards, which may have moved since.
         for recovered in self._adopted:
             for entry in recovered.entries:
                 if all(name in self._ids for name, _, _ in entry.refs):
-                    yield entry, [(self._ids[name] << OFFSET_BITS | at, digest) for name, at, digest in entry.refs]
+                    places = [(self._ids[name], at - shifts.get(name, 0), digest) for name, at, digest in entry.refs]
+                    yield entry, [(shard << OFFSET_BITS | at, digest) for shard, at, digest in places]
 
     def _adopt(self, shard: BuildShard) -> None:
         if shard.file in self._ids:  # it was published just before the kill
@@ -99,13 +103,13 @@ class BlobStore:
     def seal(self) -> tuple[list[ShardFile], dict[int, int], int]:
         """Finish all new shards. Returns all shards, how far blobs moved in which of them, and the next free number."""
         self.flush()
-        shifts = {}
         try:
             for number, shard in enumerate(self._new, self._first_new):
                 if shard.file is None:
                     publish_shard(shard, self._dataset, self._next_number)
                     self._next_number += 1
-                    shifts[number] = shard.shift
+                    # Kept until they were told: a later shard may fail, and publishing be tried again.
+                    self._shifts[number] = shard.shift
             if self._new:
                 sync_folder(self._dataset / files.FOLDER)
         except OSError as error:
@@ -113,6 +117,7 @@ class BlobStore:
                 f"{self._dataset}: cannot be published: {error.strerror}; the last generation stays"
             ) from error
         new = [ShardFile(s.file, s.path.stat().st_size, s.file.split("-")[2].split(".")[0]) for s in self._new]
+        shifts, self._shifts = self._shifts, {}
         return [*self._published.shards, *new], shifts, self._next_number
 
     def drop(self) -> None:
@@ -121,10 +126,12 @@ class BlobStore:
             self._segment.remove()
             self._segment = None
         for recovered in self._adopted:
-            segment.remove_segment(recovered.folder)
+            recovered.remove()
 
     def close(self) -> None:
         """Leave what is durable to the next writer."""
+        for recovered in self._adopted:
+            recovered.journal.close()
         if self._segment is not None:
             self._segment.close()
             if not self._segment.entry_count:
