@@ -11,7 +11,7 @@ from .errors import CacheError
 from .index import Index, IndexArrays, write_index
 from .leases import holders
 from .manifest import Manifest, read_manifest, write_manifest
-from .storage import remove_file, sync_folder
+from .storage import move_file, remove_file, sync_folder
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
@@ -45,7 +45,7 @@ def publish(
         current = read_manifest(folder)
         if current is not None and current.generation == manifest.generation:
             return current
-        os.replace(temporary, folder / manifest.index_name)
+        move_file(temporary, folder / manifest.index_name)
         sync_folder(folder)
         write_manifest(folder, manifest)
     except OSError as error:

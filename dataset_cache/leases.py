@@ -53,8 +53,10 @@ class Lease:
             self._finalizer = None
 
     def beat(self) -> None:
-        with contextlib.suppress(OSError):  # the folder went away; the reader says so when it reads
-            os.utime(self._path)
+        """Say that this process lives; a file that was taken for stale, as after a long sleep, is made again."""
+        if self._finalizer is not None and self._finalizer.alive:
+            with contextlib.suppress(OSError):  # the folder went away; the reader says so when it reads
+                self._path.touch()
 
     def release(self) -> None:
         if self._finalizer is not None:

@@ -29,8 +29,9 @@ class PublisherLock:
             self._holder.write_text(json.dumps(_myself()))
         except Timeout:
             raise CacheBusy(f"{folder}: {_describe(self._holder)} is writing to it; wait until it is done") from None
-        except OSError as error:
-            raise CacheError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            self.release()
+            raise CacheError(f"{folder}: cannot be written to: {error}") from error
 
     def release(self) -> None:
         if self._lock.is_locked:
@@ -62,5 +63,5 @@ def _describe(holder: Path) -> str:
     try:
         facts = json.loads(holder.read_text())
         return f"{facts['program']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -3,18 +3,23 @@
 Everything that reads tensor bytes goes through `read_into`, so that another kind of storage can stand in.
 """
 
+import contextlib
 import os
 import shutil
 import stat
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from .errors import CacheError
 
 # Tests switch these off to run the paths of platforms that lack the calls (Windows has neither).
 HAS_PREADV = hasattr(os, "preadv")
 HAS_LINKS = hasattr(os, "link")
+LOCKS_OPEN_FILES = os.name == "nt"  # a file that somebody has open can be neither replaced nor removed
+_ATTEMPTS, _PAUSE_SECONDS = 50, 0.02  # a second in all
 _MAX_BUFFERS = 512  # below every platform's IOV_MAX
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -36,9 +41,9 @@ class OpenFile:
 
     def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
         """Fill `buffers`, `nbytes` in all, one after the other with the bytes from `offset` on."""
-        if not HAS_PREADV:
-            return self._seek_and_read(offset, buffers)
         try:
+            if not HAS_PREADV:
+                return self._seek_and_read(offset, buffers)
             found = os.preadv(self.fd, buffers, offset) if len(buffers) <= _MAX_BUFFERS else 0
             if found != nbytes:
                 self._read_rest(offset, buffers, found)
@@ -54,7 +59,8 @@ class OpenFile:
     def will_need(self, offset: int, size: int) -> None:
         """Ask the system to start reading this range, where it takes such hints."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.fd, offset, size, os.POSIX_FADV_WILLNEED)
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self.fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def _read_rest(self, offset: int, buffers: Sequence[memoryview], found: int) -> None:
         """Go on after a short read: a signal, more than 2 GB or too many buffers at once."""
@@ -95,7 +101,8 @@ def start_writing(fd: int, offset: int, size: int) -> None:
     """Ask the system to begin writing this range to disk, where it takes such hints, so that a later fsync is short."""
     if hasattr(os, "posix_fadvise"):
         # On Linux this begins at once and does not wait; pages on their way to the disk stay in the page cache.
-        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -106,10 +113,15 @@ def replace_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        move_file(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove_file(temporary)
     sync_folder(path.parent)
+
+
+def move_file(source: Path, target: Path) -> None:
+    """Give a file another name, in the place of what had it."""
+    _patiently(os.replace, source, target)
 
 
 def sync_folder(folder: Path) -> None:
@@ -139,27 +151,37 @@ def link_or_copy(source: Path, target: Path) -> bool:
 
 
 def remove_file(path: Path) -> bool:
-    """Remove a file. False if it is held open on a system that forbids it; a later run removes it."""
+    """Remove a file. False if that cannot be, as when it is held open on Windows; a later run removes it."""
     try:
         path.unlink(missing_ok=True)
-    except PermissionError:
+    except OSError:
         return False
     return True
 
 
 def _open_regular(path: Path) -> int:
     try:
-        if stat.S_ISLNK(os.lstat(path).st_mode):
-            raise CacheError(f"{path}: is a symbolic link; a cache holds only files of its own")
-        fd = os.open(path, _OPEN_FLAGS)
+        # Asked before it is opened: opening a pipe would wait for somebody to write into it.
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            what = "a symbolic link" if stat.S_ISLNK(mode) else "no file"
+            raise CacheError(f"{path}: is {what}; a cache holds only files of its own")
+        fd = _patiently(os.open, path, _OPEN_FLAGS)
     except FileNotFoundError as error:
         raise CacheError(f'{path}: is missing; restore it, or run "streamcache verify" on the cache') from error
     except OSError as error:
         raise CacheError(f"{path}: cannot be opened: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise CacheError(f"{path}: is not a file")
     return fd
+
+
+def _patiently(call: Callable[..., Any], *args: Any) -> Any:
+    """Where open files are locked, wait for somebody who just looks at one, or is just putting it in place."""
+    for _ in range(_ATTEMPTS if LOCKS_OPEN_FILES else 0):
+        try:
+            return call(*args)
+        except PermissionError:
+            time.sleep(_PAUSE_SECONDS)
+    return call(*args)
 
 
 def _readinto(fd: int, buffer: memoryview) -> int:
