@@ -211,14 +211,15 @@ class BatchReader:
             if locations is None:
                 self._read_tensors(memory, b, refs)
                 continue
+            if not form.total:
+                continue
             first = locations[form.first]
             for f, start in form.starts:
                 if locations[f] - first != start:
                     self._read_fields(memory, b, form, locations)
                     break
             else:
-                if form.total:
-                    read(first >> OFFSET_BITS, first & _OFFSET_MASK, whole[b], form.total)
+                read(first >> OFFSET_BITS, first & _OFFSET_MASK, whole[b], form.total)
 
     def _read_fields(self, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
         for f in form.fields:
@@ -286,6 +287,6 @@ def _nothing(*_: Any) -> None:
 
 
 def _picker(columns: list[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-    if len(columns) == 1:
-        return lambda numbers: (numbers[columns[0]],)
-    return itemgetter(*columns)
+    if len(columns) > 1:
+        return itemgetter(*columns)
+    return lambda numbers: tuple([numbers[column] for column in columns])

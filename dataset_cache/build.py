@@ -1,5 +1,6 @@
 """Builds the index of the next generation: the entries of the last one, what is new, and the list of samples."""
 
+import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,31 @@ class SampleFacts:
     repeats: int = 1
     weight: float = 1.0
     set: str = ""
+
+
+def sample_facts(
+    caption: str | Sequence[str] | None,
+    source: str,
+    original_size: tuple[int, int],
+    crop: tuple[int, int, int, int],
+    repeats: int,
+    weight: float,
+    set: str,
+) -> SampleFacts:
+    """Facts that the index can hold; others are refused before anything is stored."""
+    place = source if isinstance(source, str) and source else "sample"
+    if not isinstance(caption, str | Sequence | None):
+        raise CacheError(f"{place}: caption is a {type(caption).__name__}, text is expected")
+    captions = (caption,) if isinstance(caption, str) else tuple(caption or ())
+    for name, text in [("source", source), ("set", set), *(("caption", text) for text in captions)]:
+        if not isinstance(text, str):
+            raise CacheError(f"{place}: {name} is a {type(text).__name__}, text is expected")
+    try:
+        facts = SampleFacts(captions, source, tuple(original_size), tuple(crop), repeats, weight, set)
+        pack_sample(0, 0, len(captions), 0, 0, 0, facts.repeats, facts.weight, *facts.original_size, *facts.crop)
+    except (struct.error, OverflowError, TypeError) as error:
+        raise CacheError(f"{place}: its sizes, crop, repeats or weight cannot be stored: {error}") from error
+    return facts
 
 
 class IndexBuilder:
@@ -185,6 +211,8 @@ class IndexBuilder:
             bucket = NO_BUCKET
             if slot is not None:
                 spec = layout.specs[slot]
+                if spec.shape[:1] != (1,):
+                    raise CacheError(f"a latent of shape {spec.shape} is not one sample [1, …]; split it first")
                 bucket = self.buckets.setdefault((spec.dtype, spec.shape[1:]), len(self.buckets))
             self._buckets_of[number] = bucket
         return self._buckets_of[number]

@@ -77,6 +77,8 @@ class ShardFiles:
 
     def _open_checked(self, shard: int) -> OpenFile:
         self.check_range(shard, 0, 0)
+        if self.folder.is_symlink():
+            raise CacheError(f"{self.folder}: is a symbolic link; a cache holds only files of its own")
         entry = self.shards[shard]
         file = OpenFile(self.folder / entry.file)
         if file.size != entry.bytes:

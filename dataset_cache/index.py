@@ -178,6 +178,8 @@ class Index:
         self._variants, self._refs = views["variants"], views["refs"]
         self._routes, self._row_layouts = views["routes"], views["row_layouts"]
         self._width, self._route_row = field_count, route_row(field_count)
+        if len(self._routes) != self.sample_count * self._route_row.size:
+            raise CacheError(f"{path.name}: its routes are not those of {field_count} fields; restore it from a copy")
         self._layouts: dict[int, Layout] = {}
 
     def _view(self, offsets: Sequence[int], start: int) -> memoryview:

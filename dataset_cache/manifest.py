@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .dtypes import dtype_named
 from .errors import CacheError
-from .shard import ShardFile
-from .storage import replace_file
+from .shard import SHARD_NAME, ShardFile
+from .storage import OpenFile, replace_file
 
 NAME = "dataset.json"
 FORMAT = 1
 SUPPORTED_FEATURES: frozenset[str] = frozenset()
 _MAX_BYTES = 256 << 20
-SHARD_NAME = re.compile(r"[a-z]-[0-9]{5,9}-[0-9a-f]{32}\.safetensors")
 _HEX = re.compile(r"[0-9a-f]{32}")
 
 
@@ -69,8 +69,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
     """Changes whenever a manifest is published; None where there is none. Cheaper than reading it."""
     try:
-        status = (folder / NAME).stat()
-    except OSError:
+        status = (folder / NAME).lstat()
+    except (OSError, ValueError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -79,16 +79,16 @@ def read_manifest(folder: Path) -> Manifest | None:
     """The published manifest, checked; None where nothing was published."""
     path = folder / NAME
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise CacheError(f"{path}: {size:,} bytes are too many for a manifest")
-        raw = path.read_bytes()
+        path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise CacheError(f"{path}: cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        raise CacheError(f"{path}: cannot be read: {error}") from error
+    file = OpenFile(path)
+    if file.size > _MAX_BYTES:
+        raise CacheError(f"{path}: {file.size:,} bytes are too many for a manifest")
     try:
-        body = json.loads(raw)
+        body = json.loads(bytes(file.read(0, file.size)))
     except (ValueError, RecursionError) as error:
         raise CacheError(f"{path}: is not JSON: {error}") from error
     return _parse(body, path)
@@ -109,12 +109,14 @@ def _parse(body: Any, path: Path) -> Manifest:
             body[name] = tuple(body[name])
         manifest = Manifest(**body, shards=shards, extra=extra)
         generation = manifest.generation
+        # Whatever passes this is what a writer wrote; the checks after it guard against a hostile one.
+        if generation != stated:
+            raise CacheError(
+                f"{path}: was changed after it was written; restore it from a copy, or save the dataset again"
+            )
+        _check_values(manifest, path)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CacheError(f"{path}: is damaged: {error!r}") from error
-    # Whatever passes this is what a writer wrote; the checks after it guard against a hostile one.
-    if generation != stated:
-        raise CacheError(f"{path}: was changed after it was written; restore it from a copy, or save the dataset again")
-    _check_values(manifest, path)
     return manifest
 
 
@@ -122,7 +124,10 @@ def _check_version(body: dict[str, Any], path: Path) -> None:
     version = body["format"]
     if type(version) is not int or version < 1:
         raise CacheError(f"{path}: has the format {version!r}")
-    missing = [feature for feature in body.get("requires") or () if feature not in SUPPORTED_FEATURES]
+    required = body.get("requires")
+    if required is not None and (not isinstance(required, list) or not all(isinstance(name, str) for name in required)):
+        raise CacheError(f"{path}: requires {str(required)[:100]!r}, a list of names is expected")
+    missing = [feature for feature in required or () if feature not in SUPPORTED_FEATURES]
     if version > FORMAT or missing:
         what = f"format {version}" if version > FORMAT else f"the features {missing}"
         raise CacheError(f"{path}: needs {what}, this StreamCache reads format {FORMAT}; update StreamCache to open it")
@@ -149,15 +154,22 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         raise CacheError(f"{path}: holds a hash that is no hash")
     if not all(isinstance(name, str) and name for name in manifest.fields):
         raise CacheError(f"{path}: holds a field without a name")
-    if not all(isinstance(facts, dict) for facts in manifest.sets.values()):
-        raise CacheError(f"{path}: describes a set wrongly")
+    if not all(isinstance(facts, dict) for facts in (manifest.provenance, *manifest.sets.values())):
+        raise CacheError(f"{path}: describes a set or its provenance wrongly")
+    for bucket in manifest.buckets:
+        dtype_named(bucket["dtype"])
+        if not all(type(n) is int and 0 <= n < 1 << 60 for n in bucket["shape"]):
+            raise CacheError(f"{path}: lists a bucket of shape {str(bucket['shape'])[:100]}")
+
+
+def plain_json(value: Any, place: str) -> dict[str, Any]:
+    """The value as it will be read back: keys are texts, tuples are lists. Refuses what JSON cannot hold."""
+    try:
+        text = json.dumps(dict(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CacheError(f"{place}: cannot be written as JSON: {error}; give text, numbers, lists and dicts") from error
+    return json.loads(text)
 
 
 def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_refuse).encode()
-
-
-def _refuse(value: Any) -> Any:
-    raise CacheError(
-        f"provenance: a {type(value).__name__} cannot be written as JSON; give text, numbers, lists and dicts"
-    )
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

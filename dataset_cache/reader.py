@@ -29,6 +29,7 @@ from .writer import ASIDE_FIELDS, Key, digest_key
 
 _ATTEMPTS = 10
 MODES = ("pread", "map")
+COLUMNS = ("bucket", "set", "repeats", "weight", "original_size", "crop")
 
 
 @dataclass(frozen=True)
@@ -183,14 +184,18 @@ class Cache(Sequence[Sample]):
 
     def column(self, name: str) -> np.ndarray:
         """A column over all samples: bucket, set, repeats, weight, original_size or crop. Read-only, mapped."""
+        if name not in COLUMNS:
+            raise CacheError(f"no column {name!r}; there are {', '.join(COLUMNS)}")
         return self._index.arrays.samples[name]
 
     def variants(self, field: str) -> np.ndarray:
         """How many variants every sample has of a field; 0 is a hole."""
         if field not in self.fields:
             return np.zeros(len(self), "<u4")
-        starts = self._index.arrays.samples["variants"].astype(np.int64)
-        return self._index.arrays.variants[starts + self.fields.index(field)]
+        places = self._index.arrays.samples["variants"] + np.uint64(self.fields.index(field))
+        if (places >= len(self._index.arrays.variants)).any():
+            raise CacheError("the index is damaged: a sample's variants run past the end of their array")
+        return self._index.arrays.variants[places.astype(np.int64)]
 
     @guarded()
     def source(self, i: int) -> str:

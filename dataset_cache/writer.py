@@ -1,6 +1,7 @@
 """The writer of a dataset: takes samples as a stream, keeps each blob once, publishes in one step."""
 
 import hashlib
+import os
 import secrets
 import threading
 import time
@@ -12,13 +13,13 @@ from typing import Any
 
 import torch
 
-from .build import IndexBuilder, SampleFacts, bucket_table, used_entries
+from .build import IndexBuilder, bucket_table, sample_facts, used_entries
 from .compact import merge_small
 from .dropped import forget_stored
 from .errors import CacheError
-from .generation import open_index, publish
+from .generation import open_index, publish, remove_superseded
 from .index import IndexArrays
-from .manifest import Manifest, read_manifest
+from .manifest import Manifest, plain_json, read_manifest
 from .publisher import PublisherLock
 from .segment import ASIDE, DATA
 from .shard import ShardFile
@@ -57,12 +58,14 @@ class CacheWriter:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
+        plain_json(provenance or {}, "provenance")  # refused now, not after hours of encoding
+        if os.path.lexists(self.path) and not self.path.is_dir():
             raise CacheError(f"{self.path}: is a file; a dataset is a folder")
         self._lock = PublisherLock(self.path)
         try:
             self._manifest = read_manifest(self.path)
-            self._provenance = dict(provenance or (self._manifest.provenance if self._manifest else {}))
+            self._provenance = provenance or (self._manifest.provenance if self._manifest else {})
+            self._open = True
             self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
             self.recovered_entries = 0  # what an earlier writer, which never published, left ready for this one
             self._guard = threading.RLock()
@@ -75,7 +78,8 @@ class CacheWriter:
 
     def _begin(self, keep_samples: bool) -> None:
         """Start from what is published now."""
-        index = open_index(self.path, self._manifest) if self._manifest else None
+        # Compared with its hash, whatever its size: damage must not pass into the next generation.
+        index = open_index(self.path, self._manifest, check=True) if self._manifest else None
         self._builder = IndexBuilder(index, self._manifest, keep_samples)
         self._store = BlobStore(self.path, self._manifest, index)
         self._named = dict(self._manifest.named) if self._manifest and keep_samples else {}
@@ -100,12 +104,15 @@ class CacheWriter:
         **fields: Any,
     ) -> int:
         """Store one sample and return its number. Every further keyword is a field of its own."""
-        facts = _facts(caption, source, original_size, crop, repeats, weight, set)
+        facts = sample_facts(caption, source, original_size, crop, repeats, weight, set)
         structures = {"latent": latent, "conditioning": conditioning, **fields}
         # All fields are taken apart before any is stored, so a refused one leaves nothing behind.
+        for name in fields:
+            _check_field(name)
         splits = {name: split(value, name) for name, value in structures.items() if value is not None}
         _check_single(latent)
         with self._guard:
+            self._check_open()
             keys = {name: [self._put(None, parts, name)] for name, parts in splits.items()}
             return self._builder.add_sample(keys, facts)
 
@@ -117,8 +124,12 @@ class CacheWriter:
         """Store an entry under its key; nothing happens if the key is there already."""
         digest = digest_key(key)
         if not self.has(digest):
+            _check_field(field)
             parts = split(structure, field)
+            if field == "latent":
+                _check_single(structure)
             with self._guard:
+                self._check_open()
                 self._put(digest, parts, field)
 
     def put_split(self, key: Key, parts: Split, field: str) -> None:
@@ -156,43 +167,59 @@ class CacheWriter:
         set: str = "",
     ) -> int:
         """Add a sample made of stored entries: per field one key, or several that are variants of each other."""
-        facts = _facts(caption, source, original_size, crop, repeats, weight, set)
+        facts = sample_facts(caption, source, original_size, crop, repeats, weight, set)
         with self._guard:
+            self._check_open()
+            for name in fields:
+                _check_field(name)
             entries = {name: [self._entry(key, name) for key in keys] for name, keys in fields.items()}
             return self._builder.add_sample(entries, facts)
 
     def name(self, name: str, key: Key) -> None:
         """Give a stored entry a name in the dataset, such as the empty caption."""
         with self._guard:
+            self._check_open()
             self._entry(key, name)
-            self._named[name] = digest_key(key).hex()
+            self._named[str(name)] = digest_key(key).hex()
 
     def describe_set(self, name: str, facts: Mapping[str, Any]) -> None:
         """Keep facts about a set of samples (its weight, whether it is a prior set) in the manifest."""
         with self._guard:
-            self._builder.describe_set(name, facts)
+            self._check_open()
+            self._builder.describe_set(str(name), plain_json(facts, f"set {name!r}"))
 
     def flush(self) -> None:
         """Make everything stored so far durable, without changing what readers see."""
         with self._guard:
+            self._check_open()
             self._store.flush()
 
     def publish(self) -> Manifest:
         """Make this the dataset that readers open from now on. Writing may go on after it."""
         with self._guard:
-            shards, shifts, next_shard = self._store.seal()
-            self._builder.move_shards(shifts)
-            arrays, shards, next_shard = merge_small(self.path, self._builder.finish(), shards, next_shard)
-            draft = self._describe(arrays, shards, next_shard)
-            self._manifest = publish(
-                self.path,
-                arrays,
-                len(draft.fields),
-                lambda size, digest: replace(draft, index_bytes=size, index_hash=digest),
-            )
+            self._check_open()
+            try:
+                self._manifest = self._publish()
+            except IndexError as error:
+                raise CacheError(f"{self.path}: its index holds numbers that point nowhere: {error}") from error
             self._store.drop()
             self._begin(keep_samples=True)
+            # Not before: until here this writer itself held the last generation open.
+            remove_superseded(self.path, self._manifest)
             return self._manifest
+
+    def _publish(self) -> Manifest:
+        shards, shifts, next_shard = self._store.seal()
+        self._builder.move_shards(shifts)
+        arrays, shards, next_shard = merge_small(self.path, self._builder.finish(), shards, next_shard)
+        draft = self._describe(arrays, shards, next_shard)
+        return publish(
+            self.path,
+            arrays,
+            len(draft.fields),
+            lambda size, digest: replace(draft, index_bytes=size, index_hash=digest),
+            tidy=False,
+        )
 
     def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
         builder, old = self._builder, self._manifest
@@ -209,7 +236,7 @@ class CacheWriter:
             buckets=bucket_table(builder.buckets, arrays.samples),
             sets=builder.sets,
             named=self._named,
-            provenance=self._provenance,
+            provenance=plain_json(self._provenance, "provenance"),
             next_shard=next_shard,
             extra=forget_stored(old.extra, lambda key: builder.find(key) is not None) if old else {},
         )
@@ -217,9 +244,12 @@ class CacheWriter:
     def close(self) -> None:
         """Give the dataset back without publishing. What was stored stays for the next writer."""
         with self._guard:
+            if not self._open:
+                return
             try:
-                self.flush()
+                self._store.flush()
             finally:
+                self._open = False
                 self._store.close()
                 self._lock.release()
 
@@ -234,6 +264,10 @@ class CacheWriter:
                 self.publish()
         finally:
             self.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise CacheError(f"{self.path}: this writer was closed; open another one")
 
     def _put(self, key: bytes | None, parts: Split, field: str) -> int:
         found = self._builder.find(key) if key is not None else None
@@ -274,11 +308,9 @@ def _content_key(field: str, parts: Split, stored: Sequence[Stored]) -> bytes:
     return digest.digest()
 
 
-def _facts(caption: str | Sequence[str], *rest: Any) -> SampleFacts:
-    facts = SampleFacts((caption,) if isinstance(caption, str) else tuple(caption), *rest)
-    if not 0 <= facts.repeats < 1 << 32:
-        raise CacheError(f"{facts.source or 'sample'}: repeats is {facts.repeats}, a count is expected")
-    return facts
+def _check_field(name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise CacheError(f"field {name!r}: a name is expected")
 
 
 def _check_single(latent: Any) -> None:
