@@ -1,15 +1,17 @@
-"""What the unit tests share: a state folder of their own, and pictures on disk."""
+"""What the unit tests share: a state folder of their own, pictures on disk, other platforms, and child processes."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from .children import Nursery
 from .encoders import CountingImages, CountingTexts
+from .platforms import HERE, WINDOWS, play
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +47,20 @@ def picture(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture(params=[HERE, WINDOWS])
+def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs a test twice: with what this system has, and with what Windows has."""
+    play(request.param, monkeypatch)
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Starts processes that can be killed."""
+    with Nursery(tmp_path_factory.mktemp("children")) as nursery:
+        yield nursery
 
 
 def hash_of(name: str) -> int:

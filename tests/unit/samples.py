@@ -132,3 +132,13 @@ def counted_reads() -> Iterator[list[int]]:
         storage._readinto = readinto
         for name, call in kept.items():
             setattr(os, name, call)
+
+
+def put_sample(writer: CacheWriter, i: int) -> None:
+    """The same sample as `sample(i)`, entry by entry under keys, as an encoder stores it."""
+    given = sample(i)
+    keys = {"latent": f"latent {i}", "conditioning": f"text {i}"}
+    for field, key in keys.items():
+        writer.once(key, lambda field=field: given[field], field)
+    facts = {name: value for name, value in given.items() if name not in keys}
+    writer.sample({field: [key] for field, key in keys.items()}, **facts)
