@@ -11,8 +11,8 @@ from typing import Any
 from .adapters import AdapterSettings
 from .adapters.adapter import KINDS
 from .adapters.dora import AXES
-from .adapters.network import NAMINGS
 from .errors import TrainError
+from .export import DTYPES, NAMINGS, dora_axis
 from .lr import SCHEDULES, Curve
 from .objective import LOSSES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
 from .optim import OPTIMIZERS, Rates
@@ -22,7 +22,6 @@ from .settings import Limits, Setting, check, closest
 log = logging.getLogger("streamcache")
 
 MODES = ("resume", "new", "overwrite")
-ADAPTER_DTYPES = ("fp32", "bf16", "fp16")
 
 # Earlier names, and the names that other trainers give to the same thing: old name → the setting it loads into.
 RENAMED = {
@@ -82,13 +81,17 @@ class TrainConfig:
     alpha: float = _set(0.0, "adapter", "scale is alpha / rank; 0: alpha equals the rank", low=0)
     rank_stabilised: bool = _set(False, "adapter", "scale by alpha / √rank, for high ranks")
     dora: bool = _set(False, "adapter", "learn magnitude and direction apart (DoRA)")
-    dora_axis: str = _set("input", "adapter", "what DoRA's magnitudes belong to", choices=AXES)
+    dora_axis: str = _set(
+        "auto", "adapter", "what DoRA's magnitudes belong to; auto: as the naming wants it", choices=("auto", *AXES)
+    )
     lokr_factor: int = _set(0, "adapter", "size of LoKr's smaller matrix; 0: as square as it can be", low=0)
     adapter_dropout: float = _set(0.0, "adapter", "share of adapter inputs dropped in a step", low=0, high=0.99)
-    adapter_dtype: str = _set("fp32", "adapter", "dtype of the trained weights", choices=ADAPTER_DTYPES)
+    adapter_dtype: str = _set("fp32", "adapter", "dtype of the trained weights", choices=tuple(DTYPES))
     targets: str = _set("attention", "adapter", "modules to adapt: a preset of the model, or patterns with commas")
     start_from: str = _set("", "adapter", "an existing LoRA file to go on from")
     naming: str = _set("comfyui", "adapter", "key naming of the saved file", choices=NAMINGS, decides=False)
+
+    save_dtype: str = _set("fp32", "adapter", "dtype of the saved file", choices=tuple(DTYPES), decides=False)
 
     learning_rate: float = _set(1e-4, "learning", "step size", above=0)
     group_rates: dict[str, float] = field(
@@ -180,7 +183,7 @@ class TrainConfig:
             rank_stabilised=self.rank_stabilised,
             dropout=self.adapter_dropout,
             dora=self.dora,
-            dora_axis=self.dora_axis,
+            dora_axis=dora_axis(self.naming) if self.dora_axis == "auto" else self.dora_axis,
             lokr_factor=self.lokr_factor or None,
             targets=self.targets,
             group_rates=self.group_rates,

@@ -20,6 +20,7 @@ from .config import TrainConfig
 from .denoiser import Denoiser
 from .ema import Ema
 from .errors import TrainError
+from .ledger import NonFiniteLoss
 from .optim import make_optimizer, set_mode
 from .order import Order, SetRule
 from .precision import choose_precision
@@ -78,7 +79,8 @@ class Session:
             return self.validation.measure(self.denoiser, self.stepper.precision)
 
     def save(self) -> Path:
-        """Save the state of the last whole step."""
+        """Save the state of the last whole step, which has to be a good one."""
+        self._refuse_bad_weights()
         stepper = self.stepper
         return self.states.save(
             State(
@@ -112,9 +114,15 @@ class Session:
             "mixed_precision": self.stepper.precision.name,
         }
         with self.at_rest():
-            tensors = export.to_tensors(self.network, self.denoiser, config.naming)
+            tensors = export.to_tensors(self.network, self.denoiser, config.naming, export.DTYPES[config.save_dtype])
             metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts)
         return export.save(path, tensors, metadata)
+
+    def _refuse_bad_weights(self) -> None:
+        # A gradient can overflow behind a loss that was a number; the next loss would tell, but a state comes first.
+        bad = [name for name, value in self.network.named_parameters() if not value.isfinite().all()]
+        if bad:
+            raise NonFiniteLoss(f"step {self.step}: {len(bad)} weights are no numbers any more; lower learning_rate")
 
 
 def open_session(denoiser: Denoiser, dataset: Any, config: TrainConfig, run: Run) -> Session:
@@ -151,6 +159,8 @@ def set_rules(dataset: Any, config: TrainConfig) -> dict[str, SetRule]:
             if name not in dataset.sets:
                 known = ", ".join(f'"{known}"' for known in dataset.sets)
                 raise TrainError(f'{setting}: "{name}" is no set of the dataset, which has {known}')
+            if dataset.sets[name].get("prior"):
+                raise TrainError(f'{setting}: "{name}" is a prior set, which gives one partner to every other sample')
     return {name: _rule(name, facts, config) for name, facts in dataset.sets.items()}
 
 

@@ -55,7 +55,8 @@ class Uploader:
         """The same, safe to use on the current stream."""
         if self.own is not None:
             current = self.streams.current_stream(self.device)
-            current.wait_stream(self.own)
+            # As wait_stream, but for this copy alone: those of later batches may be under way already.
+            current.wait_event(upload.done)
             # The copies were allocated on the other stream: without this their memory could be reused while in use.
             for tensor in upload.tensors():
                 tensor.record_stream(current)

@@ -201,6 +201,25 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_state_stays(tmp_path) 
     assert last_state(tmp_path).step == 10
 
 
+def test_weights_that_are_no_numbers_are_never_saved(tmp_path) -> None:
+    # The loss of step 4 is a number, its gradient is not: the state of step 4 must not replace that of step 2.
+    class Overflows(SmallDenoiser):
+        def predict(self, *args):
+            out = super().predict(*args)
+            if len(self.calls) == 4:
+                out.register_hook(lambda gradient: gradient * torch.inf)
+            return out
+
+    with pytest.raises(TrainError, match="step 4: .* weights are no numbers any more.*step-00000002"):
+        run_training(tmp_path, make_dataset(tmp_path / "set"), Overflows(), steps=10, save_every=2)
+    assert all(value.isfinite().all() for value in last_state(tmp_path).adapter.values())
+
+
+def test_the_file_can_be_saved_in_half_precision(tmp_path) -> None:
+    result = run_training(tmp_path, make_dataset(tmp_path / "set"), save_dtype="bf16")
+    assert load_file(result.lora)["diffusion_model.up.lora_up.weight"].dtype is torch.bfloat16
+
+
 def test_accumulated_batches_are_one_larger_batch(tmp_path, monkeypatch) -> None:
     # Noise belongs to the batch; with none of it, 3 + 1 rows must give the gradients of 4 rows.
     monkeypatch.setattr(step, "draw_noise", lambda latents, *_: torch.zeros_like(latents))

@@ -177,8 +177,8 @@ class Recorder:
     def current_stream(self, device):
         return self
 
-    def wait_stream(self, other) -> None:
-        self.calls.append("wait for uploads")
+    def wait_event(self, event) -> None:
+        self.calls.append("wait for this copy")
 
     def Event(self):
         return self
@@ -201,7 +201,7 @@ def test_b2_uploads_run_on_their_own_stream_and_a_buffer_waits_for_its_copy(monk
     sent = sender.send(data.read_batch([1, 2], buffers=data.buffers(2)))
     assert sender.pins and recorder.calls == ["on own stream", "mark end of copy"]
     received = sender.receive(sent)
-    assert recorder.calls[-1] == "wait for uploads"
+    assert recorder.calls[-1] == "wait for this copy"
     assert len(recorded) == 5 and received.batch.latents.data_ptr() != data.slots[0].data_ptr()
     sender.finish(sent)
     assert recorder.calls[-1] == "copy has ended"

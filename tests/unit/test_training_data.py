@@ -120,6 +120,8 @@ def test_a23_set_counts_of_the_settings_reach_the_order(tmp_path) -> None:
     assert (texts != 99).sum() == 8 and len(set(texts[texts != 99].tolist())) > 2
     with pytest.raises(TrainError, match='set_samples: "mine" is no set of the dataset, which has "subject", "class"'):
         run_training(tmp_path, dataset, set_samples={"mine": 2})
+    with pytest.raises(TrainError, match='set_weights: "class" is a prior set'):
+        run_training(tmp_path, dataset, set_weights={"class": 2.0})
 
 
 def test_masks_and_several_captions_reach_the_step(tmp_path) -> None:
