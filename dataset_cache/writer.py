@@ -141,8 +141,11 @@ class CacheWriter:
     def once(self, key: Key, make: Callable[[], Any], field: str) -> None:
         """Store what `make` returns, unless the key is there. Of many threads that ask, one makes and others wait."""
         digest = digest_key(key)
-        while not self.has(digest):
+        while True:
             with self._guard:
+                # Looked up under the same guard as who is making it: between the two it could be made and stored.
+                if self._builder.find(digest) is not None:
+                    return
                 busy = self._making.get(digest)
                 if busy is None:
                     self._making[digest] = threading.Event()
