@@ -103,7 +103,7 @@ class _Loop:
         with ExitStack() as stack:
             metrics = stack.enter_context(MetricsFile(self.folder.metrics, resume_at=session.step))
             drop_later(self.folder.samples, session.step)
-            events = open_events(self.folder.folder / "events") if config.tensorboard else None
+            events = stack.enter_context(open_events(self.folder.folder / "events")) if config.tensorboard else None
             self.reporter = Reporter(metrics, session.steps, session.denoiser.device, self.hooks.progress, events)
             stack.enter_context(session.network.attached(session.denoiser.adaptable()))
             if config.checkpointing:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,13 @@ def test_each_part_of_the_trainer_gets_its_own_settings() -> None:
 def test_a_configuration_survives_its_own_dictionary() -> None:
     config = TrainConfig(rank=4, sample_captions=("a", "b"), set_weights={"x": 2.0}, learning_rate=1e-3)
     assert load_config(config.to_dict()) == config
+
+
+def test_the_documentation_has_every_setting_with_its_default_and_meaning() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    assert list(rows) == list(SETTINGS)
+    for name, setting in SETTINGS.items():
+        assert setting.limits.about in rows[name]
+        shown = rows[name].split("|")[2].strip()
+        assert not shown or parse(setting, shown) == setting.default

@@ -19,6 +19,7 @@ from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.loop import Hooks
 from streamcache.lora_train.metrics import read_curves, read_metrics
+from streamcache.lora_train.optim import available
 from streamcache.lora_train.order import BatchPlan
 from streamcache.lora_train.prefetch import Loaded
 from streamcache.lora_train.resume import read_state
@@ -118,6 +119,17 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path) -> None:
     for name in ("losses", "validation"):
         curves = [read_curves(tmp_path / part / "runs/test/metrics.jsonl") for part in ("whole", "cut")]
         assert getattr(curves[0], name) == getattr(curves[1], name)
+
+
+@pytest.mark.parametrize("optimizer", available())
+def test_every_installed_optimizer_resumes_exactly(tmp_path, optimizer: str) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    settings = {"optimizer": optimizer, "steps": 8, "validation_share": 0.1, "validation_every": 2}
+    asked = iter(range(100))
+    run_training(tmp_path / "whole", dataset, **settings)
+    run_training(tmp_path / "cut", dataset, hooks=Hooks(stop=lambda: next(asked) == 5), **settings)
+    run_training(tmp_path / "cut", dataset, mode="resume", **settings)
+    assert_same_state(last_state(tmp_path / "whole"), last_state(tmp_path / "cut"))
 
 
 KILLED = """

@@ -62,7 +62,9 @@ def test_tensorboard_is_named_with_its_command_when_missing(tmp_path) -> None:
         with pytest.raises(TrainError, match="pip install tensorboardX"):
             open_events(tmp_path)
     else:
-        open_events(tmp_path).add_scalar("loss", 1.0, 1)
+        with open_events(tmp_path) as events:
+            events.add_scalar("loss", 1.0, 1)
+        assert list(tmp_path.iterdir())
 
 
 def test_memory_and_durations_read_well() -> None:
