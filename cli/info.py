@@ -2,10 +2,13 @@
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 from ..dataset_cache import open_cache
 from ..dataset_cache.contact_sheet import contact_sheet
 from ..dataset_cache.overview import Overview, bucket_chart, overview
+from ..dataset_cache.usage import Usage, usage
 from .output import add_output_option, byte_count, plural, show, table
 
 _CAPTION = 60
@@ -21,9 +24,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 
 def run(args: argparse.Namespace) -> int:
+    disk = usage(args.cache)
     facts = overview(args.cache)
-    lines = list(describe(facts))
-    extra = {}
+    lines = [*describe(facts), *describe_usage(disk)]
+    extra: dict[str, Any] = {"usage": asdict(disk)}
     if args.contact_sheet:
         contact_sheet(open_cache(args.cache)).save(args.contact_sheet)
         lines.append(f"Contact sheet: {args.contact_sheet}")
@@ -43,6 +47,19 @@ def describe(facts: Overview) -> Iterator[str]:
     yield from (f"  {count:>7,} × {_shorten(text)}" for text, count in facts.captions_common if count > 1)
     yield from _sizes(facts)
     yield from _provenance(facts)
+
+
+def describe_usage(disk: Usage) -> Iterator[str]:
+    """What is on disk beside the samples, and who is there."""
+    parts = [*disk.fields.items(), ("unused", disk.unused), ("index", disk.index)]
+    yield "Each once: " + ", ".join(f"{name} {byte_count(size)}" for name, size in parts if size)
+    older = f" and {plural(disk.older_generations, 'older one')} ({byte_count(disk.older)})"
+    yield f"Generations: the one of {disk.published}{older if disk.older_generations else ''}"
+    if disk.building:
+        yield f"Unfinished build: {byte_count(disk.building)}, which the next save takes over"
+    if disk.debris:
+        yield f"Debris: {byte_count(disk.debris)}; `streamcache clean` can remove it"
+    yield f"Read by {', '.join(disk.readers) or 'nobody'}, written by {disk.writer or 'nobody'} now"
 
 
 def _sets(facts: Overview) -> Iterator[str]:

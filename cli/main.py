@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from ..dataset_cache.errors import CacheBusy, CacheError
 from ..lora_train.errors import TrainError
-from . import convert, encode, info, train
+from . import clean, compact, convert, encode, export, info, merge, train, verify
 
-COMMANDS = (encode, info, convert, train)
+COMMANDS = (encode, train, info, verify, clean, compact, merge, export, convert)
 FAILED, BUSY, INTERRUPTED = 1, 4, 130
 
 

@@ -21,6 +21,7 @@ from .migrate import migrate
 from .reader import Bucket, Cache, open_cache
 from .repair import RepairReport, repair
 from .sample import Sample
+from .usage import Usage, usage
 from .verify import Problem, verify
 from .writer import CacheWriter, digest_key
 
@@ -44,6 +45,7 @@ __all__ = [
     "Removal",
     "RepairReport",
     "Sample",
+    "Usage",
     "clean",
     "compact",
     "convert",
@@ -58,5 +60,6 @@ __all__ = [
     "realize",
     "register_codec",
     "repair",
+    "usage",
     "verify",
 ]

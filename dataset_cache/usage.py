@@ -1,0 +1,71 @@
+"""Usage: what a dataset's folder takes on disk, part by part, and who reads or writes it now."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .contents import Contents, folder_contents, total_bytes
+from .current import Current, existing, leased, open_current
+from .errors import CacheError
+from .leases import holders
+from .manifest import NAME
+from .publisher import current_publisher
+from .reader import open_cache
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes by what they are for. `fields` and `unused` are of tensors, each counted once; the rest is of files."""
+
+    published: str
+    fields: dict[str, int]
+    unused: int  # of what only unused entries refer to
+    index: int
+    shards: int
+    older: int
+    older_generations: int
+    building: int
+    debris: int
+    readers: tuple[str, ...]
+    writer: str | None
+
+
+def usage(path: str | Path) -> Usage:
+    """Look at a dataset's index and list its folder; tensors are not read."""
+    folder = existing(path)
+    # Before our own lease: whoever only looks is no reader.
+    readers, writer = tuple(str(holder) for holder in holders(folder)), current_publisher(folder)
+    with leased(folder) as manifest:
+        if manifest is None:
+            open_cache(folder)  # refuses, with a word on how far a build came
+            raise CacheError(f"{folder}: was published just now; look again")
+        found = folder_contents(folder, manifest, publishing=writer is not None)
+        return _usage(open_current(folder, manifest), found, readers, writer)
+
+
+def _usage(current: Current, found: Contents, readers: tuple[str, ...], writer: str | None) -> Usage:
+    manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
+    return Usage(
+        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((current.folder / NAME).stat().st_mtime)),
+        fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
+        unused=int(sizes[owners < 0].sum()),
+        index=manifest.index_bytes,
+        shards=sum(shard.bytes for shard in manifest.shards),
+        older=total_bytes(found.superseded),
+        older_generations=len(found.old_indexes),
+        building=total_bytes(found.building),
+        debris=total_bytes(found.debris),
+        readers=readers,
+        writer=writer,
+    )
+
+
+def _owners(current: Current) -> np.ndarray:
+    """For every blob, the field of a used entry that needs it; -1 if none does."""
+    table = current.table
+    owners = np.full(len(table), -1, np.int64)
+    live = current.used[table.entry_of_ref]
+    owners[table.row_of_ref[live]] = current.arrays.entries["field"][table.entry_of_ref[live]]
+    return owners
