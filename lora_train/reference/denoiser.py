@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..denoiser import Naming, Prepared
+from ..denoiser import Naming, Prediction, Prepared
 from ..errors import TrainError
 from ..schedule import rows
 from . import text, vae
@@ -21,7 +21,8 @@ from .model import ReferenceModel
 if TYPE_CHECKING:
     from ...dataset_cache import Batch
 
-SHIFT = 6.0  # of the times that the model is trained and sampled at: shapes are decided early, at much noise
+# Of the times that the model is trained and sampled at: its shapes are decided early, at much noise.
+SHIFTS: dict[Prediction, float] = {"flow": 6.0, "eps": 3.0, "v": 3.0}
 GUIDANCE = 1.0  # above 1, each sampling step costs a second model call
 WRAPPINGS = {"comfyui": "diffusion_model.", "kohya": "lora_unet_", "diffusers": "transformer."}
 
@@ -39,9 +40,10 @@ class ReferenceDenoiser:
 
     architecture = "streamcache-reference"
 
-    def __init__(self, model: ReferenceModel, shift: float = SHIFT, guidance: float = GUIDANCE) -> None:
+    def __init__(self, model: ReferenceModel, shift: float | None = None, guidance: float = GUIDANCE) -> None:
         self.model, self.schedule = model, model.schedule
-        self.shift, self.guidance = shift, guidance
+        self.shift = SHIFTS[self.schedule.prediction] if shift is None else shift
+        self.guidance = guidance
         self.device = model.image_in.weight.device
 
     def check(self, dataset: Any) -> None:
@@ -99,7 +101,7 @@ class ReferenceDenoiser:
         given, empty = (self._join([c] * shape[0]) for c in (conditioning, text.encode("")))
         x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(self.device)
         clean = x
-        times = self.schedule.shifted(torch.linspace(1, 0, steps + 1), self.shift if self._flows else 1.0)
+        times = self.schedule.shifted(torch.linspace(1, 0, steps + 1), self.shift)
         for now, after in pairwise(times):
             clean, noise = self._guess(x, now.expand(shape[0]).to(self.device), given, empty)
             x = self.schedule.noisy(clean, noise, after.expand(shape[0]).to(self.device))
