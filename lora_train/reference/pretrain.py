@@ -16,7 +16,6 @@ from . import pictures, text, vae
 from .denoiser import SHIFTS
 from .model import ModelSize, ReferenceModel
 
-
 # Scored as a model of each kind learns shapes soonest. Of an eps error, most is fine detail: min-SNR holds it down.
 OBJECTIVES = {
     "flow": ObjectiveSettings(timesteps="logit_normal", shift=SHIFTS["flow"]),
