@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ...dataset_cache import Batch
 
 # Of the times that the model is trained and sampled at: its shapes are decided early, at much noise.
-SHIFTS: dict[Prediction, float] = {"flow": 6.0, "eps": 3.0, "v": 3.0}
+SHIFT = 6.0
+SHIFTS: dict[Prediction, float] = {"flow": SHIFT, "eps": 3.0, "v": 3.0}
 GUIDANCE = 1.0  # above 1, each sampling step costs a second model call
 WRAPPINGS = {"comfyui": "diffusion_model.", "kohya": "lora_unet_", "diffusers": "transformer."}
 
