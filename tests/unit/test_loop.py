@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from streamcache.dataset_cache import open_cache
 from streamcache.lora_train import step
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
@@ -211,6 +212,48 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_state_stays(tmp_path) 
     assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5]
     run_training(tmp_path, dataset, mode="resume", steps=10, save_every=2)
     assert last_state(tmp_path).step == 10
+
+
+def test_an_interrupt_within_an_update_keeps_the_state_before_it(tmp_path, monkeypatch) -> None:
+    calls, real = [], torch.optim.AdamW.step
+
+    def interrupted(self, *args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tmp_path, make_dataset(tmp_path / "set"), save_every=2)
+    assert last_state(tmp_path).step == 2
+
+
+FULL_DISK = """
+import resource, sys
+root, folder = sys.argv[1], sys.argv[2]
+sys.path.insert(0, root)
+import tests.conftest
+from pathlib import Path
+from tests.unit.small_parts import Hooks, TrainError, make_dataset, run_training
+def fill(progress):
+    if progress.step == 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no file can grow beyond: as a full disk
+dataset = make_dataset(Path(folder) / "set")
+try:
+    run_training(Path(folder), dataset, hooks=Hooks(progress=fill), save_every=2)
+except TrainError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files with setrlimit")
+def test_a_disk_that_fills_while_saving_leaves_the_last_state_to_resume_from(tmp_path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(ROOT), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert "step-00000004.safetensors: could not be saved" in done.stdout, done.stderr
+    assert last_state(tmp_path).step == 2
+    assert run_training(tmp_path, open_cache(tmp_path / "set"), mode="resume", save_every=2).step == 6
 
 
 def test_weights_that_are_no_numbers_are_never_saved(tmp_path) -> None:
