@@ -236,6 +236,33 @@ def test_dora_on_weights_that_are_no_floats_is_refused_with_the_remedy(toy):
         build(toy, settings(targets="first", dora=True))
 
 
+class Packed(torch.Tensor):
+    """A weight of bytes that knows its floats, as quantisation libraries make them."""
+
+    @staticmethod
+    def __new__(cls, weight):
+        step = weight.abs().max() / 127
+        packed = torch.Tensor._make_subclass(cls, (weight / step).round().to(torch.int8))
+        packed.step = step
+        return packed
+
+    def dequantize(self):
+        return self.as_subclass(torch.Tensor).float() * self.step
+
+
+@AXES
+def test_dora_on_weights_that_can_be_dequantised_equals_the_merged_weights(toy, axis):
+    packed = Packed(toy.second.weight.detach())
+    toy.second.weight.data = packed.dequantize()
+    network = stir(build(toy, settings(targets="second", dora=True, dora_axis=axis)))
+    expected = merged(toy, network)(X)
+    floats = toy.second.weight
+    del toy.second.weight
+    toy.second.weight = packed
+    toy.second.forward = lambda x: F.linear(x, floats)
+    torch.testing.assert_close(run(toy, network), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_dropout_follows_from_seed_and_step_and_stops_in_eval(toy):
     network = stir(build(toy, settings(dropout=0.5)))
 
