@@ -1,14 +1,14 @@
 """Opening a cache of a million samples, whose index is made up from that of a small real one."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..dataset_cache import open_cache
-from ..dataset_cache.index import Index, IndexArrays, sort_order, write_index
-from ..dataset_cache.manifest import read_manifest, write_manifest
+from ..dataset_cache.generation import open_index, publish
+from ..dataset_cache.index import IndexArrays
+from ..dataset_cache.manifest import Manifest, read_manifest
 from .examples import EXAMPLE_BYTES
 from .memory import measure_in_child
 from .reading import BATCH, write_cache
@@ -40,14 +40,13 @@ def measure_opening(folder: Path, settings: Settings) -> list[Figure]:
 def enlarge(path: Path, times: int) -> None:
     """Publish a generation with each sample `times` times, as samples of their own that share tensors."""
     manifest = read_manifest(path)
-    arrays = Index(path / manifest.index_name, manifest.index_bytes, None).arrays
-    larger = _repeat(arrays, len(manifest.fields), times)
-    written = path / "index.tmp"
-    size, digest = write_index(written, larger)
+    larger = _repeat(open_index(path, manifest).arrays, len(manifest.fields), times)
     counts = {**manifest.counts, "samples": len(larger.samples), "entries": len(larger.entries)}
-    manifest = replace(manifest, index_bytes=size, index_hash=digest, counts=counts)
-    os.replace(written, path / manifest.index_name)
-    write_manifest(path, manifest)
+
+    def describe(size: int, digest: str) -> Manifest:
+        return replace(manifest, index_bytes=size, index_hash=digest, counts=counts)
+
+    publish(path, larger, len(manifest.fields), describe)
 
 
 def index_bytes(path: Path) -> int:
@@ -74,8 +73,6 @@ def _repeat(arrays: IndexArrays, fields: int, times: int) -> IndexArrays:
         entries=entries,
         refs=refs,
         leaves=np.tile(arrays.leaves, times),
-        entry_order=sort_order(entries["key"]),
-        ref_order=sort_order(refs["hash"]),
     )
 
 

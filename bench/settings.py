@@ -10,7 +10,7 @@ class Settings:
     samples: int = 2000
     batches: int = 60
     rounds: int = 15
-    written: int = 512
+    written: int = 2048
     write_rounds: int = 7
     shared_samples: int = 4000
     shared_captions: int = 200

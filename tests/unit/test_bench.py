@@ -11,10 +11,12 @@ import torch
 
 from streamcache.bench.__main__ import GROUPS
 from streamcache.bench.examples import CONDITIONING_BYTES, LATENT_BYTES, make_example, make_examples
+from streamcache.bench.opening import enlarge
 from streamcache.bench.peers import PEERS, Loaded
-from streamcache.bench.reading import check
+from streamcache.bench.reading import check, write_cache
 from streamcache.bench.rounds import Times, take_turns
 from streamcache.bench.table import Figure, print_table
+from streamcache.dataset_cache import Cache, open_cache
 
 
 def installed() -> bool:
@@ -51,6 +53,18 @@ def test_a_reader_that_is_wrong_is_refused():
 
     with pytest.raises(AssertionError, match="mine"):
         check({"mine": read}, 5)
+
+
+def test_a_made_up_index_is_a_dataset(tmp_path: Path):
+    write_cache(tmp_path / "set", 3)
+    enlarge(tmp_path / "set", 4)
+    cache = open_cache(tmp_path / "set", check=False)
+    assert len(cache) == 12
+    assert all(same_latent(cache, i, i % 3) for i in range(12))
+
+
+def same_latent(cache: Cache, i: int, number: int) -> bool:
+    return torch.equal(cache.read_batch([i]).latents, make_example(number).latent)
 
 
 def test_examples_follow_from_their_number_and_share_captions():
