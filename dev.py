@@ -16,8 +16,6 @@ import os
 import shutil
 import subprocess
 import time
-import urllib.error
-import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import dataclass
@@ -30,7 +28,6 @@ PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 STAMP = VENV / "streamcache-installed.txt"
 PINS = ROOT / "requirements-dev.txt"
 TEST_FOLDERS = ("tests/unit", "tests/host", "tests/browser")
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 HOW_TO_GET_A_HOST = (
     "no ComfyUI found. Get one: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
     "python -m venv ~/comfy/ComfyUI/.venv and its pip install -r requirements.txt; or set COMFYUI_PATH "
@@ -140,7 +137,7 @@ def install() -> None:
     if not python_works():
         make_venv()
     pip = pip_command()
-    require(run([*pip, "install", "--quiet", *torch_index(), "-r", PINS]), "installing requirements-dev.txt")
+    require(run([*pip, "install", "--quiet", "-r", PINS]), "installing requirements-dev.txt")
     # Without isolation the pinned setuptools builds, so that a machine without network can do it.
     editable = ["install", "--quiet", "--no-build-isolation", "--no-deps", "-e", str(ROOT)]
     require(run([*pip, *editable]), "installing the package itself")
@@ -179,18 +176,6 @@ def pip_command() -> list[object]:
         return [sys.executable, "-m", "pip", "--python", PYTHON]
     shutil.rmtree(VENV, ignore_errors=True)
     sys.exit(f"{sys.executable} has neither ensurepip nor pip; on Debian or Ubuntu: sudo apt install python3-venv")
-
-
-def torch_index() -> list[str]:
-    """On Linux without an NVIDIA card, PyTorch's CPU packages: the default ones bring gigabytes of CUDA."""
-    if sys.platform != "linux" or shutil.which("nvidia-smi") or Path("/proc/driver/nvidia").exists():
-        return []
-    try:
-        urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=10).close()
-    except (urllib.error.URLError, OSError):
-        say(f"{CPU_INDEX} does not answer: torch comes from pip's configured index")
-        return []
-    return ["--extra-index-url", CPU_INDEX]
 
 
 def existing_test_folders() -> list[str]:
