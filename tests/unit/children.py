@@ -134,6 +134,26 @@ def build(note: Note, path: str, total: int, flush_every: int, publish_every: in
     note("done")
 
 
+def build_until(note: Note, path: str, total: int, flush_every: int, publish_every: int, last: int) -> None:
+    """As `build`, but this process kills itself in its `last` call that changes a file or a folder."""
+    steps = iter(range(last))
+
+    def counted(call: Callable[..., Any], is_write: bool) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            if next(steps, None) is None:
+                if is_write:  # in the middle of it
+                    call(args[0], args[1][: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **options)
+
+        return step
+
+    write = os.write
+    for name in ("write", "fsync", "replace", "unlink", "ftruncate", "mkdir", "rmdir", "open"):
+        setattr(os, name, counted(getattr(os, name), name == "write"))
+    build(lambda *facts: note(*facts, write=write), path, total, flush_every, publish_every)
+
+
 def write_large(note: Note, path: str, count: int, numbers: int) -> None:
     """Writes `count` samples of `numbers` floats each and notes how much memory that took at its peak."""
     import torch
@@ -191,7 +211,7 @@ def read_and_write(note: Note, path: str) -> None:
             note(what, "done", "")
 
 
-ROLES = {role.__name__: role for role in (hold, build, write_large, fill_small_files, read_and_write)}
+ROLES = {role.__name__: role for role in (hold, build, build_until, write_large, fill_small_files, read_and_write)}
 
 
 def load_samples() -> Any:
@@ -209,7 +229,11 @@ def load_file(name: str, path: Path, folders: list[str] | None = None) -> Any:
 def run_role(order: list[Any]) -> None:
     role, log, *args = order
     fd = os.open(log, os.O_WRONLY | os.O_APPEND)
-    ROLES[role](lambda *facts: os.write(fd, (json.dumps(facts) + "\n").encode()), *args)
+
+    def note(*facts: Any, write: Callable[..., int] = os.write) -> None:
+        write(fd, (json.dumps(facts) + "\n").encode())
+
+    ROLES[role](note, *args)
 
 
 def main() -> None:
