@@ -26,7 +26,7 @@ class ShardFiles:
         self.shards = shards
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._kept: dict[int, OpenFile] = {}  # where all shards may stay open, no order of use is needed
-        self._maps: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._maps: dict[int, dict[torch.dtype, torch.Tensor]] = {}
         self._identities: dict[int, tuple] = {}
         self._lock = threading.Lock()
         _live.add(self)
@@ -56,15 +56,26 @@ class ShardFiles:
 
     def map(self, shard: int, dtype: torch.dtype) -> torch.Tensor:
         """The whole shard as one tensor. Private: a write into it stays in this process and never reaches the file."""
-        found = self._maps.get((shard, dtype))
+        views = self._maps.get(shard) or self._map(shard)
+        found = views.get(dtype)
         if found is None:
-            whole = self._maps.get((shard, torch.uint8))
-            if whole is None:
-                whole = torch.frombuffer(mmap.mmap(self.file(shard).fd, 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
-                self._maps[shard, torch.uint8] = whole
-            found = whole[: len(whole) - len(whole) % dtype.itemsize].view(dtype)
-            self._maps[shard, dtype] = found
+            whole = views[torch.uint8]
+            found = views[dtype] = whole[: len(whole) - len(whole) % dtype.itemsize].view(dtype)
         return found
+
+    def _map(self, shard: int) -> dict[torch.dtype, torch.Tensor]:
+        file = self.file(shard)  # held until it is mapped: its number could pass to another file
+        try:
+            mapped = mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise CacheError(f"{FOLDER}/{self.shards[shard].file}: cannot be mapped: {error.strerror}") from error
+        views = {torch.uint8: torch.frombuffer(mapped, dtype=torch.uint8)}
+        with self._lock:
+            # A map holds a file handle too. It goes with the last tensor that lies in it.
+            while len(self._maps) >= MAX_OPEN:
+                self._maps.pop(next(iter(self._maps)))
+            self._maps[shard] = views
+        return views
 
     def check_range(self, shard: int, offset: int, nbytes: int) -> None:
         if shard >= len(self.shards):
