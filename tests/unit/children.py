@@ -154,6 +154,40 @@ def build_until(note: Note, path: str, total: int, flush_every: int, publish_eve
     build(lambda *facts: note(*facts, write=write), path, total, flush_every, publish_every)
 
 
+def read_in_forks(note: Note, path: str, forks: int, rounds: int) -> None:
+    """Opens a dataset, forks, and reads it in every process at once; notes who found everything as it was given."""
+    from streamcache.dataset_cache import open_cache
+    from streamcache.dataset_cache.leases import holders
+
+    samples = load_samples()
+    cache = open_cache(path, check=True)
+    cache[0].realize()  # handles are open
+    lazy = cache[1].latent["samples"]
+
+    def read(name: str) -> None:
+        for _ in range(rounds):
+            samples.assert_holds(cache, range(len(cache)))
+            assert samples.same(lazy, samples.latent(1)["samples"])
+            cache.read_batch([0])
+        note(name, os.getpid())
+
+    children = []
+    for _ in range(forks):
+        pid = os.fork()
+        if not pid:
+            try:
+                read("child")
+            except BaseException as error:
+                note("failed", repr(error))
+            os._exit(0)
+        children.append(pid)
+    read("parent")
+    note("holders", sorted(holder.pid for holder in holders(Path(path))))
+    for pid in children:
+        os.waitpid(pid, 0)
+    note("left", sorted(holder.pid for holder in holders(Path(path))))
+
+
 def write_large(note: Note, path: str, count: int, numbers: int) -> None:
     """Writes `count` samples of `numbers` floats each and notes how much memory that took at its peak."""
     import torch
@@ -211,7 +245,8 @@ def read_and_write(note: Note, path: str) -> None:
             note(what, "done", "")
 
 
-ROLES = {role.__name__: role for role in (hold, build, build_until, write_large, fill_small_files, read_and_write)}
+TASKS = (hold, build, build_until, read_in_forks, write_large, fill_small_files, read_and_write)
+ROLES = {role.__name__: role for role in TASKS}
 
 
 def load_samples() -> Any:
