@@ -29,11 +29,13 @@ from .publisher import PublisherLock, current_publisher
 from .segment import FOLDER as BUILD
 from .storage import remove_file
 
-DEBRIS, UNUSED, SUPERSEDED = "debris", "unused", "superseded"
+DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
+# In the order in which they are removed: publishing without unused entries may make files again that an interrupted
+# run left behind, so these must be gone before.
 CATEGORIES = {
     DEBRIS: "files that no generation, unfinished build or reader needs",
-    UNUSED: "entries that no sample and no name uses, and what is stored of them",
     SUPERSEDED: "older generations",
+    UNUSED: "entries that no sample and no name uses, and what is stored of them",
 }
 GRACE_SECONDS = 24 * 3600
 _UNSEEN = "no reader ever left a lease here and one may read unseen, so generations of the last 24 hours stay"
@@ -172,7 +174,7 @@ def _rewrite(folder: Path) -> None:
     current = open_current(folder, manifest)
     rewrite, draft = _without_unused(current, folder_contents(folder, manifest, publishing=False))
     write_packing(folder, rewrite.packing, current.files.file)
-    published = publish_draft(folder, rewrite.arrays, draft, tidy=False)
+    published = publish_draft(folder, rewrite.arrays, draft)
     # A reader may have come while shards were written. It keeps what it opened; that goes as superseded, later.
     late = [holder for holder in holders(folder) if holder.generation != published.generation]
     if late:
@@ -189,6 +191,9 @@ def _refuse_if_held(plan: CleanPlan) -> None:
 
 
 def _remove(folder: Path, removal: Removal) -> None:
+    manifest = read_manifest(folder)
+    needed = set(folder_contents(folder, manifest, publishing=False).current)
+    assert not needed & {folder / name for name in removal.files}, "what is published is never removed"
     held = [name for name in removal.files if not remove_file(folder / name)]
     for parent in {(folder / name).parent for name in removal.files if name.startswith(f"{BUILD}/")}:
         _remove_empty(parent, folder)

@@ -11,6 +11,7 @@ from .contents import folder_contents
 from .current import Current, exclusive, publish_draft
 from .errors import CacheError
 from .files import ShardFiles
+from .generation import remove_superseded
 from .index import OFFSET_BITS, IndexArrays
 from .packing import MAX_HEADER, OpenShard, Packing, pack, write_packing
 from .shard import PAD, SHARD_BYTES, ShardFile, read_header
@@ -53,13 +54,16 @@ def compact(path: str | Path, progress: Callable[[int, int], None] | None = None
     """
     with exclusive(path) as current:
         before = published = current.manifest
-        victims = _worth_rewriting(current)
+        # An unfinished build names shards that it shares blobs with, or has moved here already: they must stay.
+        protected = folder_contents(current.folder, before, publishing=False).protected
+        victims = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
         if victims:
             source = current.files.file
             rewrite = plan_rewrite(current.arrays, current.table, before.shards, victims, before.next_shard, source)
             write_packing(current.folder, rewrite.packing, source, progress)
             draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
             published = publish_draft(current.folder, rewrite.arrays, draft)
+            remove_superseded(current.folder, published, keep=protected)
         sizes = tuple(sum(shard.bytes for shard in manifest.shards) for manifest in (before, published))
         return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)
 
@@ -71,9 +75,7 @@ def _worth_rewriting(current: Current) -> set[int]:
     for number in small_shards(current.table, shards):
         by_kind.setdefault(shards[number].file[0], []).append(number)
     victims.update(number for numbers in by_kind.values() if len(numbers) > 1 for number in numbers)
-    # An unfinished build names shards that it shares blobs with; they must stay where they are.
-    protected = folder_contents(current.folder, current.manifest, publishing=False).protected
-    return {number for number in victims if shards[number].file not in protected}
+    return victims
 
 
 def merge_small(

@@ -91,13 +91,13 @@ def open_current(folder: Path, manifest: Manifest | None) -> Current:
     return Current(folder, manifest, index)
 
 
-def publish_draft(folder: Path, arrays: IndexArrays, draft: Manifest, tidy: bool = True) -> Manifest:
-    """Publish a generation whose manifest lacks only the size and hash of the index."""
+def publish_draft(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
+    """Publish a generation whose manifest lacks only the size and hash of the index. Nothing older is removed."""
 
     def describe(size: int, digest: str) -> Manifest:
         return replace(draft, index_bytes=size, index_hash=digest)
 
-    return publish(folder, arrays, len(draft.fields), describe, tidy)
+    return publish(folder, arrays, len(draft.fields), describe, tidy=False)
 
 
 @contextmanager

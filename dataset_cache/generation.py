@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 from . import files
@@ -59,10 +59,14 @@ def publish(
     return manifest
 
 
-def remove_superseded(folder: Path, manifest: Manifest) -> None:
-    """Remove what no generation in use needs any more; what is in use, or held open on Windows, goes next time."""
+def remove_superseded(folder: Path, manifest: Manifest, keep: Container[str] = ()) -> None:
+    """Remove what no generation in use needs any more; what is in use, or held open on Windows, goes next time.
+
+    `keep` names shards that stay all the same, because an unfinished build refers to them.
+    """
     for path in superseded(folder, manifest):
-        remove_file(path)
+        if path.name not in keep:
+            remove_file(path)
 
 
 def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:

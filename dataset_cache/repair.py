@@ -76,7 +76,7 @@ def _publish_rest(current: Current, damaged: np.ndarray, bad: list[int]) -> Repa
     write_packing(current.folder, rewrite.packing, open_shard)
     extra = remember_dropped(manifest.extra, sorted(keys), DAMAGED)
     draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, named, extra=extra)
-    published = publish_draft(current.folder, rewrite.arrays, draft, tidy=False)
+    published = publish_draft(current.folder, rewrite.arrays, draft)
     sources = current.arrays.samples["source"]
     samples = tuple((n, current.index.string(int(sources[n]))) for n in np.flatnonzero(lost).tolist())
     names = tuple(name for name in manifest.named if name not in named)

@@ -64,7 +64,7 @@ def test_a18_nothing_is_cleared_unless_it_is_asked_for(path: Path):
     before = listing(path)
     preview_clean(path)
     assert listing(path) == before
-    with pytest.raises(CacheError, match="say what to remove: debris, unused, superseded"):
+    with pytest.raises(CacheError, match="say what to remove: debris, superseded, unused"):
         clean(path)
     with CacheWriter(path) as writer:  # the next run of 10 finds everything
         assert all(writer.has(f"latent {i}") for i in range(10))

@@ -1,5 +1,6 @@
 """Compaction: fewer shards with the same content, without what nothing refers to."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from streamcache.dataset_cache import CacheError, CacheWriter, compact, open_cache, packing, repair, verify
+from streamcache.dataset_cache import (
+    CacheError,
+    CacheWriter,
+    clean,
+    compact,
+    generation,
+    open_cache,
+    packing,
+    repair,
+    verify,
+)
 from streamcache.dataset_cache import segment as segments
 from streamcache.dataset_cache.blobs import blob_table
 from streamcache.dataset_cache.build import unpack_variants
@@ -193,3 +204,57 @@ def test_pruning_keeps_what_is_kept(tmp_path: Path, seed: int):
     assert new_counts.sum() == len(kept)
     hashes = {h.tobytes() for h in blob_table(pruned).hashes}
     assert hashes == {h.tobytes() for h in arrays.refs["hash"][entries[blob_table(arrays).entry_of_ref]]}
+
+
+def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write_set(tmp_path / "set", range(2))
+    write_set(path, [2], append=True)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "write_manifest", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_set(path, [7], append=True)
+    assert compact(path).shards == (4, 2)
+    with CacheWriter(path, append=True) as writer:
+        assert writer.has("latent 7")
+    assert list(verify(path)) == []
+
+
+@pytest.mark.parametrize("upkeep", [compact, repair, lambda path: clean(path, ["debris", "unused", "superseded"])])
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (packing, "_write_shard"),
+        (packing, "sync_folder"),
+        (generation, "write_index"),
+        (generation, "sync_folder"),
+        (generation, "write_manifest"),
+    ],
+)
+def test_an_interrupt_at_any_step_leaves_the_last_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upkeep: Callable, module: object, step: str
+):
+    path = write_set(tmp_path / "set", range(6))
+    open_cache(path)
+    write_set(path, range(3))
+    write_set(path, [6], append=True)
+    before = content(path)
+    if upkeep is repair:
+        flip(shard_files(path)[0], 40)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            upkeep(path)
+    assert len(open_cache(path)) == 4
+    if upkeep is not repair:
+        assert content(path) == before
+    upkeep(path)
+    clean(path, ["debris", "superseded"])
+    assert content(path) == before and list(verify(path)) == []
