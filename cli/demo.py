@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from ..dataset_cache import Cache, open_cache, verify
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
     args = parser.parse_args(arguments)
+    # The model is so small that a second thread gains little, and on a busy machine the two wait for each other.
+    torch.set_num_threads(1)
     try:
         return 1 if run_demo(args.out, SMALL if args.quick else FULL) else 0
     except FileExistsError as error:
