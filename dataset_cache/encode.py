@@ -123,18 +123,25 @@ def _publish(work: Work, target: Target, facts: dict[str, Any]) -> None:
     if not assembly.included:
         raise CacheError(_nothing(work.layout, report))
     facts.update(assembly.provenance())
-    before = target.cache.provenance.get(RUN) if target.cache is not None else None
-    if before == facts and not report.made:
+    if not report.made and _is_published(target, work.state, facts):
         report.unchanged, report.generation = True, target.cache.generation
         dataset = target.cache.id
     else:
         manifest = work.writer.publish()
         report.generation, dataset = manifest.generation, manifest.id
+        report.unchanged = target.cache is not None and target.cache.generation == manifest.generation
     work.state.remember_origins(assembly.origins())
     target.settle_state(work.state, dataset)
     if work.settled and not work.plan.settings.trust:
         signature = work.plan.survey.signature(work.plan.recipe)
         work.state.remember_run(RUN, signature, report.generation, report.as_reused())
+
+
+def _is_published(target: Target, state: State, facts: dict[str, Any]) -> bool:
+    """Whether the cache is as such a run left it: others may have saved other samples over its facts."""
+    last = state.run(RUN)
+    left = target.cache is not None and last is not None and last[1] == target.cache.generation
+    return left and target.cache.provenance.get(RUN) == facts
 
 
 def _nothing(layout: Layout, report: EncodeReport | None = None) -> str:

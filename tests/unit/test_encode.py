@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheError, open_cache
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.captions import Captions
 from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.masks import Masks
@@ -408,3 +408,13 @@ def test_an_encoder_that_lies_about_its_downscale_is_refused(run, picture, image
     images.make = lambda item: {"samples": torch.zeros(1, 4, 3, 3)}
     with pytest.raises(CacheError, match="with its downscale of 8"):
         run("set")
+
+
+def test_samples_that_another_program_saved_are_replaced_though_nothing_is_encoded(run, tmp_path, picture):
+    picture("set/a.png", caption="a cat")
+    run("set")
+    with CacheWriter(tmp_path / "cache", append=True) as writer:
+        writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, source="stranger")
+    report = run("set")
+    assert not report.unchanged and not report.made
+    assert [sample.source for sample in open_cache(tmp_path / "cache")] == ["set/a.png"]
