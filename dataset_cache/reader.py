@@ -206,6 +206,13 @@ class Cache(Sequence[Sample]):
         row = self._index.sample_row(self._checked(i))
         return [self._index.string(n) for n in self._index.caption_numbers(row[1], row[2])]
 
+    @guarded()
+    def keys(self, i: int) -> dict[str, list[bytes]]:
+        """The keys of a sample's entries by field; several of a field are its variants."""
+        entries = self._index.entries_of(self._checked(i), len(self.fields))
+        named = zip(self.fields, entries, strict=True)
+        return {name: [self._index.key_of(entry) for entry in found] for name, found in named if found}
+
     def has(self, key: Key) -> bool:
         return self._index.find_entry(digest_key(key)) is not None
 

@@ -33,14 +33,21 @@ CREATE TABLE run (name TEXT PRIMARY KEY, signature TEXT, generation TEXT, report
 """
 _NAMES = 500  # in one query; older SQLite takes no more than 999
 _HEAD = struct.Struct("<32s16sIIB")
+_chosen: Path | None = None
 
 
 Known = tuple[bytes, Facts]  # the file's stamp when it was read, and what it held
 
 
+def use_state_folder(folder: Path) -> None:
+    """Keep states here from now on, unless STREAMCACHE_STATE_DIR says otherwise."""
+    global _chosen
+    _chosen = folder
+
+
 def state_folder() -> Path:
-    """STREAMCACHE_STATE_DIR, else the platform's folder for caches."""
-    if given := os.environ.get(STATE_DIR):
+    """STREAMCACHE_STATE_DIR, else the folder chosen by the program, else the platform's folder for caches."""
+    if given := os.environ.get(STATE_DIR) or _chosen:
         return Path(given)
     home = Path.home()
     if sys.platform == "win32":
