@@ -1,3 +1,13 @@
 """StreamCache: encode a dataset once, stream it from disk, train LoRAs from it."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+WEB_DIRECTORY = "./web"
+
+
+async def comfy_entrypoint() -> Any:
+    """What ComfyUI calls to get the nodes. They are imported only here: the rest of the pack needs no host."""
+    from .nodes.extension import StreamCacheExtension
+
+    return StreamCacheExtension()

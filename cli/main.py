@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from ..dataset_cache.errors import CacheBusy, CacheError
 from ..lora_train.errors import TrainError
-from . import clean, compact, convert, encode, export, info, merge, train, verify
+from . import clean, compact, convert, encode, export, info, merge, run, train, verify
 
-COMMANDS = (encode, train, info, verify, clean, compact, merge, export, convert)
+COMMANDS = (encode, train, info, verify, clean, compact, merge, export, convert, run)
 FAILED, BUSY, INTERRUPTED = 1, 4, 130
 
 

@@ -1,0 +1,67 @@
+"""The node Streamable Cache Load: a saved dataset by its name."""
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..dataset_cache.errors import CacheError
+from . import paths, sockets
+from .handles import handle_of, published_generation
+from .host.folders import cache_roots
+from .host.routes import CACHES
+
+
+def name_input(tooltip: str) -> io.Input:
+    """A list of all caches that refreshes; names that it does not show are checked by `name_problem`."""
+    return io.Combo.Input(
+        "name", options=[], remote=io.RemoteOptions(route=CACHES, refresh_button=True), tooltip=tooltip
+    )
+
+
+def name_problem(name: str | None) -> bool | str:
+    if name is not None:  # None: linked, so it is looked at when it is known
+        try:
+            paths.path_to_open(name, cache_roots())
+        except CacheError as error:
+            return str(error)
+    return True
+
+
+class StreamCacheCacheLoad(io.ComfyNode):
+    """Opens a dataset. Nothing of it is read but its description."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheCacheLoad",
+            display_name="Streamable Cache Load",
+            category=sockets.CATEGORY,
+            description="Opens a saved dataset by its name, in milliseconds, whatever its size. Select Samples makes "
+            "lists of it.",
+            search_aliases=["load training dataset", "load latents", "load dataset", "open cache"],
+            inputs=[name_input("A dataset below output/streamcache, or below a folder registered as streamcache.")],
+            outputs=[
+                sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The dataset as it is now."),
+                io.Int.Output("samples", display_name="samples", tooltip="How many samples it has."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str) -> bool | str:
+        return name_problem(name)
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str) -> Any:
+        """A cache that was saved anew is loaded anew; an unchanged one is not."""
+        try:
+            return published_generation(paths.path_to_open(name, cache_roots()), name)
+        except CacheError as error:
+            return str(error)
+
+    @classmethod
+    def execute(cls, name: str) -> io.NodeOutput:
+        handle = handle_of(name, paths.path_to_open(name, cache_roots()))
+        return io.NodeOutput(handle, len(handle))
+
+
+NODES = [StreamCacheCacheLoad]

@@ -1,0 +1,81 @@
+"""The node Clean Cache: what a cache holds beyond its samples is counted, and removed if that is asked for."""
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..dataset_cache.clean import CATEGORIES, CleanPlan, clean, preview_clean
+from ..dataset_cache.errors import CacheError
+from . import freshness, paths, sockets
+from .cache_load import name_input, name_problem
+from .host.folders import cache_roots
+from .host.progress import NodeProgress
+from .opened import close_idle
+
+_TOOLTIPS = {
+    "debris": "Files that no generation, unfinished build or reader needs.",
+    "superseded": "Older generations that nobody reads any more.",
+    "unused": "Encoded images and captions that no sample uses now, such as those of another resolution.",
+}
+
+
+class StreamCacheClean(io.ComfyNode):
+    """A preview, unless it is told to apply it."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheClean",
+            display_name="Clean Cache",
+            category=sockets.CATEGORY,
+            description="Counts what a cache holds beyond its samples. It is removed only when apply is on.",
+            search_aliases=["delete cache", "free disk space", "prune dataset", "remove unused latents"],
+            is_output_node=True,
+            not_idempotent=True,
+            inputs=[
+                name_input("The cache to clean."),
+                io.Boolean.Input("apply", default=False, tooltip="Remove what is listed. Off only counts it."),
+                *(
+                    io.Boolean.Input(name, default=name != "unused", tooltip=_TOOLTIPS[name])
+                    for name in ("debris", "superseded", "unused")
+                ),
+            ],
+            outputs=[io.String.Output("report", display_name="report", tooltip="What was found, or removed.")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str) -> bool | str:
+        return name_problem(name)
+
+    @classmethod
+    def fingerprint_inputs(cls, **inputs: Any) -> float:
+        """Never the same: what a folder holds is looked at each time."""
+        return float("nan")
+
+    @classmethod
+    def execute(cls, name: str, apply: bool, **chosen: bool) -> io.NodeOutput:
+        path = paths.path_to_open(name, cache_roots())
+        wanted = [category for category in CATEGORIES if chosen.get(category)]
+        if not wanted:
+            raise CacheError("nothing is chosen to clean; switch on debris, superseded or unused")
+        close_idle(path)
+        plan = preview_clean(path, wanted)
+        if apply:
+            plan = clean(plan)
+            freshness.forget(path)
+        text = "\n".join(report_lines(plan, name, apply))
+        NodeProgress().show(text)
+        return io.NodeOutput(text, ui={"text": [text]})
+
+
+NODES = [StreamCacheClean]
+
+
+def report_lines(plan: CleanPlan, name: str, applied: bool) -> list[str]:
+    verb = "Removed" if applied else "Would remove"
+    lines = [f"{verb} {plan.bytes / 1e6:,.1f} MB from {name}"]
+    for removal in plan.removals:
+        lines.append(f"{removal.category}: {removal.count:,}, {removal.bytes / 1e6:,.1f} MB")
+        lines += [f"kept: {removal.kept}"] if removal.kept else []
+        lines += [f"held by {', '.join(removal.held_by)}"] if removal.held_by else []
+    return lines

@@ -1,0 +1,21 @@
+"""The extension that the host loads: the list of all nodes, and what is set up once."""
+
+from comfy_api.latest import ComfyExtension, io
+
+from ..dataset_cache.state import use_state_folder
+from . import cache_load, cache_save, clean, encode, image_folder, merge, on_demand, preview, realize, select
+from .host.codecs import register_host_types
+from .host.folders import state_root
+from .host.routes import add_routes
+
+FAMILIES = (image_folder, encode, cache_save, cache_load, select, realize, preview, merge, clean, on_demand)
+
+
+class StreamCacheExtension(ComfyExtension):
+    async def on_load(self) -> None:
+        register_host_types()
+        use_state_folder(state_root())
+        add_routes()
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return [node for family in FAMILIES for node in family.NODES]

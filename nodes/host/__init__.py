@@ -1,0 +1,1 @@
+"""All knowledge of the host: its models, folders, progress, routes and types."""

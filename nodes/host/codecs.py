@@ -1,0 +1,9 @@
+"""Types that only the host knows, as they are kept in a cache."""
+
+from comfy.nested_tensor import NestedTensor
+
+from ...dataset_cache.codecs import Codec, register_codec
+
+
+def register_host_types() -> None:
+    register_codec(Codec("comfy.nested_tensor", NestedTensor, lambda value: list(value.tensors), NestedTensor))

@@ -1,0 +1,119 @@
+"""Identity of the host's VAE and CLIP objects: the content of their weights, patches and settings, however loaded.
+
+An object that one of the host's loaders made from files goes by these files, which are hashed once and remembered. Any
+other is hashed in memory, once for as long as it lives.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import comfy.model_management as management
+import torch
+
+from ...dataset_cache.identity import digest_of, files_identity, object_identity
+
+CODE = 1  # raise it when the same model and the same picture or text would give other values
+_HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()
+
+
+def vae_files_identity(files: Sequence[str], kind: str = "") -> str:
+    """The identity of a VAE that the host would make of these files."""
+    allowed = [torch.float16, torch.bfloat16, torch.float32]
+    precision = [str(management.vae_dtype(management.vae_device(), allowed)), str(management.intermediate_dtype())]
+    return digest_of(["vae", CODE, files_identity(files), kind, precision])
+
+
+def clip_files_identity(files: Sequence[str], kind: str, dtype: Any = None) -> str:
+    """The identity of a CLIP that the host would make of these files, before patches and settings."""
+    precision = str(dtype or management.text_encoder_dtype(management.text_encoder_device()))
+    return digest_of(["clip", CODE, files_identity(files), kind, precision])
+
+
+def vae_identity(vae: Any) -> str:
+    """The identity of a VAE in memory."""
+    loader, arguments = _origin(vae.patcher)
+    if loader == "load_vae_patcher":
+        base = vae_files_identity([arguments[0]])
+    elif loader == "load_checkpoint_vae_patcher":
+        base = vae_files_identity([arguments[0]], "checkpoint")
+    else:
+        base = digest_of(["vae", CODE, _weights(vae.first_stage_model, vae.patcher), str(vae.vae_dtype)])
+    return with_patches(base, patches_of(vae.patcher))
+
+
+def clip_identity(clip: Any) -> str:
+    """The identity of a CLIP in memory."""
+    loader, arguments = _origin(clip.patcher)
+    if loader == "load_clip_model_patcher":
+        base = clip_files_identity(arguments[0], arguments[2].name, arguments[3].get("dtype"))
+    elif loader == "load_checkpoint_clip_patcher":
+        base = clip_files_identity([arguments[0]], "checkpoint", arguments[3].get("dtype"))
+    else:
+        base = digest_of(
+            ["clip", CODE, type(clip.cond_stage_model).__name__, _weights(clip.cond_stage_model, clip.patcher)]
+        )
+    return clip_with_settings(with_patches(base, patches_of(clip.patcher)), clip)
+
+
+def clip_with_settings(base: str, clip: Any) -> str:
+    """Clip-skip and the like, which are kept beside the weights."""
+    settings = [clip.layer_idx, {str(k): repr(v) for k, v in clip.tokenizer_options.items()}, clip.use_clip_schedule]
+    return digest_of([base, settings]) if settings != [None, {}, False] else base
+
+
+def with_patches(base: str, patches: list[Any]) -> str:
+    return digest_of([base, patches]) if patches else base
+
+
+def patches_of(patcher: Any) -> list[Any]:
+    """What was patched into the weights: by content where that can be told, else by the patches' own random id."""
+    found = [[key, [describe_patch(patch) for patch in patches]] for key, patches in sorted(patcher.patches.items())]
+    unseen = [patcher.forced_hooks, patcher.hook_patches, patcher.weight_wrapper_patches, patcher.injections]
+    if any(unseen):
+        found.append([str(patcher.patches_uuid), repr(patcher.forced_hooks)])
+    return found
+
+
+def describe_patch(value: Any) -> Any:
+    """A patch as JSON: tensors by their hash, the host's adapters by their weights."""
+    if isinstance(value, torch.Tensor):
+        return object_identity(dict(_plain("", value)))
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [describe_patch(item) for item in value]
+    if isinstance(value, dict):
+        return [[str(key), describe_patch(item)] for key, item in sorted(value.items(), key=lambda row: str(row[0]))]
+    if hasattr(value, "weights"):
+        return [type(value).__name__, describe_patch(list(value.weights))]
+    name = getattr(value, "__qualname__", None)
+    # Two functions of one name may differ, so a lambda is never taken for another.
+    return name if name and "<" not in name else f"{type(value).__name__} {id(value)}"
+
+
+def _origin(patcher: Any) -> tuple[str, tuple]:
+    """The name and arguments of the host's loader that can make this model again."""
+    made = getattr(patcher, "cached_patcher_init", None)
+    return (made[0].__name__, made[1]) if made else ("", ())
+
+
+def _weights(module: torch.nn.Module, patcher: Any) -> str:
+    known = _HASHED.get(module)
+    if known is None:
+        # While patches are applied in place, the host keeps the weights as they were.
+        kept = {key: saved.weight for key, saved in patcher.backup.items()}
+        tensors = {**module.state_dict(), **kept}
+        known = object_identity(dict(row for name, tensor in tensors.items() for row in _plain(name, tensor)))
+        _HASHED[module] = known
+    return known
+
+
+def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A tensor as ordinary ones: quantised weights are several, with names of their own."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        inner, _ = tensor.__tensor_flatten__()
+        for part in inner:
+            yield from _plain(f"{name}.{part}", getattr(tensor, part))
+    else:
+        yield name, tensor.detach().as_subclass(torch.Tensor)

@@ -1,0 +1,274 @@
+"""Stand-ins for the host's CLIP and VAE that load their files when they are used and free them afterwards.
+
+Each is a `comfy.sd.CLIP` or `comfy.sd.VAE` by type, so it goes wherever these go. What others set on one stays set
+across reloads. Whoever changes the loaded model itself, in a way that could not be repeated, keeps it loaded.
+"""
+
+import contextlib
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import comfy.sd
+from comfy_execution.utils import get_executing_context
+
+from ...dataset_cache.identity import digest_of
+from ...dataset_cache.on_demand import OnDemand
+from .identity import clip_with_settings, describe_patch, patches_of, with_patches
+
+LINGER_SECONDS = 2.0  # between two calls of one workflow, such as tokenizing and encoding
+
+
+class Lingering:
+    """A model on demand, shared by a stand-in and its copies. After a call it is kept for a moment longer."""
+
+    def __init__(self, load: Callable[[], Any], identity: Callable[[], str], name: str) -> None:
+        self.model = OnDemand(load, identity, name)
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inside = threading.local()
+        self._lock = threading.RLock()
+        self._extra: contextlib.ExitStack | None = None
+        self._until = 0.0
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[Any]:
+        """The model for one call; it lingers after it."""
+        with self.model.lease() as real, self._count():
+            yield real
+            self._linger()
+
+    @contextlib.contextmanager
+    def phase(self) -> Iterator[Any]:
+        """The model for many calls; it is freed at the end."""
+        try:
+            with self.model.lease() as real, self._count():
+                try:
+                    yield real
+                finally:
+                    # Before the lease ends, so that nothing is left of the model when memory is given back.
+                    del real
+                    self._drop_users()
+        finally:
+            self.let_go()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a node, or a call of ours, is at work in this thread.
+
+        Between nodes the host's executor looks at models to keep count of them. That is no use, and must not load one.
+        """
+        return getattr(self._inside, "depth", 0) > 0 or get_executing_context() is not None
+
+    @contextlib.contextmanager
+    def _count(self) -> Iterator[None]:
+        self._inside.depth = getattr(self._inside, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._inside.depth -= 1
+
+    def let_go(self) -> None:
+        with self._lock:
+            extra, self._extra = self._extra, None
+        self._drop_users()
+        if extra is not None:
+            extra.close()
+
+    def _drop_users(self) -> None:
+        for user in list(self.users):
+            user.drop()
+
+    def _linger(self) -> None:
+        with self._lock:
+            self._until = time.monotonic() + LINGER_SECONDS
+            if self._extra is None:
+                self._extra = contextlib.ExitStack()
+                self._extra.enter_context(self.model.lease())
+                self._start_timer(self._extra, LINGER_SECONDS)
+
+    def _start_timer(self, extra: contextlib.ExitStack, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._tick, [extra])
+        timer.daemon = True
+        timer.start()
+
+    def _tick(self, extra: contextlib.ExitStack) -> None:
+        with self._lock:
+            left = self._until - time.monotonic()
+            if self._extra is not extra:  # let go before, and perhaps taken anew
+                return
+            if left > 0:
+                self._start_timer(extra, left)
+                return
+        self.let_go()
+
+
+class _StandIn:
+    """What both stand-ins do. `_shared` is the one model behind all copies."""
+
+    _shared: Lingering
+    _pinned: contextlib.ExitStack | None = None
+
+    @property
+    def loads(self) -> int:
+        return self._shared.model.loads
+
+    @property
+    def loaded(self) -> bool:
+        return self._shared.model.loaded
+
+    def lease(self) -> contextlib.AbstractContextManager:
+        """Keeps the model for a phase of work, and frees it after."""
+        return self._shared.phase()
+
+    def pin(self) -> None:
+        """Keep the model loaded for as long as this stand-in lives."""
+        if self._pinned is None:
+            stack = contextlib.ExitStack()
+            stack.enter_context(self._shared.model.lease())
+            self.__dict__["_pinned"] = stack
+            weakref.finalize(self, stack.close)
+
+    def drop(self) -> None:
+        """Hold nothing of the loaded model."""
+
+    def is_dynamic(self) -> bool:
+        return self._shared.wanted and self.patcher.is_dynamic()
+
+    def _require_use(self, name: str) -> None:
+        if not self._shared.wanted:
+            raise AttributeError(f"{name}: a model on demand has it while a node uses it")
+
+    def __copy__(self) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_pinned"})
+        self._shared.users.add(twin)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__copy__()
+
+
+def _lend(base: type, own: set[str]) -> Callable[[type], type]:
+    """Give a stand-in all methods of `base`, each with the model held while it runs, but those that are its `own`."""
+
+    def wrap(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def held(self: _StandIn, *args: Any, **kwargs: Any) -> Any:
+            with self._shared.call():
+                return method(self, *args, **kwargs)
+
+        return held
+
+    def decorate(cls: type) -> type:
+        for name, method in vars(base).items():
+            if callable(method) and not name.startswith("__") and name not in own and name not in vars(cls):
+                setattr(cls, name, wrap(method))
+        return cls
+
+    return decorate
+
+
+@_lend(comfy.sd.CLIP, own={"clip_layer", "set_tokenizer_option", "add_hooks_to_dict", "is_dynamic"})
+class OnDemandClip(_StandIn, comfy.sd.CLIP):
+    """A CLIP that is loaded when it tokenizes or encodes. Clip-skip, tokenizer options and patches are its own."""
+
+    def __init__(self, shared: Lingering) -> None:
+        super().__init__(no_init=True)
+        self._shared = shared
+        self._patches: tuple[tuple[dict, float, float], ...] = ()
+        self._patcher: Any = None
+        self._patched = ""
+        self.layer_idx, self.tokenizer_options = None, {}
+        self.use_clip_schedule, self.apply_hooks_to_conds = False, None
+        shared.users.add(self)
+
+    @property
+    def identity(self) -> str:
+        """Asking never loads."""
+        if self._pinned is not None:
+            return digest_of([self._shared.model.identity, str(self._patcher.patches_uuid)])
+        patches = [describe_patch(list(patch)) for patch in self._patches]
+        return clip_with_settings(with_patches(self._shared.model.identity, patches), self)
+
+    @property
+    def patcher(self) -> Any:
+        self._require_use("patcher")
+        if self._patcher is None:
+            with self._shared.call() as real:
+                patcher = real.patcher.clone()
+                for patch in self._patches:
+                    patcher.add_patches(*patch)
+            self._patcher, self._patched = patcher, patcher.patches_uuid
+        return self._patcher
+
+    @patcher.setter
+    def patcher(self, patcher: Any) -> None:
+        self.pin()
+        self._patcher = patcher
+
+    @property
+    def cond_stage_model(self) -> Any:
+        return self.patcher.model
+
+    @property
+    def tokenizer(self) -> Any:
+        with self._shared.call() as real:
+            return real.tokenizer
+
+    def clone(self, disable_dynamic: bool = False) -> "OnDemandClip":
+        twin = self.__copy__()
+        twin.tokenizer_options = self.tokenizer_options.copy()
+        if self._pinned is not None:
+            twin.patcher = self.patcher.clone(disable_dynamic=disable_dynamic)
+        else:
+            twin._patcher = None
+        return twin
+
+    def add_patches(self, patches: dict, strength_patch: float = 1.0, strength_model: float = 1.0) -> list:
+        with self._shared.call():
+            taken = self.patcher.add_patches(patches, strength_patch, strength_model)
+            self._patches = (*self._patches, (patches, strength_patch, strength_model))
+            self._patched = self.patcher.patches_uuid
+            return taken
+
+    def drop(self) -> None:
+        patcher = self._patcher
+        if patcher is None or self._pinned is not None:
+            return
+        if patcher.patches_uuid != self._patched or patcher.forced_hooks is not None or patcher.hook_patches:
+            self.pin()  # changed by a hand that cannot be repeated
+        else:
+            self._patcher = None
+
+
+@_lend(comfy.sd.VAE, own={"throw_exception_if_invalid", "is_dynamic"})
+class OnDemandVae(_StandIn, comfy.sd.VAE):
+    """A VAE that is loaded when it encodes or decodes. All that a VAE knows of itself comes from the loaded one."""
+
+    def __init__(self, shared: Lingering) -> None:
+        self._shared = shared
+        shared.users.add(self)
+
+    @property
+    def identity(self) -> str:
+        """Asking never loads."""
+        base = self._shared.model.identity
+        return with_patches(base, patches_of(self.patcher)) if "patcher" in self.__dict__ else base
+
+    def throw_exception_if_invalid(self) -> None:
+        """The loader says so where a file holds no VAE."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_shared" not in self.__dict__:  # copying asks before anything is there
+            raise AttributeError(name)
+        self._require_use(name)
+        with self._shared.call() as real:
+            return getattr(real, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("patcher", "first_stage_model"):
+            self.pin()
+        super().__setattr__(name, value)

@@ -1,0 +1,102 @@
+"""The node Merge Datasets: several saved datasets become one."""
+
+import math
+import re
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..dataset_cache.errors import CacheError
+from ..dataset_cache.gather import Part
+from . import freshness, paths, sockets
+from .host.folders import cache_roots
+from .host.progress import NodeProgress
+from .plans import is_plan
+from .saving import describe, gather_parts
+
+MAX_DATASETS = 16
+
+
+class StreamCacheMerge(io.ComfyNode):
+    """Copies what is stored; nothing is encoded."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheMerge",
+            display_name="Merge Datasets",
+            category=sockets.CATEGORY,
+            description="Saves several datasets as one, each with a weight. Nothing is encoded again.",
+            search_aliases=["combine datasets", "join datasets", "concat dataset", "mix datasets"],
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id],
+            inputs=[
+                io.String.Input("name", default="merged", tooltip="The new cache's name below output/streamcache."),
+                io.Autogrow.Input(
+                    "datasets",
+                    template=io.Autogrow.TemplatePrefix(
+                        sockets.Dataset.Input("dataset", tooltip="A saved dataset."),
+                        prefix="dataset",
+                        min=1,
+                        max=MAX_DATASETS,
+                    ),
+                    tooltip="The datasets, in this order.",
+                ),
+                io.String.Input(
+                    "weights",
+                    default="",
+                    tooltip="One number for each dataset, such as 1, 0.5: how often its samples are drawn in an epoch. "
+                    "Empty draws all of them once.",
+                ),
+            ],
+            outputs=[sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The merged dataset.")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str, **others: Any) -> bool | str:
+        try:
+            return name is None or bool(paths.path_to_save(name, cache_roots()))
+        except CacheError as error:
+            return str(error)
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str, **others: Any) -> Any:
+        try:
+            return freshness.fingerprint(paths.path_to_save(name, cache_roots()), str(cls.hidden.unique_id))
+        except CacheError as error:
+            return str(error)
+
+    @classmethod
+    def execute(cls, name: str, datasets: dict[str, Any], weights: str = "") -> io.NodeOutput:
+        path = paths.path_to_save(name, cache_roots())
+        parts = _parts([dataset for dataset in datasets.values() if dataset is not None], weights)
+        watch = NodeProgress()
+        saved = describe(name, path, gather_parts(parts, path, watch), ())
+        freshness.leave(path, str(cls.hidden.unique_id), saved.handle.generation)
+        watch.show("\n".join(saved.lines))
+        return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})
+
+
+NODES = [StreamCacheMerge]
+
+
+def _parts(datasets: list[Any], weights: str) -> list[Part]:
+    if not datasets:
+        raise CacheError("there is no dataset to merge; connect at least one")
+    if any(is_plan(dataset) for dataset in datasets):
+        raise CacheError("a dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here")
+    numbers = parse_weights(weights, len(datasets))
+    return [Part(dataset.open(), weight) for dataset, weight in zip(datasets, numbers, strict=True)]
+
+
+def parse_weights(text: str, count: int) -> list[float]:
+    words = [word for word in re.split(r"[,;\s]+", text.strip()) if word]
+    if not words:
+        return [1.0] * count
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count or not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise CacheError(f"weights: found {text[:60]!r}, expected {count} numbers above 0, such as 1, 0.5")
+    return numbers

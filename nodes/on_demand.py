@@ -1,0 +1,85 @@
+"""The nodes Load CLIP (On Demand) and Load VAE (On Demand)."""
+
+from typing import Any
+
+import folder_paths
+from comfy_api.latest import io
+
+from . import sockets
+from .host.loaders import NO_FILE, clip_files, clip_on_demand, clip_types, vae_names, vae_on_demand
+
+_CATEGORY = f"{sockets.CATEGORY}/loaders"
+
+
+class StreamCacheLoadClip(io.ComfyNode):
+    """A CLIP that takes no memory while nobody uses it."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheLoadClip",
+            display_name="Load CLIP (On Demand)",
+            category=_CATEGORY,
+            description="A text encoder that is loaded when used and freed afterwards. Goes wherever a CLIP goes.",
+            search_aliases=["clip loader", "lazy clip", "text encoder", "dual clip", "free text encoder"],
+            inputs=_clip_inputs(),
+            outputs=[io.Clip.Output("clip", display_name="CLIP", tooltip="Loads on first use.")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        clip_name: str,
+        type: str,
+        clip_name2: str = NO_FILE,
+        clip_name3: str = NO_FILE,
+        clip_name4: str = NO_FILE,
+        device: str = "default",
+    ) -> io.NodeOutput:
+        names = [name for name in (clip_name, clip_name2, clip_name3, clip_name4) if name != NO_FILE]
+        return io.NodeOutput(clip_on_demand(clip_files(names), type, device))
+
+
+class StreamCacheLoadVae(io.ComfyNode):
+    """A VAE that takes no memory while nobody uses it."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheLoadVae",
+            display_name="Load VAE (On Demand)",
+            category=_CATEGORY,
+            description="A VAE that is loaded when it is used and freed afterwards. Goes wherever a VAE goes.",
+            search_aliases=["vae loader", "lazy vae", "free vae"],
+            inputs=[io.Combo.Input("vae_name", options=vae_names(), tooltip="The same VAEs as in Load VAE.")],
+            outputs=[io.Vae.Output("vae", display_name="VAE", tooltip="Loads on first use.")],
+        )
+
+    @classmethod
+    def execute(cls, vae_name: str) -> io.NodeOutput:
+        return io.NodeOutput(vae_on_demand(vae_name))
+
+
+NODES = [StreamCacheLoadClip, StreamCacheLoadVae]
+
+
+def _clip_inputs() -> list[Any]:
+    names = folder_paths.get_filename_list("text_encoders")
+    further = [
+        io.Combo.Input(
+            f"clip_name{number}",
+            options=[NO_FILE, *names],
+            default=NO_FILE,
+            advanced=number > 2,
+            tooltip="A further text encoder, for models that use several.",
+        )
+        for number in (2, 3, 4)
+    ]
+    return [
+        io.Combo.Input("clip_name", options=names, tooltip="The same text encoders as in Load CLIP."),
+        io.Combo.Input("type", options=clip_types(), tooltip="The family of models that the text is encoded for."),
+        *further,
+        io.Combo.Input(
+            "device", options=["default", "cpu"], default="default", advanced=True, tooltip="Where the text is encoded."
+        ),
+    ]

@@ -1,0 +1,30 @@
+"""Plans: a dataset that is not encoded yet, as it travels between nodes. Nothing is encoded until a consumer asks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..dataset_cache.encoders import Encoder, ImageEncoder
+from ..dataset_cache.plan import Plan, Settings, make_plan
+from ..dataset_cache.sources import Source
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetPlan:
+    """What to encode and how. Each use looks at the sources anew."""
+
+    sources: tuple[Source, ...]
+    image_encoder: ImageEncoder | None
+    text_encoder: Encoder | None
+    settings: Settings
+
+    def plan(self) -> Plan:
+        return make_plan(
+            list(self.sources),
+            image_encoder=self.image_encoder,
+            text_encoder=self.text_encoder,
+            settings=self.settings,
+        )
+
+
+def is_plan(dataset: Any) -> bool:
+    return isinstance(dataset, DatasetPlan)

@@ -1,0 +1,132 @@
+"""Saving: whatever a node is given as a dataset becomes a cache with a name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..dataset_cache.encode import encode
+from ..dataset_cache.errors import CacheError
+from ..dataset_cache.gather import Part, gather
+from ..dataset_cache.manifest import read_manifest
+from ..dataset_cache.report import EncodeReport, Progress
+from ..dataset_cache.rows import split_rows
+from ..dataset_cache.writer import CacheWriter
+from .handles import DatasetHandle
+from .plans import DatasetPlan
+
+_PHASES = {"captions": "Encoding captions", "pictures": "Encoding images"}
+_LISTED = 8  # buckets and excluded files that are shown on a node
+
+
+class Watcher(Protocol):
+    """Who looks on: told how far the work is, and able to stop it by raising."""
+
+    def __call__(self, done: int, total: int | None, text: str = "") -> None: ...
+
+    def check(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a node was given to save: a dataset, or the host's own lists."""
+
+    dataset: DatasetHandle | DatasetPlan | None = None
+    latents: Sequence[dict] = ()
+    conditionings: Sequence[list] = ()
+    captions: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved dataset, and what to say about it."""
+
+    handle: DatasetHandle
+    lines: tuple[str, ...]
+    facts: dict[str, Any]
+
+
+def save(given: Given, name: str, path: Path, watch: Watcher) -> Saved:
+    """Save to `path` what was given. Entries that are there already are reused."""
+    if given.dataset is not None and (given.latents or given.conditionings):
+        raise CacheError("both a dataset and lists are connected; connect one of the two")
+    if isinstance(given.dataset, DatasetPlan):
+        return _save_plan(given.dataset, name, path, watch)
+    if isinstance(given.dataset, DatasetHandle):
+        parts = [Part(given.dataset.open())]
+        return describe(name, path, gather_parts(parts, path, watch), ())
+    if not given.latents and not given.conditionings:
+        raise CacheError("there is nothing to save: connect a dataset, or latents and conditioning")
+    return describe(name, path, _save_lists(given, path, watch), ())
+
+
+def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
+    def progress(done: int, total: int) -> None:
+        watch(done, total, f"Saving {done:,} of {total:,} samples")
+
+    return gather(parts, path, progress)
+
+
+def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher) -> Saved:
+    def progress(now: Progress) -> None:
+        left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
+        what = _PHASES.get(now.phase, now.phase)
+        watch(now.done, now.total, f"{what}: {now.done:,} of {now.total:,}, {now.rate:.1f}/s{left}")
+
+    def stop() -> bool:
+        watch.check()
+        return False
+
+    report = encode(plan.plan(), path, progress=progress, stop=stop)
+    return describe(name, path, report.generation, _report_lines(report), report)
+
+
+def _save_lists(given: Given, path: Path, watch: Watcher) -> str:
+    latents, conditionings, captions = given.latents, given.conditionings, given.captions
+    if len(latents) != len(conditionings):
+        raise CacheError(
+            f"there are {len(latents):,} latents and {len(conditionings):,} conditionings; give one for each latent"
+        )
+    if len(captions) not in (0, 1, len(latents)):
+        raise CacheError(
+            f"there are {len(captions):,} captions for {len(latents):,} latents; give one for each, or none"
+        )
+    with CacheWriter(path, provenance={"made by": "lists of latents and conditionings"}) as writer:
+        for number, (latent, conditioning) in enumerate(zip(latents, conditionings, strict=True)):
+            watch(number, len(latents), f"Saving {number:,} of {len(latents):,} latents")
+            caption = captions[number if len(captions) > 1 else 0] if captions else ()
+            rows = split_rows(
+                latent, conditioning, f"item {number}", "connect what VAE Encode and CLIP Text Encode give"
+            )
+            for row, condition, suffix in rows:
+                writer.add(row, condition, caption, source=f"item-{number:05d}{suffix}")
+    return read_manifest(path).generation
+
+
+def describe(name: str, path: Path, generation: str, lines: Sequence[str], report: EncodeReport | None = None) -> Saved:
+    """The handle of what was saved, with its size and buckets."""
+    manifest = read_manifest(path)
+    if manifest is None or manifest.generation != generation:
+        raise CacheError(f"the dataset {name} was changed by somebody else while it was being saved; save it again")
+    size = sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes
+    samples = manifest.counts["samples"]
+    buckets = {"×".join(map(str, b["shape"])): b["samples"] for b in manifest.buckets if b.get("samples")}
+    first = f"{samples:,} samples in {len(buckets):,} buckets, {size / 1e6:,.1f} MB: {name}"
+    shown = [f"{bucket}: {count:,}" for bucket, count in list(buckets.items())[:_LISTED]]
+    facts = {"name": name, "samples": samples, "bytes": size, "buckets": buckets, "generation": generation}
+    if report is not None:
+        plain = [{"source": e.source, "reason": e.reason} for e in report.excluded]
+        facts |= {"encoded": report.encoded, "reused": report.reused, "excluded": plain, "unchanged": report.unchanged}
+    return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
+
+
+def _report_lines(report: EncodeReport) -> list[str]:
+    if report.unchanged:
+        lines = ["Unchanged: nothing to encode"]
+    else:
+        names = sorted({*report.encoded, *report.reused} - {"thumbnail"})
+        lines = [f"{n}: {report.encoded.get(n, 0):,} encoded, {report.reused.get(n, 0):,} reused" for n in names]
+    if report.excluded:
+        lines.append(f"Excluded: {len(report.excluded):,}")
+        lines += [f"{e.source}: {e.reason}" for e in report.excluded[:_LISTED]]
+    return lines

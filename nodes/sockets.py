@@ -1,0 +1,17 @@
+"""Sockets: the types that the pack's nodes hand to each other, beside the host's own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from comfy_api.latest import io
+
+Source = io.Custom("STREAMCACHE_SOURCE")  # a tuple of dataset_cache sources
+Dataset = io.Custom("STREAMCACHE_DATASET")  # a DatasetHandle, or a DatasetPlan that is not encoded yet
+Options = io.Custom("STREAMCACHE_OPTIONS")  # settings for training
+
+CATEGORY = "StreamCache"
+
+
+def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The single values of a node that takes lists: the host gives every input as a list there."""
+    return {name: value[0] if isinstance(value, list) and value else None for name, value in values.items()}

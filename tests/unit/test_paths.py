@@ -1,0 +1,156 @@
+"""Text from a widget becomes a path inside its root, or a clear refusal."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from streamcache.dataset_cache import CacheError, CacheWriter
+from streamcache.nodes import paths
+
+ATTACKS = [
+    "",
+    "   ",
+    "/etc/passwd",
+    "//server/share",
+    "\\\\server\\share\\set",
+    "..",
+    "../outside",
+    "a/../../outside",
+    "a\\..\\..\\outside",
+    "./here",
+    "a//b",
+    "a/",
+    "C:\\Windows",
+    "C:relative",
+    "c:/set",
+    "name:stream",
+    "CON",
+    "con",
+    "nul.txt",
+    "a/AUX/b",
+    "com1",
+    "COM¹.log",
+    "LPT9",
+    "CONIN$",
+    "NUL .txt",
+    ".hidden",
+    "a/.build",
+    "trailing.",
+    "trailing ",
+    "a/ leading",
+    "star*",
+    "what?",
+    'quote"',
+    "pipe|",
+    "less<",
+    "nul\0byte",
+    "line\nbreak",
+    "\x7f",
+    "half\ud800pair",
+    "x" * 101,
+    "/".join("abcdefghi"),
+]
+
+
+@pytest.mark.parametrize("name", [a for a in ATTACKS if a != "trailing "])
+def test_names_that_could_lead_elsewhere_are_refused(name: str, tmp_path: Path):
+    for resolve in (paths.path_to_save, paths.path_to_open):
+        with pytest.raises(CacheError, match="name"):
+            resolve(name, [tmp_path])
+    with pytest.raises(CacheError, match="name"):
+        paths.path_of_folder(name, {"input": [tmp_path]})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["my_set", "group/my_set", "group\\my_set", "Größe 3", "猫", "a-b.c", "console", " set "]
+)
+def test_plain_names_stay_below_the_root(name: str, tmp_path: Path):
+    path = paths.path_to_save(name, [tmp_path])
+    assert path == tmp_path.joinpath(*name.strip().replace("\\", "/").split("/"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_out_of_the_root_are_refused(tmp_path: Path):
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    make_cache(outside / "set")
+    (root / "link").symlink_to(outside, target_is_directory=True)
+    with pytest.raises(CacheError, match="leads out of"):
+        paths.path_to_open("link/set", [root])
+    with pytest.raises(CacheError, match="leads out of"):
+        paths.path_to_save("link/new", [root])
+    assert paths.list_names([root]) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_root_may_itself_be_a_link(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "real", target_is_directory=True)
+    make_cache(tmp_path / "real" / "set")
+    assert paths.path_to_open("set", [tmp_path / "root"]) == tmp_path / "root" / "set"
+
+
+def test_a_saved_cache_is_found_in_whichever_root_it_is(tmp_path: Path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    make_cache(second / "group" / "mine")
+    assert paths.path_to_open("group/mine", [first, second]) == second / "group" / "mine"
+    assert paths.path_to_save("group/mine", [first, second]) == second / "group" / "mine"
+    assert paths.path_to_save("group/other", [first, second]) == first / "group" / "other"
+
+
+def test_a_cache_that_is_not_there_is_named_with_those_that_are(tmp_path: Path):
+    make_cache(tmp_path / "cats")
+    with pytest.raises(CacheError, match="no dataset 'dogs'.*cats"):
+        paths.path_to_open("dogs", [tmp_path])
+
+
+def test_a_cache_is_not_saved_into_another_one(tmp_path: Path):
+    make_cache(tmp_path / "cats")
+    with pytest.raises(CacheError, match="inside the dataset cats"):
+        paths.path_to_save("cats/shards/mine", [tmp_path])
+
+
+def test_a_folder_of_other_files_is_not_saved_into(tmp_path: Path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.txt").write_text("mine")
+    (tmp_path / "note").write_text("mine")
+    with pytest.raises(CacheError, match="no dataset's"):
+        paths.path_to_save("photos", [tmp_path])
+    with pytest.raises(CacheError, match="taken by a file"):
+        paths.path_to_save("note", [tmp_path])
+
+
+def test_the_list_has_published_caches_only_and_does_not_look_inside_them(tmp_path: Path):
+    for name in ("b", "a", "group/c"):
+        make_cache(tmp_path / name)
+    (tmp_path / "unfinished" / ".build").mkdir(parents=True)
+    (tmp_path / "photos").mkdir()
+    assert paths.list_names([tmp_path, tmp_path / "nowhere"]) == ["a", "b", "group/c"]
+
+
+def test_source_folders_are_found_by_label_or_in_order(tmp_path: Path):
+    for folder in ("input/cats", "sets/cats", "sets/dogs/10_dog", "input/input"):
+        (tmp_path / folder).mkdir(parents=True)
+    roots = {"input": [tmp_path / "input"], "datasets": [tmp_path / "sets"]}
+    assert paths.path_of_folder("cats", roots) == tmp_path / "input/cats"
+    assert paths.path_of_folder("datasets/cats", roots) == tmp_path / "sets/cats"
+    assert paths.path_of_folder("dogs/10_dog", roots) == tmp_path / "sets/dogs/10_dog"
+    assert paths.path_of_folder("input", roots) == tmp_path / "input/input"
+    assert paths.list_folders(roots) == [
+        "datasets/cats",
+        "datasets/dogs",
+        "datasets/dogs/10_dog",
+        "input/cats",
+        "input/input",
+    ]
+    with pytest.raises(CacheError, match="no folder 'birds'"):
+        paths.path_of_folder("birds", roots)
+
+
+def make_cache(path: Path) -> None:
+    import torch
+
+    with CacheWriter(path) as writer:
+        writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, conditioning=[[torch.zeros(1, 2, 3), {}]])
