@@ -3,12 +3,13 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from streamcache import dev
+from streamcache.tests.host.server import Server, install_pack, start_server
 from streamcache.tests.host.tiny_models import write_models
 
 HERE = Path(__file__).resolve().parent
@@ -55,3 +56,12 @@ def run_in_host(host: dev.Host, base: Path) -> Callable[[str], dict]:
         return json.loads(result.read_text(encoding="utf-8"))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def server(host: dev.Host, base: Path) -> Iterator[Server]:
+    """One server for all tests, with the published pack."""
+    install_pack(base)
+    running = start_server(host, base)
+    yield running
+    running.stop()
