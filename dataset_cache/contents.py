@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import files, segment
-from .generation import index_generation
+from .generation import index_generation, shards_inside
 from .manifest import NAME, Manifest
-from .shard import SHARD_NAME
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
@@ -35,8 +34,7 @@ def folder_contents(folder: Path, manifest: Manifest | None, publishing: bool) -
     segments = list(_segments(folder, publishing))
     protected = frozenset(name for s in segments for name in s.shards)
     indexes = [path for path in sorted(folder.glob("index-*")) if index_generation(path) and path not in known]
-    shards = [path for path in _own(folder / files.FOLDER) if SHARD_NAME.fullmatch(path.name)]
-    unlisted = [path for path in shards if path not in known and path.name not in protected]
+    unlisted = [path for path in shards_inside(folder) if path not in known and path.name not in protected]
     temporary = [path for path in sorted(folder.glob(".*")) if _TEMPORARY.fullmatch(path.name)]
     # Which shards an older generation reads is not known, so while there is one, all unlisted ones may be its own.
     has_old = bool(indexes) and manifest is not None

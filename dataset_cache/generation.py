@@ -11,6 +11,7 @@ from .errors import CacheError
 from .index import Index, IndexArrays, write_index
 from .leases import holders
 from .manifest import Manifest, read_manifest, write_manifest
+from .shard import SHARD_NAME
 from .storage import move_file, remove_file, sync_folder
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
@@ -73,15 +74,19 @@ def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Indexes and shards that the current generation does not list and nobody's lease protects."""
     leased = {holder.generation for holder in holders(folder)}
     for path in folder.glob("index-*"):
-        generation = index_generation(path)
-        if generation not in (None, manifest.generation, *leased):
+        if index_generation(path) not in (None, manifest.generation, *leased):
             yield path
     # Which shards an older generation reads is known only to its readers: while there are any, all are kept.
     if leased <= {manifest.generation}:
         listed = {shard.file for shard in manifest.shards}
-        for path in (folder / files.FOLDER).glob("?-*.safetensors"):
-            if path.name not in listed:
-                yield path
+        yield from (path for path in shards_inside(folder) if path.name not in listed)
+
+
+def shards_inside(folder: Path) -> list[Path]:
+    """The files in a dataset that are shards by their name. Behind a link stands what may belong to somebody else."""
+    shards = folder / files.FOLDER
+    inside = sorted(shards.iterdir()) if shards.is_dir() and not shards.is_symlink() else []
+    return [path for path in inside if SHARD_NAME.fullmatch(path.name)]
 
 
 def index_generation(path: Path) -> str | None:

@@ -239,6 +239,19 @@ def test_files_behind_a_link_are_not_cleaned(path: Path, tmp_path: Path):
     assert len(content(other)) == 3
 
 
+def test_publishing_removes_neither_a_persons_files_nor_what_is_behind_a_link(path: Path, tmp_path: Path):
+    mine = path / "shards" / "a-copy.safetensors"
+    mine.write_bytes(b"mine")
+    write_set(path, range(1))
+    assert mine.exists()
+    other = write_set(tmp_path / "other", range(3))
+    shutil.copytree(path / "shards", other / "shards", dirs_exist_ok=True)
+    shutil.rmtree(path / "shards")
+    os.symlink(other / "shards", path / "shards")
+    write_set(path, range(2))
+    assert len(content(other)) == 3
+
+
 def test_an_unknown_category_and_a_missing_dataset_are_refused(path: Path, tmp_path: Path):
     with pytest.raises(CacheError, match="'everything' cannot be cleaned"):
         clean(path, ["everything"])
