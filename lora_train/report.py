@@ -71,6 +71,7 @@ class Reporter:
         self._times.append(now - self.paused)
         self._average, self._weight = 0.98 * self._average + 0.02 * loss, 0.98 * self._weight + 0.02
         self.waited = waited
+        rate = self._rate()
         progress = Progress(
             step=step,
             steps=self._steps,
@@ -78,8 +79,8 @@ class Reporter:
             loss=loss,
             smooth=self._average / self._weight,
             learning_rate=learning_rate,
-            rate=self._rate(),
-            time_left=(self._steps - step) / self._rate(),
+            rate=rate,
+            time_left=(self._steps - step) / rate,
             data_wait=self.data_wait(now),
             memory=self._measure_memory(now),
         )

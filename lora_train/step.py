@@ -75,13 +75,15 @@ class Stepper:
 
     def backward(self, loader: Iterator[Loaded]) -> Tensor:
         """Gradients of the next batches; returns their mean loss, still on the device."""
-        total = torch.zeros((), device=self.denoiser.device)
+        parts = []
         for loaded in islice(loader, self.accumulate):
-            loss = self.loss(loaded) * loaded.plan.share
+            loss = self.loss(loaded)
+            if loaded.plan.share != 1:
+                loss = loss * loaded.plan.share
             self.scaler.scale(loss).backward()
-            total += loss.detach()
+            parts.append(loss.detach())
             self.epoch, self._next = loaded.plan.epoch, loaded.plan.number + 1
-        return total
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
     def update(self) -> None:
         """Change the weights by the gradients."""

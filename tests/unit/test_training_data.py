@@ -154,18 +154,11 @@ def test_masked_loss_without_masks_and_a_dataset_of_other_channels_are_refused(t
         run_training(tmp_path, open_cache(tmp_path / "other"))
 
 
-class Nothing:
-    """A dataset of no samples."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def buffers(self, rows: int, pin: bool = False) -> None: ...
-
-
 def test_an_empty_dataset_is_refused_and_one_sample_trains(tmp_path) -> None:
+    with CacheWriter(tmp_path / "empty"):
+        pass
     with pytest.raises(TrainError, match="the dataset has no samples; encode some images into it first"):
-        run_training(tmp_path, Nothing())
+        run_training(tmp_path, open_cache(tmp_path / "empty"))
     assert run_training(tmp_path, make_dataset(tmp_path / "one", 1), batch_size=64).step == 6
 
 
