@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import Any
 
@@ -60,17 +60,21 @@ class Assembly:
         }
         return json.loads(json.dumps(facts))  # as it comes back from the manifest, to be compared
 
-    def origins(self) -> Iterator[tuple[str, str, Origin]]:
+    def origins(self, known: Collection[str]) -> Iterator[tuple[str, str, Origin]]:
+        """What entries are made of, for samples that are not known, or had any made in this run."""
+        made = self.work.made_of
         for sample in self.included:
-            for name, origin in self.work.plan.recipe.origins(sample).items():
-                yield sample.origin, name, origin
+            if sample.origin in made or sample.origin not in known:
+                for name, origin in self.work.plan.recipe.origins(sample).items():
+                    yield sample.origin, name, origin
 
     def _add(self, sample: Planned) -> str:
         """Add one sample, or return why not."""
         failures, writer, item = self.work.failures, self.work.writer, sample.item
         if sample.origin in failures:
             return failures[sample.origin]
-        keys = self.work.plan.recipe.keys(sample)
+        placement = sample.placement()
+        keys = self.work.plan.recipe.keys(sample, placement)
         captions, problem = list(item.captions), ""
         if "conditioning" in keys:
             good = [(key, text) for key, text in zip(keys["conditioning"], captions) if writer.has(key)]
@@ -80,12 +84,11 @@ class Assembly:
         lost = [key for name, found in keys.items() if name != THUMBNAIL for key in found if not writer.has(key)]
         if problem or lost:
             return problem or failures.get(lost[0], "its file changed during the run; encode again")
-        self._store(sample, keys, captions)
+        self._store(sample, keys, captions, placement.crop)
         return ""
 
-    def _store(self, sample: Planned, keys: Keys, captions: list[str]) -> None:
-        item, crop = sample.item, sample.placement().crop
-        source = item.source
+    def _store(self, sample: Planned, keys: Keys, captions: list[str], crop: tuple[int, int, int, int]) -> None:
+        item, source = sample.item, sample.item.source
         self.work.writer.sample(keys, captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set)
         self.included.append(sample)
         for name, found in keys.items():

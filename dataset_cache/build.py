@@ -11,6 +11,7 @@ import numpy as np
 
 from .errors import CacheError
 from .index import ENTRY, NO_BUCKET, OFFSET_BITS, REF, SAMPLE, Index, IndexArrays, pack_entry, pack_sample, sort_order
+from .key_table import KeyTable
 from .manifest import Manifest
 from .routes import make_routes
 from .skeleton import Layout
@@ -61,6 +62,7 @@ class IndexBuilder:
         self._base = base
         self._keep = keep_samples and base is not None
         self._base_entries = base.entry_count if base else 0
+        self._base_keys = KeyTable(base) if base else None
         self._keys: dict[bytes, int] = {}
         self._entries, self._refs, self._leaves = bytearray(), bytearray(), bytearray()
         self._entry_layouts = array("I")
@@ -85,7 +87,7 @@ class IndexBuilder:
 
     def find(self, key: bytes) -> int | None:
         found = self._keys.get(key)
-        return found if found is not None or self._base is None else self._base.find_entry(key)
+        return found if found is not None or self._base_keys is None else self._base_keys.find(key)
 
     def add_entry(self, key: bytes, field: str, layout: str, leaves: bytes, refs: Sequence[tuple[int, bytes]]) -> int:
         """Add an entry whose references are (location, hash). Returns its number."""

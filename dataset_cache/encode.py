@@ -6,6 +6,7 @@ sets the pace.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from .plan import Plan
 from .reasons import Note
 from .repair import repair
 from .report import EncodeReport, Progress
+from .sources import FolderSource
 from .state import State
 from .survey import Layout
 from .target import RUN, Target
@@ -43,6 +45,7 @@ def encode(
     started = time.monotonic()
     if plan.settings.check and read_manifest(Path(path)) is not None:
         repair(path)
+    _refuse_source(plan, path)
     target = Target(path)
     if plan.settings.trust:
         target.check_trust(plan.recipe)
@@ -51,6 +54,12 @@ def encode(
     report.path, report.counts = str(path), plan.counts
     report.seconds = time.monotonic() - started
     return report
+
+
+def _refuse_source(plan: Plan, path: str | Path) -> None:
+    for source in plan.sources:
+        if isinstance(source, FolderSource) and os.path.realpath(path) == os.path.realpath(source.root):
+            raise CacheError(f"{path}: is a source of this dataset; encode to a folder of its own")
 
 
 def _unchanged(plan: Plan, target: Target, state: State) -> EncodeReport | None:
@@ -130,7 +139,7 @@ def _publish(work: Work, target: Target, facts: dict[str, Any]) -> None:
         manifest = work.writer.publish()
         report.generation, dataset = manifest.generation, manifest.id
         report.unchanged = target.cache is not None and target.cache.generation == manifest.generation
-    work.state.remember_origins(assembly.origins())
+    work.state.remember_origins(assembly.origins(work.state.known_origins()))
     target.settle_state(work.state, dataset)
     if work.settled and not work.plan.settings.trust:
         signature = work.plan.survey.signature(work.plan.recipe)

@@ -13,7 +13,10 @@ from .on_demand import OnDemand
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Pictures are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
+    """What a plan needs of an encoder. One may also say how much it writes, for the bytes that a plan expects:
+    `channels` and `dtype` of latents, `bytes_per_caption`.
+
+    Pictures are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
     Captions are str; they become conditionings [[tensor, {"pooled_output": tensor, …}]].
     """
 

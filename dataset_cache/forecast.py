@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .explain import Entry, explain
 from .recipe import Keys, Planned
 from .report import PlanReport, bucket_counts
@@ -42,7 +44,7 @@ class _Forecaster:
         for sample in samples:
             self._look_at(sample, self.recipe.text_keys(sample))
             if sample.content:
-                self._look_at(sample, self.recipe.picture_keys(sample))
+                self._look_at(sample, self.recipe.picture_keys(sample, sample.placement()))
             else:
                 self._count_unread(sample)
 
@@ -81,8 +83,8 @@ def _bytes_expected(plan: Plan, target: Target, report: PlanReport, samples: lis
 
 
 def _latent_pixel_bytes(encoder: Any, target: Target) -> int | None:
-    channels, dtype = getattr(encoder, "latent_channels", None), getattr(encoder, "latent_dtype", None)
-    if channels is None or dtype is None:
+    channels, dtype = getattr(encoder, "channels", None), getattr(encoder, "dtype", torch.float32)
+    if channels is None:
         bucket = next(iter(target.cache.buckets()), None) if target.cache is not None else None
         if bucket is None:
             return None

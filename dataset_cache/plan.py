@@ -136,6 +136,8 @@ class Plan(Sequence[Sample]):
     def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
         """Sample `i`. Its entries are encoded when they are looked at, each time anew; a cache keeps them."""
         planned = self.layout.samples[i]
+        if planned.item.source.transform.crop == "random":
+            self._follow(planned)
         chosen, item = variants or {}, planned.item
         names = self._names(planned)
         return Sample(
@@ -154,12 +156,13 @@ class Plan(Sequence[Sample]):
     def write(self, writer: CacheWriter, i: int) -> int:
         """Store sample `i` with a writer. Safe from several threads: of those that need one entry, one makes it."""
         planned, item = self.layout.samples[i], self.layout.samples[i].item
-        planned.content = planned.content or item.picture.read().content
-        keys = self.recipe.keys(planned)
+        self._follow(planned)
+        placement = planned.placement()
+        keys = self.recipe.keys(planned, placement)
         for name, variants in keys.items():
             for variant, key in enumerate(variants):
                 writer.once(key, partial(self._make, planned, name, variant), name)
-        facts = planned.size, planned.placement().crop, item.repeats, item.source.weight, item.source.set
+        facts = planned.size, placement.crop, item.repeats, item.source.weight, item.source.set
         return writer.sample(keys, item.captions, planned.name, *facts)
 
     def read_batch(
@@ -214,6 +217,10 @@ class Plan(Sequence[Sample]):
             "crop": lambda: np.array([s.placement().crop for s in samples], np.int32).reshape(-1, 4),
         }
         return columns[name]()
+
+    def _follow(self, planned: Planned) -> None:
+        """Read a picture whose content is not known yet: keys and random crops depend on it."""
+        planned.content = planned.content or planned.item.picture.read().content
 
     @property
     def _has_masks(self) -> bool:

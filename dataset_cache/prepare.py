@@ -49,7 +49,7 @@ class Preparer:
 
     def missing(self, sample: Planned) -> list[tuple[str, int, bytes]]:
         """Field, variant and key of each entry that nobody has made or claimed."""
-        wanted = self._recipe.picture_keys(sample).items()
+        wanted = self._recipe.picture_keys(sample, sample.placement()).items()
         flat = [(name, variant, key) for name, keys in wanted for variant, key in enumerate(keys)]
         return [entry for entry in flat if entry[2] not in self._claimed and not self._has(entry[2])]
 

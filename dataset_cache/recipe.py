@@ -65,18 +65,17 @@ class Recipe:
                 f"use a step that {self.downscale} divides"
             )
 
-    def keys(self, sample: Planned) -> Keys:
+    def keys(self, sample: Planned, placement: Placement) -> Keys:
         """The keys of a sample whose content is known."""
-        return {**self.picture_keys(sample), **self.text_keys(sample)}
+        return {**self.picture_keys(sample, placement), **self.text_keys(sample)}
 
     def text_keys(self, sample: Planned) -> Keys:
         if self.text_encoder is None:
             return {}
         return {"conditioning": [keys.conditioning_key(text, self.text_encoder) for text in sample.item.captions]}
 
-    def picture_keys(self, sample: Planned) -> Keys:
+    def picture_keys(self, sample: Planned, placement: Placement) -> Keys:
         assert sample.content, "the picture's content is not known yet"
-        placement = sample.placement()
         background = self.background if sample.alpha else None
         views = [keys.view_of(placement, flip, background) for flip in self.flips(sample)]
         found: Keys = {}
@@ -121,7 +120,7 @@ class Recipe:
     def describe(self) -> dict[str, Any]:
         return {"image": self.image_encoder, "text": self.text_encoder}
 
-    def _mask_key(self, sample: Planned, view: list[Any]) -> bytes:
+    def _mask_key(self, sample: Planned, view: str) -> bytes:
         content = _mask_content(sample)
         if not content:
             return keys.full_mask_key(*sample.target, self.downscale)

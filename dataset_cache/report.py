@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from .inventory import Counts
 from .reasons import Excluded, Note
@@ -48,6 +48,7 @@ class Progress:
 class Report:
     """What both kinds of report tell."""
 
+    verb: ClassVar[str] = "to encode"
     samples: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
     made: list[Made] = field(default_factory=list)
@@ -79,7 +80,8 @@ class Report:
         for name in sorted({*self.encoded, *self.reused}):
             whys = ", ".join(f"{count:,} {why}" for why, count in sorted(self.reasons.get(name, {}).items()))
             reused = self.reused.get(name, 0)
-            yield f"  {name}: {self.encoded.get(name, 0):,} to encode{f' ({whys})' if whys else ''}, {reused:,} reused"
+            encoded = f"{self.encoded.get(name, 0):,} {self.verb}{f' ({whys})' if whys else ''}"
+            yield f"  {name}: {encoded}, {reused:,} reused"
         yield from _listed("Excluded", ((e.source, e.reason) for e in self.excluded), len(self.excluded))
         yield from _listed("Noticed", ((n.source, n.text) for n in self.notes), len(self.notes))
 
@@ -103,6 +105,7 @@ class PlanReport(Report):
 class EncodeReport(Report):
     """What a run did."""
 
+    verb: ClassVar[str] = "encoded"
     path: str = ""
     generation: str = ""
     unchanged: bool = False  # nothing to do, nothing written
@@ -137,7 +140,7 @@ class EncodeReport(Report):
             yield f"Encoded {len(self.made):,} entries, reused {self.hits:,}, in {self.seconds:.1f} s"
         if self.trusted:
             yield f"  {self.trusted:,} files were trusted: changes made to them since are not in the dataset"
-        yield from (line.replace(" to encode", " encoded") for line in super().lines())
+        yield from super().lines()
 
 
 def bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:

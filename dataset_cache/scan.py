@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from . import captions, images
+from . import captions, files, images, manifest
 from .errors import CacheError
 from .reasons import Excluded
 
@@ -63,6 +63,8 @@ def walk(
             if directory == root:
                 raise CacheError(f"{root}: cannot be listed: {error.strerror}. Nothing was changed") from error
             problems.append(Excluded(directory, f"the folder cannot be listed: {error.strerror}"))
+            continue
+        if directory != root and _is_cache(listing, below):
             continue
         listings.append(listing)
         if recursive:
@@ -118,9 +120,13 @@ def _listing(directory: str, names: list[str], stamps: bytes, problems: list[Exc
 def _without_unnameable(directory: str, names: list[str], stamps: bytes, problems: list[Excluded]) -> Listing:
     good = [at for at, name in enumerate(names) if _is_nameable(name)]
     bad = [name for name in names if not _is_nameable(name)]
-    problems += (Excluded(f"{directory}/{name!r}", "its name is not valid Unicode; rename it") for name in bad)
+    problems += (Excluded(f"{directory}/{_shown(name)}", "its name is not valid Unicode; rename it") for name in bad)
     kept = b"".join(stamps[at * STAMP_BYTES : (at + 1) * STAMP_BYTES] for at in good)
     return _listing(directory, [names[at] for at in good], kept, problems)
+
+
+def _shown(name: str) -> str:
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _is_nameable(name: str) -> bool:
@@ -131,6 +137,11 @@ def _is_nameable(name: str) -> bool:
     return True
 
 
+def _is_cache(listing: Listing, below: list[tuple[bool, str]]) -> bool:
+    """Whether a folder holds a dataset of ours, which is no part of its sources wherever it lies."""
+    return manifest.NAME in listing.names and any(os.path.basename(path) == files.FOLDER for _, path in below)
+
+
 def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded]) -> bool:
     try:
         status = os.stat(directory)
@@ -138,7 +149,7 @@ def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded
         problems.append(Excluded(directory, f"the folder cannot be listed: {error.strerror}"))
         return True
     if not _is_nameable(directory):
-        problems.append(Excluded(repr(directory), "the folder's name is not valid Unicode; rename it"))
+        problems.append(Excluded(_shown(directory), "the folder's name is not valid Unicode; rename it"))
         return True
     place = (status.st_dev, status.st_ino)
     if place in seen:

@@ -100,6 +100,9 @@ class State:
                 found.setdefault(source, {})[field] = Origin(*origin)
         return found
 
+    def known_origins(self) -> set[str]:
+        return {source for (source,) in self._read("SELECT DISTINCT source FROM made", ())}
+
     def remember_origins(self, rows: Iterable[tuple[str, str, Origin]]) -> None:
         values = [(source, field, made.content, made.transform, made.encoder) for source, field, made in rows]
         self._write("INSERT OR REPLACE INTO made VALUES (?, ?, ?, ?, ?)", values)

@@ -87,7 +87,8 @@ class Survey:
             problems += more
         elif os.path.isdir(mask_root) and source.recursive:
             problems.append(Excluded(mask_root, "taken for a folder of masks, which are not asked for"))
-        self.problems += problems
+        above = os.path.dirname(source.root)
+        self.problems += [replace(p, source=os.path.relpath(p.source, above).replace(os.sep, "/")) for p in problems]
         return own, masks
 
 

@@ -42,6 +42,7 @@ class Work:
     dropped: Mapping[bytes, str] = field(default_factory=dict)  # what repair took out of the cache, and why
     failures: dict[bytes | str, str] = field(default_factory=dict)
     settled: bool = True
+    made_of: set[str] = field(default_factory=set)  # origins of samples that entries were made for
     _remembered: list[Remembered] = field(default_factory=list)
     _made: list[Entry] = field(default_factory=list)
     _outbox: list[Stored] = field(default_factory=list)
@@ -74,6 +75,7 @@ class Work:
 
     def explain(self) -> None:
         """Say in the report why each entry was encoded. Left to the end: it would hold up the encoder."""
+        self.made_of |= {sample.origin for sample, _, _ in self._made}
         self.report.made += explain(self._made, self.plan.recipe, self.state, self.dropped)
         self._made = []
 

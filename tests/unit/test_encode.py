@@ -353,6 +353,20 @@ def test_a23_repeats_weights_and_set_counts_reach_the_dataset(run, tmp_path, pic
     assert cache.entry(cache.named["prompt of class"])[0][0].shape == (1, 7, 16)
 
 
+def test_a10_no_global_generator_is_used(run, picture):
+    import random
+
+    for n in range(4):
+        picture(f"set/{n}.png", size=(160, 64), seed=n, caption="a, b, c, d")
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    run("set", settings=Settings(Transform((64,), step=8, crop="random")), captions=Captions(shuffles=3))
+    assert random.getstate() == before[0] and np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
 @pytest.mark.parametrize("count", [1, 4, 7, 9])
 def test_d3_the_last_partial_batch_is_encoded(count, run, tmp_path, picture, images, texts):
     for n in range(count):

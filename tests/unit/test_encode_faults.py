@@ -296,6 +296,16 @@ def test_a17_a_source_that_is_gone_is_refused_and_nothing_changes(plan, tmp_path
     assert cache.generation == first.generation and cache.manifest.counts["unused"] == 0
 
 
+def test_encoding_into_a_source_is_refused(plan, tmp_path, picture):
+    picture("set/a.png")
+    with pytest.raises(CacheError, match="encode to a folder of its own"):
+        encode(plan(), tmp_path / "set")
+    encode(plan(), tmp_path / "set" / "cache")
+    settle()
+    encode(plan(), tmp_path / "set" / "cache")
+    assert encode(plan(), tmp_path / "set" / "cache").unchanged
+
+
 def test_a_set_of_bad_files_only_is_refused(plan, tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.png").write_bytes(b"")

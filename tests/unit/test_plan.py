@@ -276,6 +276,15 @@ def test_wrong_plans_are_refused(plan, tmp_path, three, images, texts):
         encode(plan(settings=Settings(SMALL.transform, batch_size=0)), tmp_path / "cache")
 
 
+def test_a_random_crop_is_the_same_in_plan_and_cache(plan, tmp_path, picture):
+    for n in range(4):
+        picture(f"set/{n}.png", size=(400, 64), seed=n)
+    settings = Settings(Transform((64,), step=8, max_aspect=1, crop="random"), thumbnail=0)
+    planned = [sample.crop for sample in plan(settings=settings)]
+    encode(plan(settings=settings), tmp_path / "cache")
+    assert planned == [sample.crop for sample in open_cache(tmp_path / "cache")] and len(set(planned)) > 1
+
+
 def test_pictures_that_may_not_grow_are_excluded_if_they_are_too_small(plan, tmp_path, picture):
     picture("set/big.png", size=(96, 96))
     picture("set/tiny.png", size=(6, 96))

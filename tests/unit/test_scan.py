@@ -134,10 +134,15 @@ def test_trust_stats_and_opens_nothing_that_is_known(tree, picture, monkeypatch)
         assert found.trusted == 8 and counts.opened == 1
 
 
-def test_a_file_written_a_moment_ago_is_read_again_next_time(tree):
+def test_a_file_written_a_moment_ago_is_read_again_next_time(tree, monkeypatch):
+    from streamcache.dataset_cache import scan
+
     with State(None) as state:
-        (tree / "0.txt").write_text("just now")
-        assert not inventory(tree, state).settled
+        with monkeypatch.context() as patch:
+            inventory(tree, state)
+            patch.setattr(scan, "_TICK_NS", 10**12)  # this machine may be slow: a moment is what we say it is
+            (tree / "0.txt").write_text("just now")
+            assert not inventory(tree, state).settled
         settle()
         counts = Counts()
         assert inventory(tree, state, counts).settled and counts.opened == 1
@@ -151,6 +156,13 @@ def test_times_of_whole_seconds_need_a_longer_rest():
     assert is_settled(stamp(9_900_000_001), now) and not is_settled(stamp(9_990_000_001), now)
     assert not is_settled(stamp(9_000_000_000), now) and is_settled(stamp(7_000_000_000), now)
     assert len(stamp(1)) == STAMP_BYTES == len(UNSETTLED)
+
+
+def test_a_cache_inside_a_source_is_no_part_of_it(tree):
+    (tree / "cache" / "shards").mkdir(parents=True)
+    (tree / "cache" / "dataset.json").write_text("{}")
+    (tree / "cache" / "sheet.png").write_text("x")
+    assert list(listed(tree)) == [".", "a", "b"]
 
 
 def test_a_missing_source_folder_is_refused(tmp_path):
