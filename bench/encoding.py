@@ -21,7 +21,7 @@ from .rounds import take_turns
 from .settings import Settings
 from .table import Figure
 
-SECONDS = 0.02  # for a picture: a fast GPU
+SECONDS = 0.05  # for a picture: a GPU faster than those that train
 BATCH = 4
 ENCODER, PIPELINE, AGAIN = "the encoder alone", "the whole pipeline", "a second run"
 

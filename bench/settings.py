@@ -19,7 +19,7 @@ class Settings:
     visited: int = 10_000
     files: int = 100_000
     scan_rounds: int = 7
-    encoded: int = 200
+    encoded: int = 100
     encode_rounds: int = 6
 
 

@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 _TRIES = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What reading a source file told. `content` is empty while only its header was read."""
 

@@ -19,6 +19,7 @@ from .recipe import Planned, Recipe, uses_alpha
 from .thumbnails import FIELD as THUMBNAIL
 from .thumbnails import encode_thumbnail
 
+_CLAIMED = 4096
 Remembered = tuple[str, str, bytes, Facts]  # as the state keeps it
 
 
@@ -94,6 +95,8 @@ class Preparer:
         with self._lock:
             found = [entry for entry in self.missing(sample) if only is None or entry[:2] == only]
             self._claimed.update(key for _, _, key in found)
+            if len(self._claimed) > _CLAIMED:  # what is stored by now is found without a claim
+                self._claimed = {key for key in self._claimed if not self._has(key)}
         return found
 
     def _make(self, sample: Planned, picture: Picture, claimed: list[tuple[str, int, bytes]], result: Prepared) -> None:
