@@ -46,6 +46,7 @@ class Preparer:
         self.decoded = 0
         self._recipe, self._has = recipe, has
         self._claimed: set[bytes] = set()
+        self._many = _CLAIMED
         self._lock = threading.Lock()
 
     def missing(self, sample: Planned) -> list[tuple[str, int, bytes]]:
@@ -95,8 +96,9 @@ class Preparer:
         with self._lock:
             found = [entry for entry in self.missing(sample) if only is None or entry[:2] == only]
             self._claimed.update(key for _, _, key in found)
-            if len(self._claimed) > _CLAIMED:  # what is stored by now is found without a claim
+            if len(self._claimed) > self._many:  # what is stored by now is found without a claim
                 self._claimed = {key for key in self._claimed if not self._has(key)}
+                self._many = max(_CLAIMED, 2 * len(self._claimed))
         return found
 
     def _make(self, sample: Planned, picture: Picture, claimed: list[tuple[str, int, bytes]], result: Prepared) -> None:
