@@ -16,7 +16,7 @@ from .errors import CacheError
 from .index import OFFSET_BITS
 from .segment import FOLDER
 from .shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
-from .storage import OpenFile, sync_folder
+from .storage import OpenFile, move_file, sync_folder
 
 # A header is as large as it must be, within bounds: it is read as a whole when its shard is first opened.
 MAX_HEADER = 4 << 20
@@ -92,7 +92,7 @@ def write_packing(dataset: Path, packing: Packing, open_shard: OpenShard, progre
             if progress is not None:
                 progress(done, total)
         for shard in packing.shards:
-            os.replace(folder / shard.file.file, dataset / files.FOLDER / shard.file.file)
+            move_file(folder / shard.file.file, dataset / files.FOLDER / shard.file.file)
         sync_folder(dataset / files.FOLDER)
     except OSError as error:
         raise CacheError(f"{dataset}: cannot be rewritten: {error.strerror}; the last generation stays") from error

@@ -15,6 +15,8 @@ from streamcache.dataset_cache.manifest import read_manifest
 
 from .datasets import content, flip, folder_bytes, latent, listing, put_sample, shard_files, write_set
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 ALL = ("debris", "unused", "superseded")
 
 
@@ -179,6 +181,7 @@ def test_an_unfinished_build_is_kept_with_the_shards_it_shares(path: Path):
     writer.put("twin of 9", latent(9), "latent")  # its bytes are those of a sample that is unused now
     writer.flush()
     writer.close()
+    del writer  # it maps the index, which Windows would not remove then
     clean(path, ALL)
     with CacheWriter(path) as writer:
         assert writer.has("latent 42") and writer.has("twin of 9")

@@ -28,6 +28,8 @@ from streamcache.dataset_cache.prune import prune
 
 from .datasets import blob_place, content, flip, latent, listing, put_sample, shard_files, write_set
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 
 def names_in(file: Path) -> set[str]:
     with safe_open(file, "pt") as opened:

@@ -10,6 +10,8 @@ from streamcache.dataset_cache.manifest import read_manifest
 
 from .datasets import content, flip, folder_bytes, listing, shard_files, write_set
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

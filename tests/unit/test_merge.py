@@ -19,6 +19,8 @@ from streamcache.dataset_cache import (
 
 from .datasets import blob_place, conditioning, content, flip, latent, plain, put_sample, shard_files, write_set
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Path]:

@@ -20,6 +20,8 @@ from streamcache.dataset_cache.manifest import read_manifest
 
 from .datasets import SHARED, blob_place, content, flip, listing, put_sample, shard_files, write_set
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
