@@ -121,6 +121,12 @@ def _remove(path: Path, pid: int) -> None:
 _live: "weakref.WeakSet[Lease]" = weakref.WeakSet()
 
 
+def _beat_all() -> None:
+    # A function of its own: a variable of the endless loop would keep the last lease alive for ever.
+    for lease in list(_live):
+        lease.beat()
+
+
 class _Heart:
     """One thread a process that touches all of its leases."""
 
@@ -136,8 +142,7 @@ class _Heart:
     def _run() -> None:
         while True:
             time.sleep(HEARTBEAT_SECONDS)
-            for lease in list(_live):
-                lease.beat()
+            _beat_all()
 
 
 def _after_fork() -> None:

@@ -1,12 +1,14 @@
 """Readers and removers that meet at the worst moment: a reader has all of a generation, or is refused it."""
 
+import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, clean, generation, open_cache, reader, repair, verify
+from streamcache.dataset_cache import CacheBusy, clean, generation, leases, open_cache, reader, repair, verify
 from streamcache.dataset_cache import publisher as publishers
 
 from .datasets import content, write_set
@@ -76,3 +78,22 @@ def test_looking_whether_a_lock_is_held_stops_no_writer(tmp_path: Path):
     finally:
         stop.set()
         watcher.join()
+
+
+def test_a_lease_that_was_kept_alive_by_its_heartbeat_ends_with_its_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_set(tmp_path / "set", range(2))
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
+    cache = open_cache(path)
+    (file,) = (path / leases.FOLDER).iterdir()
+    os.utime(file, (1, 1))
+    threading.Thread(target=leases._Heart._run, daemon=True).start()
+    deadline = time.monotonic() + 60
+    while file.stat().st_mtime == 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert file.stat().st_mtime > 1
+    del cache
+    while file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not file.exists()
