@@ -1,0 +1,107 @@
+"""Base layers whose weights are made for each use: cast, dequantised, or brought from another device.
+
+Autograd would keep each of these copies until the backward pass, which holds the whole model in compute precision. The
+base is not trained, so its layers only pass gradients on, and can make their weights a second time for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import comfy.ops
+import torch
+from torch import Tensor, nn
+from torch.nn import grad as convolution_gradients
+
+INPUT_GRADIENTS = {
+    3: convolution_gradients.conv1d_input,
+    4: convolution_gradients.conv2d_input,
+    5: convolution_gradients.conv3d_input,
+}
+
+
+@contextmanager
+def frozen_layers(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep no weights of these layers for the time of the `with`; their own `forward` is back after it."""
+    with ExitStack() as restore:
+        for layer in {id(layer): layer for layer in layers}.values():
+            restore.callback(partial(_restore, layer, vars(layer).get("forward")))
+            layer.forward = _passing(layer, layer.forward)
+        yield
+
+
+@dataclass(frozen=True)
+class _Layer:
+    module: nn.Module
+    forward: Callable[..., Tensor]
+    known: bool  # whether the module's own operation is one of torch's, so that its gradient can be written down
+
+
+class _Pass(torch.autograd.Function):
+    """The layer forward; backward the gradient of its input, by weights that are made again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: _Layer) -> Tensor:
+        ctx.layer, ctx.shape, ctx.dtype = layer, x.shape, x.dtype
+        if not layer.known:
+            ctx.save_for_backward(x)
+        return layer.forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if ctx.layer.known:
+            return _input_gradient(ctx.layer.module, grad, ctx.shape).to(ctx.dtype), None
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            out = ctx.layer.forward(x)
+        return torch.autograd.grad(out, x, grad)[0], None
+
+
+def _passing(module: nn.Module, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    layer = _Layer(module, forward, _is_known(module))
+
+    def wrapped(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if args or kwargs or not (torch.is_grad_enabled() and x.requires_grad) or not _makes_weights(module, x):
+            return forward(x, *args, **kwargs)
+        return _Pass.apply(x, layer)
+
+    return wrapped
+
+
+def _makes_weights(module: nn.Module, x: Tensor) -> bool:
+    weight = module.weight
+    if hasattr(module, "_v") or module.weight_function or type(weight) not in (Tensor, nn.Parameter):
+        return True
+    return weight.device != x.device or weight.dtype != x.dtype
+
+
+def _is_known(module: nn.Module) -> bool:
+    ours = {type_.forward_comfy_cast_weights for type_ in _host_types()}
+    padded = getattr(module, "padding_mode", "zeros") != "zeros" or isinstance(getattr(module, "padding", 0), str)
+    return getattr(type(module), "forward_comfy_cast_weights", None) in ours and not padded
+
+
+def _host_types() -> tuple[type, ...]:
+    made = comfy.ops.disable_weight_init
+    return made.Linear, made.Conv1d, made.Conv2d, made.Conv3d
+
+
+def _input_gradient(module: nn.Module, grad: Tensor, shape: torch.Size) -> Tensor:
+    weight, bias, stream = comfy.ops.cast_bias_weight(module, grad, offloadable=True)
+    try:
+        if weight.ndim == 2:
+            return grad @ weight
+        gradient = INPUT_GRADIENTS[weight.ndim]
+        return gradient(shape, weight, grad, module.stride, module.padding, module.dilation, module.groups)
+    finally:
+        comfy.ops.uncast_bias_weight(module, weight, bias, stream)
+
+
+def _restore(layer: nn.Module, own: Callable[..., Tensor] | None) -> None:
+    del layer.forward
+    if own is not None:
+        layer.forward = own

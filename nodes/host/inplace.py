@@ -1,0 +1,91 @@
+"""Blocks that write into their own activations (`x += …`), as several of the host's models do to save memory.
+
+Sampling may do so. In training, autograd may still need what is overwritten, and a checkpointed block would start its
+second pass from an input that its first pass has changed: with wrong gradients, and no error. So one forward pass is
+watched, and what is seen to be overwritten is given as a copy from then on, as long as there are gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Seen = list[tuple[nn.Module, Tensor, int]]  # who was given which tensor, in which version
+
+
+class Blocks:
+    """A model's blocks, and what they overwrite: inputs of their own, and of layers inside."""
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        self.all = list({id(block): block for block in blocks}.values())
+        self._overwritten: set[int] = set()  # modules whose input does not stay as it was given
+
+    @contextmanager
+    def wrapped(self) -> Iterator[None]:
+        """Modules get copies of what is overwritten for the time of the `with`; nothing stays behind after it."""
+        with ExitStack() as restore:
+            for block in self.all:
+                # A block copies inside of its `forward`, so that a second pass finds the input of the first.
+                restore.callback(partial(_restore, block, vars(block).get("forward")))
+                block.forward = self._copying(block, block.forward)
+                for layer in _leaves(block):
+                    restore.callback(layer.register_forward_pre_hook(self._copy_given, with_kwargs=True).remove)
+            yield
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Learn from a forward pass inside of the `with`."""
+        with ExitStack() as hooks:
+            for block in self.all:
+                for handle in self._watch(block):
+                    hooks.callback(handle.remove)
+            yield
+
+    def _copying(self, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            copied = self._copy_given(block, args, kwargs)
+            if copied is not None:
+                args, kwargs = copied
+            return forward(*args, **kwargs)
+
+        return wrapper
+
+    def _copy_given(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if id(module) not in self._overwritten or not torch.is_grad_enabled():
+            return None
+        return tuple(_copy(value) for value in args), {name: _copy(value) for name, value in kwargs.items()}
+
+    def _watch(self, block: nn.Module) -> Iterator[Any]:
+        seen: Seen = []
+
+        def note(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            given = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+            seen.extend((module, tensor, tensor._version) for tensor in given)
+
+        def compare(*_: Any) -> None:
+            self._overwritten |= {id(module) for module, tensor, version in seen if tensor._version != version}
+            seen.clear()
+
+        for module in (block, *_leaves(block)):
+            yield module.register_forward_pre_hook(note, with_kwargs=True)
+        yield block.register_forward_hook(compare, always_call=True)
+
+
+def _leaves(block: nn.Module) -> list[nn.Module]:
+    return [module for module in block.modules() if module is not block and not any(True for _ in module.children())]
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _restore(block: nn.Module, own: Callable[..., Any] | None) -> None:
+    # A forward that came from the class leaves nothing of its own behind; one that was patched, its patch.
+    del block.forward
+    if own is not None:
+        block.forward = own

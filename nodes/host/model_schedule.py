@@ -1,0 +1,119 @@
+"""The noise schedule of a host model, read out of its own model sampling: no model family is named here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...lora_train.denoiser import Prediction
+from ...lora_train.errors import TrainError
+from ...lora_train.objective import EPS_PER_NATIVE
+from ...lora_train.schedule import SNR_BOUND, rows
+
+
+@dataclass(frozen=True)
+class Tables:
+    """[steps] numbers for every noise level of the model, from the cleanest to the noisiest.
+
+    x_t = signal · latents + noise · noise;   the output that denoises it = from_latents · latents + from_noise · noise.
+    """
+
+    sigma: Tensor
+    signal: Tensor
+    noise: Tensor
+    from_latents: Tensor
+    from_noise: Tensor
+    snr: Tensor
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Tables:
+        return Tables(**{name: value.to(device, dtype) for name, value in vars(self).items()})
+
+
+class ModelSchedule:
+    """How a model mixes noise and data, and what it predicts. `t` in [0, 1] is a place in its table of noise levels.
+
+    The host's schedulers walk the same table, so a shift that was set on the model (ModelSamplingFlux, …) counts here.
+    """
+
+    def __init__(self, sampling: Any) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            exact, factor = _measure(sampling)
+            self.prediction: Prediction = _classify(sampling, exact.snr, factor)
+            cpu = torch.device("cpu")
+            self._tables = {cpu: exact.to(cpu, torch.float32)}
+            self._log_snr = exact.snr.log()
+
+    def sigma(self, t: Tensor) -> Tensor:
+        """[B] the host's noise levels."""
+        return self._at(t).sigma[self.place(t)]
+
+    def place(self, t: Tensor) -> Tensor:
+        """[B] whole places in the table."""
+        last = len(self._log_snr) - 1
+        return (t * last).round().long().clamp(0, last)
+
+    def noisy(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        tables, place = self._at(t), self.place(t)
+        return rows(tables.signal[place], latents) * latents + rows(tables.noise[place], latents) * noise
+
+    def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        tables, place = self._at(t), self.place(t)
+        wanted = rows(tables.from_noise[place], latents) * noise
+        return wanted + rows(tables.from_latents[place], latents) * latents
+
+    def snr(self, t: Tensor) -> Tensor:
+        return self._at(t).snr[self.place(t)].clamp(1 / SNR_BOUND, SNR_BOUND)
+
+    def shifted(self, t: Tensor, shift: float) -> Tensor:
+        """Divide the SNR by shift², then look up the place that has this SNR."""
+        if shift == 1:
+            return t
+        log_snr = self._log_snr.to(t.device)
+        wanted = log_snr[self.place(t)] - 2 * torch.log(torch.tensor(shift, dtype=torch.float64, device=t.device))
+        # The table falls with t; searchsorted wants it rising.
+        place = torch.searchsorted(-log_snr, -wanted.contiguous()).clamp(max=len(log_snr) - 1)
+        return (place / (len(log_snr) - 1)).to(t.dtype)
+
+    def _at(self, t: Tensor) -> Tables:
+        if t.device not in self._tables:
+            self._tables[t.device] = self._tables[torch.device("cpu")].to(t.device)
+        return self._tables[t.device]
+
+
+def _measure(sampling: Any) -> tuple[Tables, Tensor]:
+    """The tables in float64, and [steps] (error of the noise / error of the output)².
+
+    Both of the host's functions are linear, so that ones and zeros in their places tell everything about them:
+    x_t = q·latents + p·noise and denoised = a·x_t + b·output; the output wanted is the one with denoised = latents.
+    """
+    sigma = sampling.sigmas.detach().to("cpu", torch.float64).clone()
+    one, zero = torch.ones(len(sigma), 1, dtype=torch.float64), torch.zeros(len(sigma), 1, dtype=torch.float64)
+    q, p = (sampling.noise_scaling(sigma, *given)[:, 0] for given in ((zero, one), (one, zero)))
+    a, b = (sampling.calculate_denoised(sigma, *given)[:, 0] for given in ((zero, one), (one, zero)))
+    if not (p > 0).all() or not (b != 0).all():
+        raise TrainError(
+            f"model: its sampling {_name(sampling)} adds no noise that a LoRA could learn to remove; "
+            "train the text-to-image model that it comes from"
+        )
+    snr = (getattr(sampling, "sigma_data", 1.0) * q / p) ** 2
+    tables = Tables(sigma, q, p, (1 - a * q) / b, -a * p / b, snr.clamp(min=1e-30))
+    return tables, (q * b / p) ** 2
+
+
+def _classify(sampling: Any, snr: Tensor, factor: Tensor) -> Prediction:
+    """Which of the known predictions weighs an error as this model does."""
+    middle = slice(1, -1)  # the ends may be rounded: zero-SNR models replace the last level
+    for prediction, expected in EPS_PER_NATIVE.items():
+        if torch.allclose(factor[middle], expected(snr[middle]), rtol=1e-4, atol=1e-12):
+            return prediction
+    raise TrainError(
+        f"model: its sampling {_name(sampling)} predicts none of {', '.join(EPS_PER_NATIVE)}, "
+        "and no other objective is known"
+    )
+
+
+def _name(sampling: Any) -> str:
+    return " + ".join(base.__name__ for base in type(sampling).__bases__)

@@ -1,0 +1,325 @@
+"""Scenario: models of further families, and quantised ones, behind the denoiser protocol."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.lora_train.adapters import AdapterSettings, build
+from streamcache.lora_train.checkpointing import checkpointed
+
+from .claims import claim, hold
+from .small_families import SMALL, make_patcher, make_samples
+
+SAMPLING = ("EPS", "V_PREDICTION", "V_PREDICTION_EDM", "EDM", "V_PREDICTION_CONTINUOUS", "V_PREDICTION_DDPM",
+            "STABLE_CASCADE", "FLOW", "FLUX", "FLOW_COSMOS")  # fmt: skip
+
+# The text side of a last block ends in nothing.
+LAST = "transformer_blocks/1"
+UNREAD = {"Qwen-Image": {f"{LAST}/txt_mlp/net/0/proj", f"{LAST}/txt_mlp/net/2", f"{LAST}/attn/to_add_out"}}
+
+
+def run(base: Path) -> dict:
+    return hold("family_claims", globals(), base / "families")
+
+
+@contextmanager
+def training(name: str, folder: Path, **changes: Any) -> Iterator[tuple[Any, Any]]:
+    """A small model of a family and a cache of four samples for it, in a session."""
+    from streamcache.nodes.host.denoiser import HostDenoiser
+
+    with CacheWriter(folder / name) as writer:
+        for number, sample in enumerate(make_samples(name, 4)):
+            facts = {"original_size": (900 + number, 600), "crop": (8 * number, 0, 64, 64)}
+            writer.add(**sample, source=f"{number}.png", **facts)
+    denoiser = HostDenoiser(make_patcher(name, **changes))
+    with torch.inference_mode(False), torch.enable_grad(), denoiser.session():
+        dataset = open_cache(folder / name)
+        denoiser.check(dataset)
+        yield denoiser, dataset
+
+
+def loss_of(denoiser: Any, dataset: Any, indices: list[int]) -> torch.Tensor:
+    prepared = denoiser.prepare(dataset.read_batch(indices))
+    times = torch.tensor([0.2 + 0.15 * i for i in indices])
+    noise = torch.randn(prepared.latents.shape, generator=torch.Generator().manual_seed(3))
+    prediction = denoiser.predict(denoiser.schedule.noisy(prepared.latents, noise, times), times, prepared.conditioning)
+    return ((prediction - denoiser.schedule.target(prepared.latents, noise, times)) ** 2).mean()
+
+
+def gradients(denoiser: Any, dataset: Any, kind: str = "lora", targets: str = "all") -> dict[str, torch.Tensor]:
+    """Gradients of every adapter after one step of a batch of four, from a start that is not zero."""
+    network = build(denoiser, AdapterSettings(kind=kind, rank=2, targets=targets, seed=5))
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for value in network.parameters():
+            value += 0.05 * torch.randn(value.shape, generator=generator)
+    with network.attached(denoiser.adaptable()):
+        loss_of(denoiser, dataset, [0, 1, 2, 3]).backward()
+    return {name: value.grad for name, value in network.named_parameters() if value.grad is not None}
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float, place: str) -> None:
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, msg=lambda words: f"{place}: {words}")
+
+
+@claim
+def every_sampling_of_the_host_gives_a_target_that_denoises_to_the_latents(folder: Path) -> None:
+    import comfy.model_base
+
+    from streamcache.nodes.host.model_schedule import ModelSchedule
+
+    expected = {"EPS": "eps", "STABLE_CASCADE": "eps", "FLOW": "flow", "FLUX": "flow", "FLOW_COSMOS": "flow"}
+    for name in SAMPLING:
+        sampling = comfy.model_base.model_sampling(None, comfy.model_base.ModelType[name])
+        schedule = ModelSchedule(sampling)
+        assert schedule.prediction == expected.get(name, "v"), (name, schedule.prediction)
+        with torch.inference_mode(False):
+            latents, noise = torch.randn(5, 4, 6, 6), torch.randn(5, 4, 6, 6)
+            times = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.95])
+            sigma = schedule.sigma(times)
+            x_t = schedule.noisy(latents, noise, times)
+            torch.testing.assert_close(x_t, sampling.noise_scaling(sigma, noise, latents), rtol=1e-5, atol=1e-4)
+            clean = sampling.calculate_denoised(sigma, schedule.target(latents, noise, times), x_t)
+            scale = 1 + sigma.max()  # what rounding a noise of this size costs
+            torch.testing.assert_close(clean, latents, rtol=1e-4, atol=float(2e-6 * scale))
+            assert (schedule.snr(times).diff() < 0).all(), name
+            assert (schedule.shifted(times, 3.0) >= times - 1e-3).all(), name
+
+
+@claim
+def times_follow_the_models_own_shift(folder: Path) -> None:
+    """The host's nodes set a shift on a MODEL; training looks where sampling will."""
+    from comfy_extras.nodes_model_advanced import ModelSamplingFlux
+
+    from streamcache.nodes.host.denoiser import HostDenoiser
+
+    patcher = make_patcher("Flux")
+    (shifted,) = ModelSamplingFlux().patch(patcher, 4.0, 4.0, 1024, 1024)
+    half = torch.tensor([0.5])
+    plain, moved = (HostDenoiser(p).schedule.sigma(half).item() for p in (patcher, shifted))
+    assert abs(moved - shifted.get_model_object("model_sampling").percent_to_sigma(0.5)) < 1e-3
+    assert moved > plain + 0.05, (plain, moved)
+
+
+@claim
+def a_model_that_maps_pictures_to_pictures_is_refused(folder: Path) -> None:
+    import comfy.model_base
+
+    from streamcache.lora_train.errors import TrainError
+    from streamcache.nodes.host.model_schedule import ModelSchedule
+
+    for name in ("IMG_TO_IMG", "IMG_TO_IMG_FLOW"):
+        try:
+            ModelSchedule(comfy.model_base.model_sampling(None, comfy.model_base.ModelType[name]))
+        except TrainError as refused:
+            assert name in str(refused), refused
+        else:
+            raise AssertionError(f"{name} was accepted")
+
+
+@claim
+def every_family_trains_all_of_its_adapters_in_one_call_of_four_rows(folder: Path) -> None:
+    for name in SMALL:
+        with training(name, folder / "plain") as (denoiser, dataset):
+            rows: list[int] = []
+            model = denoiser.model.diffusion_model
+            handle = model.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(len(args[0])))
+            found = gradients(denoiser, dataset)
+            handle.remove()
+            assert rows == [4], (name, rows)
+            network = build(denoiser, AdapterSettings(rank=2, targets="all"))
+            silent = {key.split(".")[1] for key, _ in network.named_parameters() if key not in found}
+            assert silent <= UNREAD.get(name, set()), (name, silent)
+            assert {"attention", "attention+mlp", "all"} == set(denoiser.groups()), name
+
+
+@claim
+def in_every_family_checkpointing_leaves_the_gradients_as_they_are(folder: Path) -> None:
+    """Flux writes into its activations: a plain second pass would start from a changed input."""
+    for name in SMALL:
+        with training(name, folder / "checkpointed") as (denoiser, dataset):
+            plain = gradients(denoiser, dataset)
+            assert denoiser.blocks(), name
+            with checkpointed(denoiser.blocks()):
+                again = gradients(denoiser, dataset)
+            for key, value in plain.items():
+                close(again[key], value, 1e-4, 1e-6, f"{name} {key}")
+
+
+@claim
+def every_family_gives_in_a_batch_what_it_gives_alone(folder: Path) -> None:
+    for name in SMALL:
+        with training(name, folder / "alone") as (denoiser, dataset), torch.no_grad():
+            prepared = denoiser.prepare(dataset.read_batch([0, 1, 2, 3]))
+            times = torch.tensor([0.2, 0.4, 0.6, 0.8])
+            together = denoiser.predict(prepared.latents, times, prepared.conditioning)
+            for i in range(4):
+                one = denoiser.prepare(dataset.read_batch([i]))
+                alone = denoiser.predict(one.latents, times[i : i + 1], one.conditioning)
+                torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-3, atol=1e-4)
+
+
+@claim
+def sdxl_is_told_each_samples_own_sizes(folder: Path) -> None:
+    """Core tells every sample the first bucket's size (its defect 11)."""
+    with training("SDXL", folder / "sizes") as (denoiser, dataset):
+        prepared = denoiser.prepare(dataset.read_batch([2, 0]))
+        found = prepared.conditioning[0].inputs["y"]
+        for row, index in enumerate([2, 0]):
+            pooled = dataset[index].realize().conditioning[0][1]["pooled_output"]
+            told = {"width": 900 + index, "height": 600, "crop_w": 8 * index, "crop_h": 0}
+            sizes = {**told, "target_width": 64, "target_height": 64}
+            expected = denoiser.model.encode_adm(pooled_output=pooled, device="cpu", **sizes)
+            torch.testing.assert_close(found[row : row + 1], expected)
+
+
+@claim
+def the_guidance_of_a_conditioning_wins_over_the_setting(folder: Path) -> None:
+    with training("Flux", folder / "guidance") as (denoiser, dataset):
+        batch = dataset.read_batch([0, 1])
+        batch.conditionings[1][0][1]["guidance"] = 4.5
+        denoiser.guidance = 1.5
+        inputs = denoiser.prepare(batch).conditioning[0].inputs
+        assert inputs["guidance"].tolist() == [1.5, 4.5]
+
+
+def loss_of_attached(denoiser: Any, dataset: Any) -> torch.Tensor:
+    network = build(denoiser, AdapterSettings(rank=2, targets="attention", seed=5))
+    with network.attached(denoiser.adaptable()):
+        return loss_of(denoiser, dataset, [0, 1, 2, 3])
+
+
+def same(kept: torch.Tensor, weight: torch.Tensor) -> bool:
+    return any(torch.equal(kept.float().reshape(shape.shape), shape) for shape in (weight, weight.mT))
+
+
+@claim
+def weights_in_another_precision_are_not_kept_for_the_backward_pass(folder: Path) -> None:
+    """The gradients are those of the same weights in compute precision; the copies made of them are not kept."""
+
+    def halve(model: Any) -> None:
+        for module in model.diffusion_model.modules():
+            if hasattr(module, "comfy_cast_weights"):
+                module.comfy_cast_weights = True
+                for name, value in module.named_parameters(recurse=False):
+                    setattr(module, name, torch.nn.Parameter(value.half(), requires_grad=False))
+
+    def halve_and_back(model: Any) -> None:
+        for value in model.diffusion_model.parameters():
+            value.copy_(value.half())
+
+    for name in ("SDXL", "Flux"):
+        with training(name, folder / "whole", change=halve_and_back) as (denoiser, dataset):
+            expected = gradients(denoiser, dataset, targets="attention")
+        with training(name, folder / "half", change=halve) as (denoiser, dataset):
+            kept: list[torch.Tensor] = []
+            with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: None):
+                loss_of_attached(denoiser, dataset)
+            weights = [m.weight.float() for m in denoiser.adaptable().values()]
+            copies = [k.shape for k in kept for w in weights if k.numel() == w.numel() and same(k, w)]
+            assert kept and not copies, (name, copies)
+            found = gradients(denoiser, dataset, targets="attention")
+        for key, value in expected.items():
+            close(found[key], value, 2e-3, 1e-5, f"{name} {key}")
+
+
+@claim
+def quantised_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
+    """A mixed-precision checkpoint: fp8 weights inside of the host's own tensor type."""
+    import comfy.ops
+
+    def quantise(model: Any) -> None:
+        operations = comfy.ops.mixed_precision_ops({"mixed_ops": True}, torch.float32)
+        for path, module in list(model.diffusion_model.named_modules()):
+            if path.startswith("double_blocks") and isinstance(module, torch.nn.Linear):
+                parent, _, name = path.rpartition(".")
+                setattr(model.diffusion_model.get_submodule(parent), name, _quantised(module, operations))
+
+    with training("Flux", folder / "quantised", change=quantise) as (denoiser, dataset):
+        kinds = {type(m.weight).__name__ for m in denoiser.adaptable().values()}
+        assert kinds == {"Parameter", "QuantizedTensor"}, kinds
+        found = gradients(denoiser, dataset)
+    with training("Flux", folder / "not quantised") as (denoiser, dataset):
+        expected = gradients(denoiser, dataset)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        likeness = torch.nn.functional.cosine_similarity(found[key].flatten(), value.flatten(), dim=0)
+        assert likeness > 0.8, (key, likeness)
+
+
+def _quantised(linear: torch.nn.Linear, operations: Any) -> torch.nn.Module:
+    weight = linear.weight
+    scale = weight.abs().amax() / torch.finfo(torch.float8_e4m3fn).max
+    made = operations.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, dtype=torch.float32)
+    notes = torch.tensor(list(b'{"format": "float8_e4m3fn"}'), dtype=torch.uint8)
+    state = {"weight": (weight / scale).to(torch.float8_e4m3fn), "weight_scale": scale, "comfy_quant": notes}
+    made.load_state_dict(state | ({"bias": linear.bias} if linear.bias is not None else {}), strict=False)
+    return made
+
+
+@claim
+def weights_of_a_foreign_tensor_type_train_as_gguf_loaders_make_them(folder: Path) -> None:
+    """Packed weights in a tensor class of the pack's own, unpacked at each use; core cannot copy such a model."""
+    import comfy.ops
+
+    class Packed(torch.Tensor):
+        def detach(self) -> "Packed":
+            return self
+
+    class Linear(comfy.ops.manual_cast.Linear):
+        def forward_comfy_cast_weights(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight.as_subclass(torch.Tensor).to(x.dtype) / self.weight.scale
+            return torch.nn.functional.linear(x, weight, self.bias)
+
+    def pack(model: Any) -> None:
+        for module in model.diffusion_model.modules():
+            if type(module) is comfy.ops.disable_weight_init.Linear:
+                module.__class__ = Linear
+                packed = (module.weight * 64).half().as_subclass(Packed)
+                packed.scale = 64.0
+                module.weight = torch.nn.Parameter(packed, requires_grad=False)
+
+    for name in ("Flux", "Qwen-Image"):
+        with training(name, folder / "packed", change=pack) as (denoiser, dataset):
+            assert not any(m.weight.is_inference() for m in denoiser.adaptable().values())
+            found = gradients(denoiser, dataset)
+        with training(name, folder / "unpacked") as (denoiser, dataset):
+            expected = gradients(denoiser, dataset)
+        for key, value in expected.items():
+            close(found[key], value, 0.05, 1e-3, f"{name} {key}")
+    try:
+        make_patcher("Flux").clone(force_deepcopy=True)
+    except RuntimeError:
+        return
+    raise AssertionError("core could have copied this model")
+
+
+@claim
+def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
+    """In every family and kind: the live adapter and the exported tensors through the host's loader predict alike."""
+    import comfy.sd
+
+    from streamcache.lora_train.export import to_tensors
+    from streamcache.nodes.host.denoiser import HostDenoiser
+
+    for name in SMALL:
+        for kind in ("lora", "loha", "lokr"):
+            with training(name, folder / kind) as (denoiser, dataset), torch.no_grad():
+                network = build(denoiser, AdapterSettings(kind=kind, rank=2, targets="all", seed=5))
+                for value in network.parameters():
+                    value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(6))
+                base = loss_of(denoiser, dataset, [0, 1])
+                with network.attached(denoiser.adaptable()):
+                    live = loss_of(denoiser, dataset, [0, 1])
+                tensors = to_tensors(network, denoiser, "comfyui")
+            patched, _ = comfy.sd.load_lora_for_models(denoiser.patcher, None, tensors, 1.0, 0.0)
+            loaded = HostDenoiser(patched)
+            with torch.inference_mode(False), loaded.session(), torch.no_grad():
+                loaded.check(dataset)
+                applied = loss_of(loaded, dataset, [0, 1])
+            assert abs(live - base) > 1e-3, (name, kind, live, base)
+            close(live, applied, 1e-4, 1e-5, f"{name} {kind}")

@@ -1,0 +1,90 @@
+"""Models of further families, made directly from the host's own classes at a size that a test can afford.
+
+Their patchers come from no loader that the host could run again, as those of GGUF loaders do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+UNET = {
+    "image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 64, "num_res_blocks": [1],
+    "channel_mult": [1], "transformer_depth": [1], "transformer_depth_output": [1, 1], "transformer_depth_middle": 1,
+    "use_spatial_transformer": True, "legacy": False, "num_classes": "sequential", "adm_in_channels": 2816,
+    "context_dim": 48, "use_linear_in_transformer": True,
+}  # fmt: skip
+FLUX = {
+    "image_model": "flux", "in_channels": 16, "out_channels": 16, "patch_size": 2, "vec_in_dim": 24,
+    "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
+    "axes_dim": [8, 12, 12], "theta": 10000, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
+}  # fmt: skip
+WAN = {
+    "image_model": "wan2.1", "model_type": "t2v", "dim": 48, "ffn_dim": 64, "num_heads": 2, "num_layers": 2,
+    "in_dim": 16, "out_dim": 16, "text_dim": 48, "text_len": 16, "freq_dim": 16, "patch_size": (1, 2, 2),
+    "window_size": (-1, -1), "qk_norm": True, "cross_attn_norm": True, "eps": 1e-6,
+}  # fmt: skip
+QWEN = {
+    "image_model": "qwen_image", "in_channels": 64, "out_channels": 16, "num_layers": 2, "attention_head_dim": 32,
+    "num_attention_heads": 2, "joint_attention_dim": 48, "pooled_projection_dim": 24, "axes_dims_rope": (8, 12, 12),
+}  # fmt: skip
+LUMINA = {
+    "image_model": "lumina2", "patch_size": 2, "in_channels": 16, "dim": 96, "cap_feat_dim": 48, "n_layers": 2,
+    "qk_norm": True, "n_heads": 1, "n_kv_heads": 1, "axes_dims": [32, 32, 32], "axes_lens": [300, 512, 512],
+    "rope_theta": 10000.0, "ffn_dim_multiplier": 1.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SmallFamily:
+    """How a small model is made, and what a sample of it looks like."""
+
+    config: str  # the class in comfy.supported_models
+    unet: dict[str, Any]
+    latent: tuple[int, ...]  # a bucket's shape
+    pooled: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+SMALL = {
+    "SDXL": SmallFamily("SDXL", UNET, (4, 8, 8), pooled=1280),
+    "Flux": SmallFamily("Flux", FLUX, (16, 8, 8), pooled=24),
+    "Wan": SmallFamily("WAN21_T2V", WAN, (16, 1, 8, 8)),
+    "Qwen-Image": SmallFamily("QwenImage", QWEN, (16, 8, 8)),
+    "Lumina 2": SmallFamily("Lumina2", LUMINA, (16, 8, 8), more={"num_tokens": 7}),
+}
+TEXT_WIDTH = 48
+
+
+def make_patcher(name: str, change: Callable[[Any], None] = lambda model: None) -> Any:
+    """A MODEL with random weights, made as a loader makes it: under inference mode."""
+    import comfy.model_patcher
+    import comfy.supported_models
+
+    family, cpu = SMALL[name], torch.device("cpu")
+    with torch.inference_mode():
+        config = getattr(comfy.supported_models, family.config)({**family.unet, "dtype": torch.float32})
+        model = config.get_model({}, "", device=cpu)
+        generator = torch.Generator().manual_seed(1)
+        for value in model.parameters():
+            inputs = value.numel() // max(len(value), 1) if value.ndim > 1 else 0
+            drawn = torch.randn(value.shape, generator=generator) / max(inputs, 1) ** 0.5
+            value.copy_(drawn if inputs else 1 + 0.1 * drawn)
+        change(model)
+        return comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
+
+
+def make_samples(name: str, count: int, tokens: int = 7) -> list[dict[str, Any]]:
+    """What a cache's writer takes: latents of one bucket, each with a text of its own."""
+    family = SMALL[name]
+    generator = torch.Generator().manual_seed(2)
+    samples = []
+    for number in range(count):
+        extras = {"pooled_output": torch.randn(1, family.pooled, generator=generator)} if family.pooled else {}
+        text = torch.randn(1, tokens, TEXT_WIDTH, generator=generator)
+        latent = {"samples": torch.randn(1, *family.latent, generator=generator)}
+        samples.append(
+            {"latent": latent, "conditioning": [[text, {**extras, **family.more}]], "caption": f"caption {number}"}
+        )
+    return samples

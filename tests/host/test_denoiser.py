@@ -1,0 +1,31 @@
+"""The host's models behind the denoiser protocol."""
+
+from collections.abc import Callable
+
+import pytest
+
+from streamcache.tests.host.claims import names_in
+from streamcache.tests.host.families import FAMILIES
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture(scope="module")
+def outcome(run_in_host: Callable[[str], dict]) -> dict:
+    return run_in_host("denoiser_claims")
+
+
+@pytest.mark.parametrize("claim", names_in("denoiser_claims"))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_the_host(outcome: dict, family: str, claim: str) -> None:
+    assert outcome[family][claim] is None, outcome[family][claim]
+
+
+@pytest.fixture(scope="module")
+def families(run_in_host: Callable[[str], dict]) -> dict:
+    return run_in_host("family_claims")
+
+
+@pytest.mark.parametrize("claim", names_in("family_claims"))
+def test_of_any_family(families: dict, claim: str) -> None:
+    assert families[claim] is None, families[claim]
