@@ -33,8 +33,11 @@ def enter_host(host: str, base: str) -> None:
     import comfy.options
 
     comfy.options.enable_args_parsing()
+    import folder_paths
+
     import nodes
 
+    folder_paths.add_model_folder_path("loras", str(Path(folder_paths.get_output_directory()) / "loras"))
     asyncio.run(nodes.init_extra_nodes(init_custom_nodes=False, init_api_nodes=False))
 
 

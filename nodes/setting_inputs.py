@@ -1,0 +1,78 @@
+"""Settings as inputs of a node: made from the engine's own list, so that each has one name, limit and explanation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..lora_train import config as engine
+from ..lora_train.settings import Setting, parse
+from .host import settings as host
+from .host.lora_folders import find_lora, list_loras
+
+SETTINGS: dict[str, Setting] = {**engine.SETTINGS, **host.SETTINGS}
+MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
+FILE = "start_from"  # the one setting that is a path: on nodes, a LoRA out of the host's list
+MOST = 2**31 - 1
+
+
+def main_inputs() -> list[io.Input]:
+    """What stands on the training node for everyone."""
+    return [_input(SETTINGS[name], advanced=False) for name in MAIN]
+
+
+def further_inputs(advanced: bool) -> list[io.Input]:
+    """All other settings."""
+    return [_input(setting, advanced) for setting in SETTINGS.values() if setting.name not in MAIN]
+
+
+def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a node's inputs hold: texts become what they mean. Names are checked by whoever uses them."""
+    return {name: _value(name, value) for name, value in values.items() if value is not None}
+
+
+def changed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not as they would be without the node."""
+    return {name: value for name, value in values.items() if name not in SETTINGS or value != SETTINGS[name].default}
+
+
+def _value(name: str, value: Any) -> Any:
+    known = SETTINGS.get(engine.RENAMED.get(name, name))
+    if known is None or not isinstance(value, str):
+        return value
+    if known.name == FILE:
+        return find_lora(value)
+    return parse(known, value) if known.type in (tuple, dict) else value
+
+
+def _input(setting: Setting, advanced: bool) -> io.Input:
+    limits = setting.limits
+    # Optional, though every one has a widget: a workflow of another version that lacks one still runs, by the default.
+    shared = {"optional": True, "advanced": advanced, "tooltip": _sentence(limits.about)}
+    if setting.name == FILE:
+        files = list_loras()
+        return io.Combo.Input(setting.name, options=files, default=files[0], **shared)
+    if limits.choices:
+        return io.Combo.Input(setting.name, options=list(limits.choices), default=setting.default, **shared)
+    if setting.type is bool:
+        return io.Boolean.Input(setting.name, default=setting.default, **shared)
+    if setting.type is int:
+        low, high = (int(limits.low) if math.isfinite(limits.low) else -MOST), int(min(limits.high, MOST))
+        high = int(limits.high) if setting.name in ("seed",) else high
+        return io.Int.Input(setting.name, default=setting.default, min=low, max=high, **shared)
+    if setting.type is float:
+        low, high = max(limits.low, limits.above, -MOST), min(limits.high, MOST)
+        step = setting.default / 10 if 0 < setting.default < 0.01 else 0.01
+        return io.Float.Input(
+            setting.name, default=setting.default, min=low, max=high, step=step, round=False, **shared
+        )
+    return io.String.Input(
+        setting.name, default=setting.default or "", multiline=setting.type in (tuple, dict), **shared
+    )
+
+
+def _sentence(about: str) -> str:
+    return f"{about[0].upper()}{about[1:]}."

@@ -1,0 +1,147 @@
+"""Training as the node and the command line do it: settings read, a run opened, the LoRA put where the host looks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..dataset_cache import realize
+from ..lora_train.adapters.targets import select
+from ..lora_train.config import TrainConfig, load_config
+from ..lora_train.errors import TrainError
+from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.metrics import Curves, read_curves
+from ..lora_train.run import Run, check_name, open_run
+from ..lora_train.samples import Prompt
+from ..lora_train.session import EMPTY_CAPTION
+from .host.denoiser import HostDenoiser
+from .host.previews import PreviewSettings
+from .host.settings import HostSettings, split
+
+SAMPLES_A_RUN = 8  # pictures over the run where a VAE is given and no interval
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What sample pictures are made with. Without a VAE there are none."""
+
+    vae: Any = None
+    prompts: Sequence[Any] = ()
+    negative: Any = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished (or stopped) training."""
+
+    result: Result
+    run: Run
+    curves: Curves
+
+
+def read_config(values: Mapping[str, Any], options: Mapping[str, Any] | None) -> tuple[TrainConfig, HostSettings]:
+    """The settings of a node, and over them those of the options socket."""
+    host, engine = split({**values, **(options or {})})
+    return load_config(engine, "settings"), host
+
+
+def train_lora(
+    patcher: Any,
+    dataset: Any,
+    config: TrainConfig,
+    host: HostSettings,
+    pictures: Pictures,
+    loras: Path,
+    runs: Path,
+    hooks: Hooks,
+) -> Trained:
+    """Train on an open dataset; the LoRA lies in `loras` under the run's name, also if the training is stopped."""
+    preview = PreviewSettings(_negative(pictures, dataset), host.sample_cfg)
+    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
+    check_naming(denoiser, config)
+    config = _with_samples(config, pictures)
+    config = _with_free_name(config, loras, runs)
+    with open_run(runs, config.name, config.mode) as run:
+        out = loras / f"{run.name}.safetensors"
+        with _kept(run, out):
+            decode = None if pictures.vae is None else lambda latents: denoiser.decode(pictures.vae, latents)
+            result = train(denoiser, dataset, config, run, out, hooks, decode, _prompts(pictures, dataset))
+        return Trained(result, run, read_curves(run.metrics))
+
+
+def check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
+    """diffusers splits layers that the host keeps in one: refused before the training, not at its end."""
+    chosen = select(config.targets, denoiser.adaptable(), denoiser.groups())
+    named = denoiser.export_names(config.naming)
+    lacking = [name for name in chosen if name not in named]
+    if lacking:
+        raise TrainError(
+            f'naming = "{config.naming}": has no name for {len(lacking)} of {len(chosen)} layers of this model '
+            f"({lacking[0]}, …); choose comfyui or kohya"
+        )
+
+
+@contextmanager
+def _kept(run: Run, out: Path) -> Iterator[None]:
+    """Whatever ends the training, what it has saved in its folder is put where LoRAs are looked for."""
+    before = _state(run.lora)
+    try:
+        yield
+    except BaseException:
+        if _state(run.lora) not in (None, before):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            part = out.with_suffix(".part")
+            shutil.copyfile(run.lora, part)
+            os.replace(part, out)
+        raise
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
+    """A new run never replaces a LoRA that is there: it is called my_lora-2, and so on, as its folder is."""
+    check_name(config.name)
+    name, number = config.name, 1
+    if config.mode == "resume" and not (runs / name).exists() and (loras / f"{name}.safetensors").exists():
+        raise TrainError(f'mode = "resume": there is a LoRA {name}, but no run that it came from; choose another name')
+    while config.mode == "new" and ((loras / f"{name}.safetensors").exists() or _used(runs / name)):
+        number += 1
+        name = f"{config.name}-{number}"
+    return replace(config, name=name)
+
+
+def _used(folder: Path) -> bool:
+    return folder.exists() and any(folder.iterdir())
+
+
+def _with_samples(config: TrainConfig, pictures: Pictures) -> TrainConfig:
+    if pictures.vae is None or config.sample_every:
+        return config
+    steps = config.steps if not config.epochs else SAMPLES_A_RUN * 200
+    return replace(config, sample_every=max(steps // SAMPLES_A_RUN, 1))
+
+
+def _negative(pictures: Pictures, dataset: Any) -> Any:
+    if pictures.negative is not None:
+        return realize(pictures.negative)
+    key = dataset.named.get(EMPTY_CAPTION)
+    return None if key is None else realize(dataset.entry(key))
+
+
+def _prompts(pictures: Pictures, dataset: Any) -> list[Prompt] | None:
+    if not pictures.prompts:
+        return None
+    bucket = max(dataset.buckets().items(), key=lambda item: len(item[1]))[0]
+    shape = tuple(bucket.shape)
+    return [Prompt(f"prompt {n}", realize(c), shape) for n, c in enumerate(pictures.prompts, start=1)]

@@ -1,0 +1,373 @@
+"""Scenario: whole trainings by the node Train LoRA, on both families of files, with the host's own nodes around it."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from .claims import claim, hold
+from .denoiser_claims import fingerprint, write
+from .families import FAMILIES, Loaded, call, encode, load
+
+SETTINGS = {"steps": 4, "batch_size": 2, "rank": 2, "learning_rate": 0.01, "seed": 5, "targets": "attention"}
+
+
+@dataclass
+class Case:
+    """A family, a saved dataset of four samples, and its handle."""
+
+    name: str
+    models: Loaded
+    latents: list[dict]
+    conditionings: list[list]
+    handle: Any
+
+
+def run(base: Path) -> dict:
+    outcome: dict[str, Any] = {}
+    for name in FAMILIES:
+        began = time.perf_counter()
+        outcome[name] = hold("training_claims", globals(), make_case(name))
+        outcome[name]["seconds"] = time.perf_counter() - began
+    return outcome
+
+
+def make_case(name: str) -> Case:
+    from streamcache.nodes.handles import handle_of
+    from streamcache.nodes.host.folders import cache_roots
+
+    models = load(name)
+    latents, conditionings = encode(models)
+    latents = [latents[0], latents[1], latents[2], call("LatentFlip", samples=latents[0], flip_method="x-axis")[0]]
+    conditionings = [*conditionings, call("CLIPTextEncode", clip=models.clip, text="a house by the sea")[0]]
+    path = cache_roots()[0] / name
+    write(path, latents, conditionings)
+    return Case(name, models, latents, conditionings, handle_of(name, path))
+
+
+def train(case: Case, label: str, **changes: Any) -> Any:
+    """What the node returns. As in the host, every input is a list."""
+    from streamcache.nodes.train import StreamCacheTrain
+
+    inputs = {"model": case.models.model, "dataset": case.handle, **SETTINGS, "name": f"{case.name}-{label}", **changes}
+    lists = {"latents", "conditioning", "prompts"}
+    given = {key: value if key in lists else [value] for key, value in inputs.items() if value is not None}
+    return StreamCacheTrain.execute(**given).args
+
+
+def read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def sample(case: Case, model: Any, seed: int = 1) -> torch.Tensor:
+    (latent,) = call(
+        "KSampler", model=model, seed=seed, steps=2, cfg=4.0, sampler_name="euler", scheduler="simple",
+        positive=case.conditionings[0], negative=case.conditionings[2],
+        latent_image={"samples": torch.zeros_like(case.latents[0]["samples"])}, denoise=1.0,
+    )  # fmt: skip
+    return latent["samples"]
+
+
+def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None:
+    """Press stop while step `steps` is reported; the host's interrupt has to come out."""
+    import comfy.model_management as management
+
+    from streamcache.nodes.host import train_watch
+
+    own: Callable[..., None] = train_watch.TrainWatch.step
+
+    def pressing(watch: Any, progress: Any) -> None:
+        own(watch, progress)
+        if progress.step == steps:
+            management.interrupt_current_processing()
+
+    train_watch.TrainWatch.step = pressing
+    try:
+        train(case, name, **changes)
+    except management.InterruptProcessingException:
+        return
+    finally:
+        train_watch.TrainWatch.step = own
+    raise AssertionError("the stop button did nothing")
+
+
+def run_facts(case: Case, name: str) -> dict[str, Any]:
+    from streamcache.nodes.host.lora_folders import runs_folder
+
+    return json.loads((runs_folder() / f"{case.name}-{name}" / "run.json").read_text(encoding="utf-8"))
+
+
+@claim
+def a_lora_is_where_the_host_looks_with_its_losses_and_metadata(case: Case) -> None:
+    import folder_paths
+
+    lora, losses, path, plot = train(case, "plain")
+    assert f"{case.name}-plain.safetensors" in folder_paths.get_filename_list("loras")
+    tensors, metadata = read(path)
+    assert equal(lora, tensors) and len(losses["loss"]) == 4
+    assert plot.shape[0] == 1 and plot.shape[3] == 3 and plot.min() >= 0 and plot.max() <= 1
+    assert metadata["ss_dataset_id"] == case.handle.open().id and metadata["ss_steps"] == "4"
+    assert metadata["ss_seed"] == "5" and metadata["modelspec.sai_model_spec"]
+    assert {float(v) for k, v in tensors.items() if k.endswith(".alpha")} == {2.0}, "alpha is not trained"
+    assert all(v.abs().max() > 0 for k, v in tensors.items() if k.endswith("lora_up.weight"))
+
+
+@claim
+def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_strength_the_base_models(case: Case) -> None:
+    from streamcache.nodes.host.denoiser import HostDenoiser
+
+    seen: list[torch.Tensor] = []
+    own = HostDenoiser.decode
+    HostDenoiser.decode = lambda self, vae, latents: seen.append(latents.clone()) or own(self, vae, latents)
+    try:
+        train(
+            case, "live", vae=case.models.vae, prompts=[case.conditionings[0]], negative=case.conditionings[2],
+            sample_every=2, sample_steps=2, sample_seed=1, steps=4,
+        )  # fmt: skip
+    finally:
+        HostDenoiser.decode = own
+    base = sample(case, case.models.model)
+    assert len(seen) == 3, "before, in the middle, at the end"
+    torch.testing.assert_close(seen[0], base, rtol=1e-4, atol=1e-4)
+    for strength, expected in ((1.0, seen[-1]), (0.0, base)):
+        model = call(
+            "LoraLoader", model=case.models.model, clip=case.models.clip, lora_name=f"{case.name}-live.safetensors",
+            strength_model=strength, strength_clip=0.0,
+        )[0]  # fmt: skip
+        torch.testing.assert_close(sample(case, model), expected, rtol=1e-3, atol=1e-3)
+    assert (seen[-1] - base).abs().max() > 0.02, "the LoRA does something"
+    assert torch.equal(sample(case, case.models.model), base), "the model itself is as before"
+
+
+@claim
+def kohyas_naming_is_applied_alike(case: Case) -> None:
+    images = []
+    for naming in ("comfyui", "kohya"):
+        lora = train(case, f"named {naming}", naming=naming)[0]
+        model = call("LoraModelLoader", model=case.models.model, lora=lora, strength_model=1.0, bypass=False)[0]
+        images.append(sample(case, model))
+    torch.testing.assert_close(*images, rtol=1e-5, atol=1e-6)
+    assert (images[0] - sample(case, case.models.model)).abs().max() > 0.02
+
+
+@claim
+def the_same_seed_gives_the_same_lora_bit_for_bit_and_another_seed_another(case: Case) -> None:
+    state = torch.get_rng_state()
+    first, second, other = train(case, "seed a")[0], train(case, "seed b")[0], train(case, "seed c", seed=6)[0]
+    assert equal(first, second) and not equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state), "the global generator is left alone"
+
+
+@claim
+def interrupted_and_resumed_equals_uninterrupted_and_stopping_takes_one_step(case: Case) -> None:
+    import comfy.model_management as management
+
+    weights = fingerprint(case.models.model.model)
+    whole = train(case, "whole")[0]
+    interrupted_after(case, 2, "parts")
+    facts = run_facts(case, "parts")
+    assert facts["status"] == "interrupted" and facts["step"] == 2, facts
+    assert not management.in_training and fingerprint(case.models.model.model) == weights
+    call("LoraLoader", model=case.models.model, clip=None, lora_name=f"{case.name}-parts.safetensors",
+         strength_model=1.0, strength_clip=0.0)  # fmt: skip
+    lora, losses, *_ = train(case, "parts", mode="resume")
+    assert equal(lora, whole) and len(losses["loss"]) == 4
+
+
+@claim
+def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) -> None:
+    from streamcache.nodes.host import train_watch
+
+    before = sample(case, case.models.model)
+    own = train_watch.TrainWatch.step
+
+    def failing(watch: Any, progress: Any) -> None:
+        if progress.step == 3:
+            raise RuntimeError("as if out of memory")
+        own(watch, progress)
+
+    train_watch.TrainWatch.step = failing
+    try:
+        train(case, "failed")
+    except RuntimeError as error:
+        assert "as if" in str(error)
+    finally:
+        train_watch.TrainWatch.step = own
+    assert run_facts(case, "failed")["step"] == 3
+    assert torch.equal(sample(case, case.models.model), before)
+
+
+@claim
+def lists_of_the_hosts_own_nodes_are_saved_under_the_runs_name_and_trained_alike(case: Case) -> None:
+    from streamcache.nodes.host.folders import cache_roots
+
+    expected = train(case, "by handle")[0]
+    found = train(case, "lists", dataset=None, latents=case.latents, conditioning=case.conditionings)[0]
+    assert (cache_roots()[0] / f"{case.name}-lists" / "dataset.json").is_file()
+    assert found.keys() == expected.keys()
+
+
+@claim
+def a_batch_of_four_is_one_call_of_four_rows_where_cores_node_sees_sixteen(case: Case) -> None:
+    rows = counted_rows(case, lambda: train(case, "rows", dataset=same_shape(case), batch_size=4, steps=2))
+    assert rows == [1, 4, 4], f"one to see whether the data fits, then two steps: {rows}"
+    assert 16 in counted_rows(case, lambda: core_train(case, 4)), "core has changed: say so in the documentation"
+
+
+def same_shape(case: Case) -> Any:
+    """The handle of a dataset of four samples of one shape."""
+    from streamcache.nodes.handles import handle_of
+
+    path = case.handle.path.parent / f"{case.name}-one-shape"
+    latents = [case.latents[0], case.latents[1], case.latents[3], case.latents[0]]
+    write(path, latents, case.conditionings)
+    return handle_of(path.name, path)
+
+
+def counted_rows(case: Case, work: Callable[[], Any]) -> list[int]:
+    kind = type(case.models.model.model.diffusion_model)
+    rows, own = [], kind.forward
+
+    def counting(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        rows.append(len(x))
+        return own(self, x, *args, **kwargs)
+
+    kind.forward = counting
+    try:
+        work()
+    finally:
+        kind.forward = own
+    return rows
+
+
+def core_train(case: Case, batch_size: int) -> Any:
+    scalars = {
+        "model": case.models.model, "batch_size": batch_size, "steps": 1, "grad_accumulation_steps": 1,
+        "learning_rate": 0.001, "rank": 2, "optimizer": "AdamW", "loss_function": "MSE", "seed": 5,
+        "training_dtype": "bf16", "lora_dtype": "fp32", "quantized_backward": False, "algorithm": "LoRA",
+        "gradient_checkpointing": False, "checkpoint_depth": 1, "offloading": False, "existing_lora": "[None]",
+        "bucket_mode": False, "bypass_mode": False,
+    }  # fmt: skip
+    latents = [case.latents[0], case.latents[1], case.latents[3], case.latents[0]]
+    lists = {key: [value] for key, value in scalars.items()}
+    return call("TrainLoraNode", latents=latents, positive=case.conditionings, **lists)
+
+
+@claim
+def one_step_has_a_plot(case: Case) -> None:
+    _, losses, _, plot = train(case, "one step", steps=1)
+    assert len(losses["loss"]) == 1 and plot.std() > 0
+
+
+@claim
+def a_lora_of_any_name_is_continued_with_its_alpha_and_its_other_parts(case: Case) -> None:
+    from safetensors.torch import save_file
+
+    from streamcache.nodes.host.lora_folders import lora_folder
+
+    tensors = train(case, "start")[0]
+    name = next(key.removesuffix(".alpha") for key in tensors if key.endswith(".alpha"))
+    bias = torch.full((tensors[f"{name}.lora_up.weight"].shape[0],), 0.25)
+    changed = {**tensors, f"{name}.alpha": torch.tensor(1.0), f"{name}.diff_b": bias}
+    save_file(changed, lora_folder() / f"any name {case.name}.safetensors")
+    again, _ = read(train(case, "continued", start_from=f"any name {case.name}.safetensors", steps=1)[2])
+    assert float(again[f"{name}.alpha"]) == 1.0 and torch.equal(again[f"{name}.diff_b"], bias)
+    moved = (again[f"{name}.lora_up.weight"] - tensors[f"{name}.lora_up.weight"]).abs().max()
+    assert 0 < moved < 0.05, "it goes on from there"
+
+
+@claim
+def a_cache_for_another_model_is_refused_with_both_numbers_before_the_first_step(case: Case) -> None:
+    from streamcache.lora_train.errors import TrainError
+    from streamcache.nodes.handles import handle_of
+
+    other = {"flow": 4, "eps": 16}[case.name]
+    path = case.handle.path.parent / f"not-{case.name}"
+    write(path, [{"samples": torch.zeros(1, other, 8, 8)}], case.conditionings[:1])
+    try:
+        train(case, "misfit", dataset=handle_of(path.name, path))
+    except TrainError as refused:
+        assert f"{other} channels" in str(refused) and str(20 - other) in str(refused)
+    else:
+        raise AssertionError("accepted")
+
+
+@claim
+def a_cache_that_was_deleted_after_it_was_loaded_is_a_clear_error(case: Case) -> None:
+    from streamcache.dataset_cache import CacheError
+    from streamcache.nodes.handles import handle_of
+    from streamcache.nodes.opened import close_idle
+
+    path = case.handle.path.parent / f"gone-{case.name}"
+    write(path, case.latents[:1], case.conditionings[:1])
+    handle = handle_of(path.name, path)
+    close_idle()
+    shutil.rmtree(path)
+    try:
+        train(case, "gone", dataset=handle)
+    except CacheError as refused:
+        assert "gone" in str(refused)
+    else:
+        raise AssertionError("accepted")
+
+
+@claim
+def options_win_over_the_node_and_old_names_still_load(case: Case) -> None:
+    from streamcache.nodes.train_options import StreamCacheTrainOptions
+
+    options = StreamCacheTrainOptions.execute(adapter="lokr", targets="attention").args[0]
+    tensors = train(case, "options", options=options, learning_rate=None, lr=0.02)[0]
+    assert any(".lokr_w1" in key for key in tensors)
+    assert run_facts(case, "options")["config"]["learning_rate"] == 0.02
+
+
+@claim
+def settings_that_do_not_exist_and_names_that_lead_elsewhere_are_refused(case: Case) -> None:
+    from streamcache.nodes.train import StreamCacheTrain
+
+    try:
+        train(case, "unknown", learning_rat=0.1)
+    except ValueError as refused:
+        assert "learning_rate" in str(refused), refused
+    else:
+        raise AssertionError("accepted")
+    for name in ("../x", "/etc/x", "a/b", "C:x", "", "nul\0", ".hidden"):
+        assert StreamCacheTrain.validate_inputs(name=[name]) is not True, name
+        try:
+            train(case, "attack", name=name)
+        except ValueError:
+            continue
+        raise AssertionError(f"{name!r} was accepted")
+
+
+@claim
+def diffusers_naming_is_refused_before_training_where_it_splits_layers(case: Case) -> None:
+    from streamcache.lora_train.errors import TrainError
+
+    if case.name == "eps":
+        tensors = train(case, "diffusers", naming="diffusers")[0]
+        assert all(key.startswith("unet.") for key in tensors)
+        return
+    try:
+        train(case, "diffusers", naming="diffusers")
+    except TrainError as refused:
+        assert "qkv" in str(refused)
+    else:
+        raise AssertionError("accepted")
+
+
+@claim
+def a_new_run_replaces_nothing(case: Case) -> None:
+    first, second = train(case, "twice", steps=1)[2], train(case, "twice", steps=1)[2]
+    assert Path(first).stem == f"{case.name}-twice" and Path(second).stem == f"{case.name}-twice-2"
