@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from .encoding import measure_encoding
+from .host_training import measure_host_training
 from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
 from .scanning import measure_scanning
@@ -30,6 +31,7 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "scanning": measure_scanning,
     "encoding": measure_encoding,
     "training": measure_training,
+    "host": measure_host_training,
 }
 
 

@@ -21,6 +21,7 @@ class Settings:
     scan_rounds: int = 7
     encoded: int = 100
     encode_rounds: int = 6
+    host_rounds: int = 5
 
 
 QUICK = Settings(
@@ -38,4 +39,5 @@ QUICK = Settings(
     scan_rounds=5,
     encoded=8,
     encode_rounds=5,
+    host_rounds=1,
 )
