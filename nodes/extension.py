@@ -3,12 +3,26 @@
 from comfy_api.latest import ComfyExtension, io
 
 from ..dataset_cache.state import use_state_folder
-from . import cache_load, cache_save, clean, encode, image_folder, merge, on_demand, preview, realize, select
+from . import (
+    cache_load,
+    cache_save,
+    clean,
+    encode,
+    image_folder,
+    merge,
+    on_demand,
+    preview,
+    realize,
+    select,
+    train,
+    train_options,
+)
 from .host.codecs import register_host_types
 from .host.folders import state_root
 from .host.routes import add_routes
 
-FAMILIES = (image_folder, encode, cache_save, cache_load, select, realize, preview, merge, clean, on_demand)
+DATASETS = (image_folder, encode, cache_save, cache_load, select, realize, preview, merge, clean, on_demand)
+FAMILIES = (*DATASETS, train, train_options)
 
 
 class StreamCacheExtension(ComfyExtension):
