@@ -169,7 +169,9 @@ class Index:
         header, start = read_header(file, _MAX_HEADER)
         self._map = mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
         if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
-            raise CacheError(f"{path.name}: its content does not match its hash; restore it, or save the dataset again")
+            raise CacheError(
+                f"{path.name}: its content does not match its hash; restore it, or remove the dataset and save it again"
+            )
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
         # Rows are unpacked from views that end with their array, so struct itself refuses what points past the end.
@@ -294,7 +296,9 @@ def guarded() -> Iterator[None]:
 
 
 def damage(error: Exception) -> CacheError:
-    return CacheError(f'the index is damaged ({error}); run "streamcache verify" on the dataset, or save it again')
+    return CacheError(
+        f'the index is damaged ({error}); run "streamcache verify" on the dataset; restore it from a copy, or remove it and save it again'
+    )
 
 
 @lru_cache(256)
