@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,13 @@ from torch import Tensor, nn
 
 from ..dataset_cache import Batch, Cache, CacheWriter, open_cache
 from ..lora_train import step as step_module
+from ..lora_train.adapters.adapter import generator
+from ..lora_train.columns import read_columns
 from ..lora_train.config import TrainConfig
 from ..lora_train.denoiser import Prepared
 from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.objective import ObjectiveSettings, draw_noise
+from ..lora_train.order import BatchPlan, Order
 from ..lora_train.prefetch import Prefetcher
 from ..lora_train.run import open_run
 from ..lora_train.schedule import FlowSchedule
@@ -30,6 +34,7 @@ from .table import Figure
 
 STEP = 0.020  # seconds of the model call that the targets speak of
 SMALL, LARGE = 1_000, 100_000
+ROUNDS = 5
 
 
 class BusyModel:
@@ -115,15 +120,35 @@ def _measure_waiting(folder: Path, cache: Cache, steps: int) -> list[Figure]:
         Figure(group, "rows a model call, batch of 4", max(model.calls), "rows", float(BATCH), note="one call a batch"),
     ]
     for name, load, busy in (("loading slower", 0.030, 0.010), ("both alike", 0.020, 0.020)):
-        slow = SlowCache(cache, load)
-        alone_load = statistics.median(_time(lambda: slow.read_batch([0, 1, 2, 3])) for _ in range(9))  # noqa: B023
-        _, alone_train = _train(folder, cache, BusyModel(busy), max(steps // 3, 6), 2)
-        _, both = _train(folder, slow, BusyModel(busy), max(steps // 3, 6), 2)
-        _, without = _train(folder, slow, BusyModel(busy), max(steps // 3, 6), 0)
-        longer = max(alone_load, alone_train)
-        figures.append(Figure(group, f"step, {name}", both / longer, "× max(load, train)", 1.05))
-        figures.append(Figure(group, f"step without prefetching, {name}", without / longer, "× max(load, train)"))
+        rounds = [_race(folder, cache, load, busy, max(steps // 10, 6)) for _ in range(ROUNDS)]
+        both, without = (statistics.median(round[place] for round in rounds) for place in (0, 1))
+        figures.append(Figure(group, f"step, {name}", both, "× max(load, train)", 1.05))
+        figures.append(Figure(group, f"step without prefetching, {name}", without, "× max(load, train)"))
     return figures
+
+
+def _race(folder: Path, cache: Cache, load: float, busy: float, steps: int) -> tuple[float, float]:
+    """Step times with and without prefetching, as multiples of the longer of loading alone and training alone."""
+    slow = SlowCache(cache, load)
+    _, train_alone = _train(folder, cache, BusyModel(busy), steps, 2)
+    longer = max(_time_loading(slow, steps), train_alone)
+    _, both = _train(folder, slow, BusyModel(busy), steps, 2)
+    _, without = _train(folder, slow, BusyModel(busy), steps, 0)
+    return both / longer, without / longer
+
+
+def _time_loading(dataset: Any, steps: int) -> float:
+    """The median seconds that the loader's work on a batch takes by itself: reading, and drawing noise."""
+    plans = islice(Order(read_columns(dataset), 0, BATCH).walk(), steps)
+    seconds = []
+    with Prefetcher(dataset, plans, BATCH, depth=0, draw=_draw) as loader:
+        for _ in range(steps):
+            seconds.append(_time(lambda: next(loader)))
+    return statistics.median(seconds)
+
+
+def _draw(plan: BatchPlan, batch: Batch) -> tuple[Tensor]:
+    return (draw_noise(batch.latents, ObjectiveSettings(), generator(str(plan.number))),)
 
 
 def _measure_own_work(folder: Path, cache: Cache, steps: int) -> list[Figure]:

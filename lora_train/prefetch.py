@@ -18,18 +18,18 @@ from .errors import TrainError
 from .order import BatchPlan
 from .upload import Upload, Uploader
 
-Draw = Callable[[BatchPlan, Batch], Tensor]  # noise for a batch, on the CPU
+Draw = Callable[[BatchPlan, Batch], tuple[Tensor, ...]]  # what is random in a batch, on the CPU
 
 HINT_AHEAD = 8  # batches whose bytes the system is asked to fetch before they are read
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A batch that was read, and noise for it. Its tensors stay valid until the next one is asked for."""
+    """A batch that was read, and what was drawn for it. Its tensors stay valid until the next one is asked for."""
 
     plan: BatchPlan
     batch: Batch
-    noise: Tensor | None = None
+    drawn: tuple[Tensor, ...] = ()
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Prefetcher:
         assert self._held.upload is not None
         upload = self._uploader.receive(self._held.upload)
         self.consumed += 1
-        return Loaded(plan, upload.batch, upload.noise)
+        return Loaded(plan, upload.batch, upload.drawn)
 
     def _take(self) -> tuple[BatchPlan, _Slot] | BaseException:
         if self._thread is None:
@@ -127,8 +127,8 @@ class Prefetcher:
                 return StopIteration()
             self._uploader.finish(slot.upload)
             batch = self._dataset.read_batch(plan.indices, variants=plan.variants or None, buffers=slot.buffers)
-            noise = None if self._draw is None else self._draw(plan, batch)
-            slot.upload = self._uploader.send(batch, noise)
+            drawn = () if self._draw is None else self._draw(plan, batch)
+            slot.upload = self._uploader.send(batch, drawn)
             return plan, slot
         except BaseException as error:
             return error

@@ -98,29 +98,33 @@ class Stepper:
             self.ema.update()
         self.position = self._next
 
-    def draw(self, plan: BatchPlan, batch: Batch) -> Tensor:
-        """Noise for a batch, as the loader draws it ahead."""
-        return self._noise(plan.number, batch.latents)
+    def draw(self, plan: BatchPlan, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Noise and times for a batch, as the loader draws them ahead."""
+        times = self._random(plan, "times")
+        return self._noise(plan, batch.latents), draw_times(
+            len(plan.indices), self.denoiser.schedule, self.objective, times
+        )
 
     def loss(self, loaded: Loaded) -> Tensor:
         """The loss of one batch, from one model call. All that is random in it follows from the batch's number."""
         plan, batch = loaded.plan, loaded.batch
-        random = generator(f"{self.seed}:{plan.number}:rows")
+        noise, times = loaded.drawn or self.draw(plan, batch)
         if self.dropout is not None:
-            batch = self.dropout.apply(batch, random)
+            batch = self.dropout.apply(batch, self._random(plan, "captions"))
         prepared = self.denoiser.prepare(batch)
-        noise = loaded.noise
-        if noise is None or noise.shape != prepared.latents.shape:  # some models take latents in another shape
-            noise = self._noise(plan.number, prepared.latents)
-        times = draw_times(len(plan.indices), self.denoiser.schedule, self.objective, random)
+        if noise.shape != prepared.latents.shape:  # some models take latents in another shape
+            noise = self._noise(plan, prepared.latents)
         if self.draws_masks:
             self.network.begin(plan.number)
         with self.precision.autocast():
             losses = evaluate(self.denoiser, prepared, noise, times, self.objective, batch.masks)
         return mean_loss(losses, self.weights.of(plan))
 
-    def _noise(self, number: int, like: Tensor) -> Tensor:
-        return draw_noise(like, self.objective, generator(f"{self.seed}:{number}:noise"))
+    def _noise(self, plan: BatchPlan, like: Tensor) -> Tensor:
+        return draw_noise(like, self.objective, self._random(plan, "noise"))
+
+    def _random(self, plan: BatchPlan, purpose: str) -> torch.Generator:
+        return generator(f"{self.seed}:{plan.number}:{purpose}")
 
 
 def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[BatchPlan]:

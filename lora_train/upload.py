@@ -14,15 +14,15 @@ from ..dataset_cache import Batch
 
 @dataclass(frozen=True)
 class Upload:
-    """A batch and its noise on their way. `done` is None where nothing had to be copied."""
+    """A batch and what was drawn for it, on their way. `done` is None where nothing had to be copied."""
 
     batch: Batch
-    noise: Tensor | None = None
+    drawn: tuple[Tensor, ...] = ()
     done: Any = None
 
     def tensors(self) -> list[Tensor]:
         """Every tensor that was copied."""
-        found = [] if self.noise is None else [self.noise]
+        found = list(self.drawn)
         map_batch(self.batch, lambda tensor: found.append(tensor) or tensor)
         return found
 
@@ -40,16 +40,16 @@ class Uploader:
         """Whether buffers are worth pinning: only then does a copy run beside other work."""
         return self.own is not None
 
-    def send(self, batch: Batch, noise: Tensor | None = None) -> Upload:
+    def send(self, batch: Batch, drawn: tuple[Tensor, ...] = ()) -> Upload:
         """Start the copy; the pinned source must stay as it is until `finish`."""
         if self.own is None:
-            return Upload(batch, noise)
+            return Upload(batch, drawn)
         with self.streams.stream(self.own):
             sent = map_batch(batch, self._copy)
-            noise = None if noise is None else self._copy(noise)
+            drawn = tuple(self._copy(tensor) for tensor in drawn)
             done = self.streams.Event()
             done.record(self.own)
-        return Upload(sent, noise, done)
+        return Upload(sent, drawn, done)
 
     def receive(self, upload: Upload) -> Upload:
         """The same, safe to use on the current stream."""

@@ -76,7 +76,7 @@ def test_defect_4_the_loss_is_taken_against_the_native_target(tmp_path) -> None:
     loss = session.stepper.loss(Loaded(plan, dataset.read_batch(plan.indices)))
     latents = torch.cat([latent_of(number, SHAPES[0])["samples"] for number in (0, 3)]) * SCALE
     noise = draw_noise(latents, config.objective(), generator(f"{config.seed}:0:noise"))
-    t = draw_times(2, denoiser.schedule, config.objective(), generator(f"{config.seed}:0:rows"))
+    t = draw_times(2, denoiser.schedule, config.objective(), generator(f"{config.seed}:0:times"))
     call = denoiser.calls[0]
     prediction = SmallDenoiser().predict(call["x_t"], t, call["text"])
     # Velocity against velocity: no σ² of an x0 loss.
