@@ -297,7 +297,7 @@ def guarded() -> Iterator[None]:
 
 def damage(error: Exception) -> CacheError:
     return CacheError(
-        f'the index is damaged ({error}); run "streamcache verify" on the dataset; restore it from a copy, or remove it and save it again'
+        f'the index is damaged ({error}); run "streamcache verify"; restore the dataset, or remove and save it again'
     )
 
 

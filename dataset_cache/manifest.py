@@ -112,7 +112,7 @@ def _parse(body: Any, path: Path) -> Manifest:
         # Whatever passes this is what a writer wrote; the checks after it guard against a hostile one.
         if generation != stated:
             raise CacheError(
-                f"{path}: was changed after it was written; restore it from a copy, or remove the dataset and save it again"
+                f"{path}: was changed after it was written; restore it, or remove the dataset and save it again"
             )
         _check_values(manifest, path)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
