@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -15,6 +19,7 @@ from .scan import UNSETTLED, is_settled, stamp_of
 
 _CHUNK = 1 << 20
 _TRIES = 3
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
     try:
         for _ in range(_TRIES):
             started = time.time_ns()
-            with open(path, "rb") as file:
+            with _opened(path) as file:
                 stamp = stamp_of(os.fstat(file.fileno()))
                 facts = _read(path, file, whole)
                 if stamp_of(os.fstat(file.fileno())) == stamp:
@@ -57,7 +62,7 @@ def read_bytes(path: str) -> tuple[bytes, bytes]:
     try:
         for _ in range(_TRIES):
             started = time.time_ns()
-            with open(path, "rb") as file:
+            with _opened(path) as file:
                 stamp = stamp_of(os.fstat(file.fileno()))
                 data = file.read()
                 if stamp_of(os.fstat(file.fileno())) == stamp:
@@ -65,6 +70,15 @@ def read_bytes(path: str) -> tuple[bytes, bytes]:
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror or error}") from None
     raise Unusable("it changed while it was read")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """A regular file. Anything else would give no bytes, or make us wait for them for ever."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        yield file
 
 
 def _read(path: str, file: BinaryIO, whole: bool) -> Facts:

@@ -228,6 +228,24 @@ def test_unreadable_files_and_folders_are_named(tree):
         (tree / "b").chmod(0o755)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX")
+def test_what_is_no_regular_file_is_named_and_not_waited_for(tree):
+    import socket
+
+    os.mkfifo(tree / "pipe.png")
+    with socket.socket(socket.AF_UNIX) as end:
+        place = os.getcwd()
+        os.chdir(tree)  # names of sockets are short
+        try:
+            end.bind("socket.png")
+        finally:
+            os.chdir(place)
+        with State(None) as state:
+            found = inventory(tree, state).folders[str(tree)]
+    assert found["pipe.png"].error == "cannot be read: it is no regular file"
+    assert found["socket.png"].error.startswith("cannot be read")
+
+
 def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
     from streamcache.dataset_cache import inventory as module
 
