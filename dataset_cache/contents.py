@@ -8,6 +8,7 @@ from pathlib import Path
 from . import files, segment
 from .generation import index_generation, shards_inside
 from .manifest import NAME, Manifest
+from .storage import is_link
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
@@ -61,7 +62,7 @@ class _Segment:
 def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
     abandoned = set(segment.abandoned(folder))
     for path in _own(folder / segment.FOLDER):
-        if not path.is_dir():
+        if is_link(path) or not path.is_dir():
             yield _Segment((path,), (), frozenset()) if publishing else _Segment((), (path,), frozenset())
             continue
         found = segment.recover(path)
@@ -87,4 +88,4 @@ def _listed(folder: Path, manifest: Manifest | None) -> list[Path]:
 
 def _own(folder: Path) -> list[Path]:
     """What stands in a folder of the dataset; behind a link stands what may belong to somebody else."""
-    return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
+    return sorted(folder.iterdir()) if folder.is_dir() and not is_link(folder) else []

@@ -12,7 +12,7 @@ import torch
 
 from .errors import CacheError
 from .shard import MAX_HEADER_BYTES, ShardFile, header_hash
-from .storage import OpenFile
+from .storage import OpenFile, refuse_link
 
 MAX_OPEN = 128
 FOLDER = "shards"
@@ -88,8 +88,7 @@ class ShardFiles:
 
     def _open_checked(self, shard: int) -> OpenFile:
         self.check_range(shard, 0, 0)
-        if self.folder.is_symlink():
-            raise CacheError(f"{self.folder}: is a symbolic link; a cache holds only files of its own")
+        refuse_link(self.folder)
         entry = self.shards[shard]
         file = OpenFile(self.folder / entry.file)
         if file.size != entry.bytes:

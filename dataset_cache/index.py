@@ -28,7 +28,7 @@ from .errors import CacheError
 from .routes import NO_ROUTE, route_row
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
-from .storage import OpenFile
+from .storage import OpenFile, create_file
 
 SAMPLE = np.dtype(
     [
@@ -107,7 +107,7 @@ def sort_order(keys: np.ndarray) -> np.ndarray:
 def write_index(path: Path, arrays: IndexArrays) -> tuple[int, str]:
     """Write the arrays as a safetensors file. Returns its size and hash; the caller makes its name durable."""
     digest = xxhash.xxh3_128()
-    with open(path, "wb") as file:
+    with create_file(path) as file:
         for piece in _pieces(arrays):
             digest.update(piece)
             file.write(piece)

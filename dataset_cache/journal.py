@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from .storage import write_all
+from .storage import OWN_FILE, is_regular, write_all
 
 NAME = "journal"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -54,7 +54,7 @@ class Journal:
 
     def _open(self) -> None:
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | OWN_FILE, 0o666)
             self._end = self._checksum = 0
             with open(self._path, "rb") as file:
                 for _, self._checksum, self._end in _read_lines(file):
@@ -63,6 +63,8 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The facts up to the first line that is torn or damaged."""
+    if not is_regular(path):
+        return
     try:
         file = open(path, "rb")  # noqa: SIM115
     except OSError:

@@ -14,6 +14,8 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+from .storage import is_link
+
 FOLDER = ".leases"
 HEARTBEAT_SECONDS = 30
 STALE_SECONDS = 300
@@ -44,13 +46,14 @@ class Lease:
     def _take(self) -> None:
         host = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
         self._path = self._folder / f"{self._generation}.{host}.{os.getpid()}.{secrets.token_hex(4)}"
-        try:
+        self._finalizer = None
+        if is_link(self._folder):
+            return  # what stands behind it is not this dataset's to write to
+        # In a shared folder that cannot be written to, reading goes on, and cleaning keeps recent generations there.
+        with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             self._path.touch()
             self._finalizer = weakref.finalize(self, _remove, self._path, os.getpid())
-        except OSError:
-            # A shared folder that cannot be written to: reading goes on, cleaning keeps recent generations there.
-            self._finalizer = None
 
     def beat(self) -> None:
         """Say that this process lives; a file that was taken for stale, as after a long sleep, is made again."""
@@ -80,12 +83,12 @@ def holders(folder: Path) -> list[Holder]:
 
 def were_possible(folder: Path) -> bool:
     """Whether readers could leave leases here; if not, recent generations may be in use unseen."""
-    return (folder / FOLDER).is_dir()
+    return (folder / FOLDER).is_dir() and not is_link(folder / FOLDER)
 
 
 def _lease_files(folder: Path) -> list[Path]:
     try:
-        return sorted((folder / FOLDER).iterdir())
+        return sorted((folder / FOLDER).iterdir()) if not is_link(folder / FOLDER) else []
     except OSError:
         return []
 

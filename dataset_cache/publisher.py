@@ -9,8 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from . import files, leases, segment
 from .errors import CacheBusy, CacheError
-from .storage import remove_file
+from .storage import is_link, refuse_link, remove_file
 
 LOCK = ".lock"
 HOLDER = ".lock.holder"
@@ -21,6 +22,9 @@ class PublisherLock:
     """Held from creation until `release`. The system frees it when its process ends, however it ends."""
 
     def __init__(self, folder: Path) -> None:
+        # Whatever is written or removed from now on stands in these: behind a link it would be somebody else's.
+        for name in (LOCK, HOLDER, files.FOLDER, leases.FOLDER, segment.FOLDER):
+            refuse_link(folder / name)
         self._holder = folder / HOLDER
         self._lock = FileLock(str(folder / LOCK), thread_local=False)
         try:
@@ -41,7 +45,7 @@ class PublisherLock:
 
 def current_publisher(folder: Path) -> str | None:
     """Who is writing to this dataset now, if anybody is."""
-    if not (folder / LOCK).exists():
+    if not (folder / LOCK).exists() or is_link(folder / LOCK):
         return None
     lock = FileLock(str(folder / LOCK), thread_local=False)
     try:

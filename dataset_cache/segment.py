@@ -20,7 +20,7 @@ from .journal import NAME as JOURNAL
 from .journal import Journal, read_journal
 from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
 from .skeleton import Layout, TensorSpec
-from .storage import OpenFile, move_file, sync_folder
+from .storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
 
 FOLDER = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
@@ -176,12 +176,14 @@ class Recovered:
 def abandoned(dataset: Path) -> Iterator[Path]:
     """The segments below this dataset whose writer is gone."""
     try:
-        folders = sorted(path for path in (dataset / FOLDER).iterdir() if path.is_dir())
+        folders = sorted(path for path in (dataset / FOLDER).iterdir() if path.is_dir() and not is_link(path))
     except OSError:
         return
-    for folder in folders:
+    for folder in folders if not is_link(dataset / FOLDER) else ():
         if not (folder / LOCK).exists():  # no writer's: what a compaction left
             yield folder
+            continue
+        if is_link(folder / LOCK):
             continue
         lock = FileLock(str(folder / LOCK), thread_local=False)
         try:
@@ -258,7 +260,7 @@ def _tighten(shard: BuildShard) -> tuple[Path, list[Blob], int]:
     start = tight_start(shard.blobs, shard.data_start, shard.end)
     shift = shard.data_start - start
     path = shard.path.with_suffix(".tight")
-    with open(shard.path, "rb") as source, open(path, "wb") as target:
+    with open(shard.path, "rb") as source, create_file(path) as target:
         source.seek(shard.data_start)
         target.seek(start)
         shutil.copyfileobj(source, target, 1 << 20)
@@ -296,6 +298,6 @@ def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
 
 def _is_whole(shard: BuildShard) -> bool:
     try:
-        return shard.path.stat().st_size >= shard.end
+        return is_regular(shard.path) and shard.path.stat().st_size >= shard.end
     except OSError:
         return False

@@ -16,7 +16,7 @@ import xxhash
 
 from .dtypes import MAX_AXES, count_bytes
 from .errors import CacheError
-from .storage import OpenFile, start_writing, write_all
+from .storage import OWN_FILE, OpenFile, start_writing, write_all
 
 ALIGNMENT = 64
 SHARD_BYTES = 256 << 20
@@ -76,7 +76,7 @@ class ShardWriter:
         self.blobs: list[Blob] = []
         self._header_used = 128  # length, metadata and braces
         self._writing = header_bytes  # up to here the system was told to begin
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | OWN_FILE, 0o666)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether one more blob fits; an empty shard takes a blob of any size."""
@@ -125,7 +125,7 @@ class ShardWriter:
 def seal(path: Path, blobs: list[Blob], data_start: int, end: int) -> str:
     """Write the header in front of the blobs of a growing file and cut off what came after them. Returns its hash."""
     header = render_header(blobs, data_start, end)
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    fd = os.open(path, os.O_RDWR | OWN_FILE)
     try:
         os.ftruncate(fd, end)
         write_all(fd, header)

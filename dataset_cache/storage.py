@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import CacheError
 
@@ -21,7 +21,9 @@ HAS_LINKS = hasattr(os, "link")
 LOCKS_OPEN_FILES = os.name == "nt"  # a file that somebody has open can be neither replaced nor removed
 _ATTEMPTS, _PAUSE_SECONDS = 50, 0.02  # a second in all
 _MAX_BUFFERS = 512  # below every platform's IOV_MAX
-_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_JUNCTION = 0xA0000003  # Windows' IO_REPARSE_TAG_MOUNT_POINT, which `is_symlink` does not see
+# What every file of a dataset is opened with: a folder from somebody else may hold links to what is not its own.
+OWN_FILE = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class OpenFile:
@@ -109,7 +111,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one durable step: readers see the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with create_file(temporary) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -117,6 +119,12 @@ def replace_file(path: Path, data: bytes) -> None:
     finally:
         remove_file(temporary)
     sync_folder(path.parent)
+
+
+def create_file(path: Path) -> BinaryIO:
+    """A new file for what is to be written. What has the name, as a link could, is not written into but replaced."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
 
 
 def move_file(source: Path, target: Path) -> None:
@@ -150,6 +158,28 @@ def link_or_copy(source: Path, target: Path) -> bool:
     return False
 
 
+def is_link(path: Path) -> bool:
+    """Whether a name leads to another place: a symbolic link, or a junction of Windows."""
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):  # it is not there
+        return False
+    return stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == _JUNCTION
+
+
+def refuse_link(path: Path) -> None:
+    if is_link(path):
+        raise CacheError(f"{path}: is a symbolic link; a cache holds only files of its own")
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a file itself stands there: no link, no pipe that would keep waiting whoever opens it."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def remove_file(path: Path) -> bool:
     """Remove a file. False if that cannot be, as when it is held open on Windows; a later run removes it."""
     try:
@@ -166,7 +196,7 @@ def _open_regular(path: Path) -> int:
         if not stat.S_ISREG(mode):
             what = "a symbolic link" if stat.S_ISLNK(mode) else "no file"
             raise CacheError(f"{path}: is {what}; a cache holds only files of its own")
-        fd = _patiently(os.open, path, _OPEN_FLAGS)
+        fd = _patiently(os.open, path, os.O_RDONLY | OWN_FILE)
     except FileNotFoundError as error:
         raise CacheError(f'{path}: is missing; restore it, or run "streamcache verify" on the cache') from error
     except OSError as error:
