@@ -275,9 +275,13 @@ def _read_entry(
 ) -> EntryRecord:
     """An entry, and with it the blobs of this segment that it refers to: its layout has their types and shapes."""
     text, specs = layouts[fact["layout"]]
-    refs = [(where, int(at), bytes.fromhex(digest)) for where, at, digest in fact["refs"]]
+    refs = [(where, at, bytes.fromhex(digest)) for where, at, digest in fact["refs"]]
     key, field = bytes.fromhex(fact["key"]), fact["field"]
-    if len(key) != 16 or not isinstance(field, str) or not all(0 <= at < 1 << 40 and len(d) == 16 for _, at, d in refs):
+    if (
+        len(key) != 16
+        or not isinstance(field, str)
+        or not all(type(at) is int and 0 <= at < 1 << 40 and len(d) == 16 for _, at, d in refs)
+    ):
         raise ValueError("an entry without a key, a field or references")
     for (where, at, digest), spec in zip(refs, specs, strict=True):
         if where in blobs:

@@ -58,7 +58,7 @@ class BlobStore:
         # One segment's entries can refer to another's shards, which may have moved since.
         for recovered in self._adopted:
             for entry in recovered.entries:
-                if all(name in self._ids for name, _, _ in entry.refs):
+                if all(name in self._ids and at >= shifts.get(name, 0) for name, at, _ in entry.refs):
                     places = [(self._ids[name], at - shifts.get(name, 0), digest) for name, at, digest in entry.refs]
                     yield entry, [(shard << OFFSET_BITS | at, digest) for shard, at, digest in places]
 
@@ -146,6 +146,8 @@ class BlobStore:
     def _number(self, shard: BuildShard) -> int:
         if shard.name not in self._ids:
             self._ids[shard.name] = self._first_new + len(self._new)
+            if shard.file is not None:
+                self._ids[shard.file] = self._ids[shard.name]
             self._new.append(shard)
         return self._ids[shard.name]
 
@@ -171,7 +173,8 @@ class BlobStore:
         shard, offset = split_location(location)
         if shard < self._first_new:
             return self._published.shards[shard].file, offset
-        return self._new[shard - self._first_new].name, offset
+        # Once a shard has moved, its file's name stands for the places that its blobs have there.
+        return self._new[shard - self._first_new].file or self._new[shard - self._first_new].name, offset
 
 
 def split_location(location: int) -> tuple[int, int]:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheWriter, generation, open_cache, segment
+from streamcache.dataset_cache import CacheError, CacheWriter, generation, open_cache, segment
+from streamcache.dataset_cache.journal import Journal
 
 COUNT = 5
 
@@ -68,3 +69,40 @@ def test_an_empty_tensor_and_the_blob_at_its_place_are_both_recovered(tmp_path: 
     cache = open_cache(tmp_path / "set", check=True)
     assert torch.equal(cache[0].realize().fields["extra"]["some"], first["some"])
     assert cache[1].realize().fields["extra"]["none"].shape == (0,)
+
+
+def test_a13_an_entry_that_shares_a_blob_of_a_shard_moved_by_a_killed_writer_survives_the_next_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, shared = tmp_path / "set", {**latent(2), "more": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "write_manifest", fail)
+        with pytest.raises(KeyboardInterrupt), CacheWriter(path) as writer:
+            for i in range(COUNT):
+                writer.put(f"key {i}", latent(i), "latent")
+    second = CacheWriter(path)  # finds the blob in the shard that was moved and cut to size
+    second.put("shared", shared, "latent")
+    second.close()
+    with CacheWriter(path) as writer:
+        writer.sample({"latent": ["shared"]})
+    assert open_cache(path, check=True).read_batch([0]).latents.unique().tolist() == [2.0]
+
+
+@pytest.mark.parametrize("place", [float("inf"), -1, 0, "0", None])
+def test_a_journal_with_places_that_cannot_be_is_no_obstacle(place: object, tmp_path: Path):
+    path = tmp_path / "set"
+    writer = CacheWriter(path)
+    writer.put("good", latent(1), "latent")
+    writer.close()
+    (folder,) = (path / segment.FOLDER).iterdir()
+    journal = Journal(folder / "journal")
+    refs = [[f"{folder.name}/0", place, "00" * 16]]
+    journal.append(kind="entry", key="00" * 16, field="latent", layout=0, leaves="", refs=refs)
+    journal.append(kind="sealed", shard=0, file=f"s-00000-{'0' * 32}.safetensors", shift=64)
+    journal.flush()
+    journal.close()
+    (path / "shards").mkdir()
+    (folder / "0").replace(path / "shards" / f"s-00000-{'0' * 32}.safetensors")
+    with pytest.raises(CacheError, match="never published"):
+        open_cache(path)
+    CacheWriter(path).close()
