@@ -65,10 +65,10 @@ def _refuse_source(plan: Plan, path: str | Path) -> None:
 def _unchanged(plan: Plan, target: Target, state: State) -> EncodeReport | None:
     """The last report again, if nothing that decides the dataset has changed since."""
     last = state.run(RUN)
-    if plan.settings.trust or plan.settings.check or target.cache is None or last is None:
+    if plan.settings.trust or plan.settings.check or target.before is None or last is None:
         return None
     signature, generation, report = last
-    if (signature, generation) != (plan.survey.signature(plan.recipe), target.cache.generation):
+    if (signature, generation) != (plan.survey.signature(plan.recipe), target.before.generation):
         return None
     return EncodeReport.from_json({**report, "unchanged": True, "generation": generation})
 
@@ -93,7 +93,7 @@ def _encode(
         _write(plan, layout, target, state, report, progress, stop)
     except Stopped:
         report.stopped = True
-        report.generation = target.cache.generation if target.cache is not None else ""
+        report.generation = target.before.generation if target.before is not None else ""
     return report
 
 
@@ -132,13 +132,14 @@ def _publish(work: Work, target: Target, facts: dict[str, Any]) -> None:
     if not assembly.included:
         raise CacheError(_nothing(work.layout, report))
     facts.update(assembly.provenance())
+    before = target.before
     if not report.made and _is_published(target, work.state, facts):
-        report.unchanged, report.generation = True, target.cache.generation
-        dataset = target.cache.id
+        report.unchanged, report.generation, dataset = True, before.generation, before.id
     else:
+        target.let_go()
         manifest = work.writer.publish()
         report.generation, dataset = manifest.generation, manifest.id
-        report.unchanged = target.cache is not None and target.cache.generation == manifest.generation
+        report.unchanged = before is not None and before.generation == manifest.generation
     work.state.remember_origins(assembly.origins(work.state.known_origins()))
     target.settle_state(work.state, dataset)
     if work.settled and not work.plan.settings.trust:
@@ -148,9 +149,9 @@ def _publish(work: Work, target: Target, facts: dict[str, Any]) -> None:
 
 def _is_published(target: Target, state: State, facts: dict[str, Any]) -> bool:
     """Whether the cache is as such a run left it: others may have saved other samples over its facts."""
-    last = state.run(RUN)
-    left = target.cache is not None and last is not None and last[1] == target.cache.generation
-    return left and target.cache.provenance.get(RUN) == facts
+    last, before = state.run(RUN), target.before
+    left = before is not None and last is not None and last[1] == before.generation
+    return left and before.provenance.get(RUN) == facts
 
 
 def _nothing(layout: Layout, report: EncodeReport | None = None) -> str:

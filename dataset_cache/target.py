@@ -10,7 +10,7 @@ from . import segment
 from .dropped import dropped_keys
 from .errors import CacheError
 from .identity import digest_of
-from .manifest import read_manifest
+from .manifest import Manifest, read_manifest
 from .reader import Cache, open_cache
 from .recipe import Recipe
 from .state import State, open_state
@@ -30,6 +30,16 @@ class Target:
         return open_cache(self.path) if published else None
 
     @cached_property
+    def before(self) -> Manifest | None:
+        """What was published when the cache was opened."""
+        return self.cache.manifest if self.cache is not None else None
+
+    def let_go(self) -> None:
+        """Close the cache: held open, the generation would outlive the publication of the next one."""
+        if self.before is not None:
+            del self.cache
+
+    @cached_property
     def pending(self) -> frozenset[bytes]:
         """Keys of entries that an unfinished build left ready."""
         if self.path is None:
@@ -40,12 +50,12 @@ class Target:
     @cached_property
     def dropped(self) -> dict[bytes, str]:
         """Entries that repair took out, and why."""
-        return dropped_keys(self.cache.manifest) if self.cache is not None else {}
+        return dropped_keys(self.before) if self.before is not None else {}
 
     @property
     def is_empty(self) -> bool:
         """Nothing can be reused, so nothing needs to be hashed to find out."""
-        return self.cache is None and not self.pending
+        return self.before is None and not self.pending
 
     def has(self, key: bytes) -> bool:
         return key in self.pending or (self.cache is not None and self.cache.has(key))
@@ -54,18 +64,18 @@ class Target:
         """The state goes by the dataset's id. Until a dataset is published it has none, and its path serves."""
         if self.path is None:
             return open_state(None)
-        return open_state(self.cache.id if self.cache is not None else _provisional(self.path))
+        return open_state(self.before.id if self.before is not None else _provisional(self.path))
 
     def settle_state(self, state: State, dataset: str) -> None:
         """After the first publication: the state moves to the dataset's id."""
-        if self.cache is None:
+        if self.before is None:
             state.move(dataset)
 
     def check_trust(self, recipe: Recipe) -> None:
         """Trusted entries must at least have been made by these encoders."""
-        if self.cache is None:
+        if self.before is None:
             return
-        made = self.cache.provenance.get(RUN, {}).get("encoders", {})
+        made = self.before.provenance.get(RUN, {}).get("encoders", {})
         for name, identity in recipe.describe().items():
             if identity is not None and made.get(name) not in (None, identity):
                 raise CacheError(

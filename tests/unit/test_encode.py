@@ -9,7 +9,9 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.captions import Captions
+from streamcache.dataset_cache.compact import SMALL_SHARDS
 from streamcache.dataset_cache.encode import encode
+from streamcache.dataset_cache.manifest import read_manifest
 from streamcache.dataset_cache.masks import Masks
 from streamcache.dataset_cache.plan import Settings, make_plan
 from streamcache.dataset_cache.report import EncodeReport
@@ -432,3 +434,12 @@ def test_samples_that_another_program_saved_are_replaced_though_nothing_is_encod
     report = run("set")
     assert not report.unchanged and not report.made
     assert [sample.source for sample in open_cache(tmp_path / "cache")] == ["set/a.png"]
+
+
+def test_runs_that_each_add_a_little_leave_no_older_generation_and_no_shard_behind(run, tmp_path, picture):
+    for n in range(SMALL_SHARDS + 2):  # enough for small shards to be merged on the way
+        picture(f"set/{n}.png", seed=n)
+        run("set")
+    manifest = read_manifest(tmp_path / "cache")
+    assert {file.name for file in (tmp_path / "cache" / "shards").iterdir()} == {s.file for s in manifest.shards}
+    assert [file.name for file in (tmp_path / "cache").glob("index-*")] == [manifest.index_name]
