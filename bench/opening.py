@@ -8,7 +8,7 @@ import numpy as np
 from ..dataset_cache import open_cache
 from ..dataset_cache.generation import open_index, publish
 from ..dataset_cache.index import IndexArrays
-from ..dataset_cache.manifest import Manifest, read_manifest
+from ..dataset_cache.manifest import read_manifest
 from .examples import EXAMPLE_BYTES
 from .memory import measure_in_child
 from .reading import BATCH, write_cache
@@ -42,11 +42,7 @@ def enlarge(path: Path, times: int) -> None:
     manifest = read_manifest(path)
     larger = _repeat(open_index(path, manifest).arrays, len(manifest.fields), times)
     counts = {**manifest.counts, "samples": len(larger.samples), "entries": len(larger.entries)}
-
-    def describe(size: int, digest: str) -> Manifest:
-        return replace(manifest, index_bytes=size, index_hash=digest, counts=counts)
-
-    publish(path, larger, len(manifest.fields), describe)
+    publish(path, larger, replace(manifest, counts=counts))
 
 
 def index_bytes(path: Path) -> int:

@@ -17,9 +17,9 @@ from .blobs import blob_table
 from .build import derive
 from .compact import Rewrite, plan_rewrite, wasteful_shards
 from .contents import Contents, folder_contents, total_bytes
-from .current import Current, existing, open_current, publish_draft
+from .current import Current, existing, open_current
 from .errors import CacheBusy, CacheError
-from .generation import index_generation
+from .generation import index_generation, publish
 from .index import index_size
 from .leases import holders, were_possible
 from .manifest import NAME, Manifest, read_manifest
@@ -174,7 +174,7 @@ def _rewrite(folder: Path) -> None:
     current = open_current(folder, manifest)
     rewrite, draft = _without_unused(current, folder_contents(folder, manifest, publishing=False))
     write_packing(folder, rewrite.packing, current.files.file)
-    published = publish_draft(folder, rewrite.arrays, draft)
+    published = publish(folder, rewrite.arrays, draft)
     # A reader may have come while shards were written. It keeps what it opened; that goes as superseded, later.
     late = [holder for holder in holders(folder) if holder.generation != published.generation]
     if late:

@@ -8,10 +8,10 @@ import numpy as np
 
 from .blobs import BlobTable, blob_table
 from .contents import folder_contents
-from .current import Current, exclusive, publish_draft
+from .current import Current, exclusive
 from .errors import CacheError
 from .files import ShardFiles
-from .generation import remove_superseded
+from .generation import publish, remove_superseded
 from .index import OFFSET_BITS, IndexArrays
 from .packing import MAX_HEADER, OpenShard, Packing, pack, write_packing
 from .shard import PAD, SHARD_BYTES, ShardFile, read_header
@@ -62,7 +62,7 @@ def compact(path: str | Path, progress: Callable[[int, int], None] | None = None
             rewrite = plan_rewrite(current.arrays, current.table, before.shards, victims, before.next_shard, source)
             write_packing(current.folder, rewrite.packing, source, progress)
             draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
-            published = publish_draft(current.folder, rewrite.arrays, draft)
+            published = publish(current.folder, rewrite.arrays, draft)
             remove_superseded(current.folder, published, keep=protected)
         sizes = tuple(sum(shard.bytes for shard in manifest.shards) for manifest in (before, published))
         return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)

@@ -10,8 +10,9 @@ import numpy as np
 from . import files
 from .blobs import blob_table
 from .compact import Rewrite, plan_rewrite, wasteful_shards
-from .current import Current, existing, leased, open_current, publish_draft
+from .current import Current, existing, leased, open_current
 from .errors import CacheError
+from .generation import publish
 from .manifest import NAME, read_manifest
 from .packing import write_packing
 from .prune import prune
@@ -86,7 +87,7 @@ def _write(current: Current, target: Path, new_id: str | None, progress: Progres
     )
     changes = {} if new_id is None else {"id": new_id}
     draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, **changes)
-    published = publish_draft(target, rewrite.arrays, draft)
+    published = publish(target, rewrite.arrays, draft)
     return CopyReport(
         source=current.folder,
         destination=target,

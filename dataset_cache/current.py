@@ -14,7 +14,7 @@ from .build import bucket_table, find_keys, used_entries
 from .consistency import inconsistency
 from .errors import CacheError
 from .files import ShardFiles
-from .generation import open_index, publish
+from .generation import open_index
 from .index import Index, IndexArrays
 from .leases import Lease
 from .manifest import NAME, Manifest, read_manifest
@@ -89,15 +89,6 @@ def open_current(folder: Path, manifest: Manifest | None) -> Current:
     if wrong is not None:
         raise CacheError(f"{folder / manifest.index_name}: {wrong}; {remedy}")
     return Current(folder, manifest, index)
-
-
-def publish_draft(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
-    """Publish a generation whose manifest lacks only the size and hash of the index. Nothing older is removed."""
-
-    def describe(size: int, digest: str) -> Manifest:
-        return replace(draft, index_bytes=size, index_hash=digest)
-
-    return publish(folder, arrays, len(draft.fields), describe, tidy=False)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from . import files
@@ -29,20 +30,15 @@ def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
     return index
 
 
-def publish(
-    folder: Path,
-    arrays: IndexArrays,
-    field_count: int,
-    describe: Callable[[int, str], Manifest],
-    tidy: bool = True,
-) -> Manifest:
-    """Write the index, then the manifest that `describe(index_bytes, index_hash)` returns. Durable on return.
+def publish(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
+    """Write the index, then the manifest, of which `draft` lacks only the index's size and hash. Durable on return.
 
-    `tidy` removes older generations that nobody uses.
+    Nothing older is removed: `remove_superseded` does that, when nobody here holds the last generation open any more.
     """
     temporary = folder / f".index.{os.getpid()}.tmp"
     try:
-        manifest = describe(*write_index(temporary, derive(arrays, field_count)))
+        size, digest = write_index(temporary, derive(arrays, len(draft.fields)))
+        manifest = replace(draft, index_bytes=size, index_hash=digest)
         current = read_manifest(folder)
         if current is not None and current.generation == manifest.generation:
             return current
@@ -55,8 +51,6 @@ def publish(
         ) from error
     finally:
         remove_file(temporary)
-    if tidy:
-        remove_superseded(folder, manifest)
     return manifest
 
 

@@ -10,9 +10,10 @@ from . import files
 from .blobs import blob_table
 from .build import variant_cells
 from .compact import plan_rewrite
-from .current import Current, exclusive, publish_draft
+from .current import Current, exclusive
 from .dropped import DAMAGED, remember_dropped
 from .errors import CacheError
+from .generation import publish
 from .health import Health, Progress, examine
 from .packing import write_packing
 from .prune import prune
@@ -76,7 +77,7 @@ def _publish_rest(current: Current, damaged: np.ndarray, bad: list[int]) -> Repa
     write_packing(current.folder, rewrite.packing, open_shard)
     extra = remember_dropped(manifest.extra, sorted(keys), DAMAGED)
     draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, named, extra=extra)
-    published = publish_draft(current.folder, rewrite.arrays, draft)
+    published = publish(current.folder, rewrite.arrays, draft)
     sources = current.arrays.samples["source"]
     samples = tuple((n, current.index.string(int(sources[n]))) for n in np.flatnonzero(lost).tolist())
     names = tuple(name for name in manifest.named if name not in named)

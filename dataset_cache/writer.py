@@ -6,7 +6,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -215,14 +214,7 @@ class CacheWriter:
         shards, shifts, next_shard = self._store.seal()
         self._builder.move_shards(shifts)
         arrays, shards, next_shard = merge_small(self.path, self._builder.finish(), shards, next_shard)
-        draft = self._describe(arrays, shards, next_shard)
-        return publish(
-            self.path,
-            arrays,
-            len(draft.fields),
-            lambda size, digest: replace(draft, index_bytes=size, index_hash=digest),
-            tidy=False,
-        )
+        return publish(self.path, arrays, self._describe(arrays, shards, next_shard))
 
     def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
         builder, old = self._builder, self._manifest
