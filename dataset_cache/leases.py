@@ -40,7 +40,8 @@ class Lease:
         self._folder = folder / FOLDER
         self._generation = generation
         self._take()
-        _live.add(self)
+        with _guard:
+            _live.add(self)
         _Heart.start()
 
     def _take(self) -> None:
@@ -122,11 +123,14 @@ def _remove(path: Path, pid: int) -> None:
 
 
 _live: "weakref.WeakSet[Lease]" = weakref.WeakSet()
+_guard = threading.Lock()  # of the set: it must not grow while the heart goes through it
 
 
 def _beat_all() -> None:
     # A function of its own: a variable of the endless loop would keep the last lease alive for ever.
-    for lease in list(_live):
+    with _guard:
+        leases = list(_live)
+    for lease in leases:
         lease.beat()
 
 
@@ -149,6 +153,8 @@ class _Heart:
 
 
 def _after_fork() -> None:
+    global _guard
+    _guard = threading.Lock()  # a thread that is gone may hold it
     _Heart._thread = None
     for lease in list(_live):
         lease._take()
