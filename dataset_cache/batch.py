@@ -15,7 +15,7 @@ from .index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
 from .routes import NO_LAYOUT, tensor_distances
 from .sample import Fields
 from .shard import ALIGNMENT, blob_hash
-from .skeleton import TensorSpec
+from .skeleton import Layout, TensorSpec
 from .store import tensor_bytes
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -187,13 +187,23 @@ class BatchReader:
         form = self._forms.get(numbers)
         if form is None:
             layouts = tuple(self._index.layout(n) if n != NO_LAYOUT else None for n in numbers)
+            self._check_sizes(layouts)
             form = self._forms[numbers] = _Form(layouts)
         return form
+
+    def _check_sizes(self, layouts: RowLayouts) -> None:
+        """No tensor is larger than the largest shard: memory is taken before the places of tensors are known."""
+        largest = max((shard.bytes for shard in self._files.shards), default=0)
+        for spec in [spec for layout in layouts if layout is not None for spec in layout.specs]:
+            if spec.nbytes > largest:
+                raise CacheError(f"the index is damaged: a tensor of {spec.nbytes:,} bytes, no shard has as many")
 
     def _divide(self, indices: list[int], fields: tuple[str, ...], forms: tuple[_Form, ...]) -> Division:
         if len(self._divisions) >= _MAX_DIVISIONS:
             self._divisions.clear()
         latent = fields.index("latent") if "latent" in fields and self._one_bucket(indices) else None
+        if latent is not None and len({_stackable(form.layouts[latent]) for form in forms}) > 1:
+            raise CacheError("the index is damaged: samples of one bucket have latents of different shapes")
         division = self._divisions[fields, forms] = divide(tuple(form.layouts for form in forms), latent)
         return division
 
@@ -280,6 +290,14 @@ class BatchReader:
                     raise CacheError(
                         f"sample {i} ({source}): its stored bytes are damaged; encode it again, or drop it with repair"
                     )
+
+
+def _stackable(layout: Layout | None) -> TensorSpec:
+    """What a row's latent must have in common with those of its bucket."""
+    slot = layout.slot_at("samples") if layout is not None else None
+    if slot is None or layout.specs[slot].shape[:1] != (1,):
+        raise CacheError("the index is damaged: a sample with a bucket has no latent [1, …]")
+    return layout.specs[slot]
 
 
 def _nothing(*_: Any) -> None:

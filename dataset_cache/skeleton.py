@@ -30,6 +30,7 @@ _VARIABLE = {
     "str": lambda data: data.decode("utf-8", "surrogatepass"),
     "bytes": lambda data: data,
 }
+_MAX_TENSOR_BYTES = 1 << 40  # a place in a shard has 40 bits
 _MAX_KEY_BITS = 8192  # JSON readers refuse numbers of thousands of digits
 _NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
 
@@ -137,7 +138,7 @@ class Layout:
         if kind == "none":
             return lambda values: None
         if kind == "codec":
-            return _codec(node[1], self._compile(node[2], depth + 1))
+            return _codec(str(node[1]), self._compile(node[2], depth + 1))
         return itemgetter(self._leaf(kind, node))
 
     def _compile_all(self, nodes: list, depth: int) -> list[Build]:
@@ -282,7 +283,11 @@ def _codec(name: str, part: Build) -> Build:
         codec = codec_named(name)
         if codec is None:
             raise CacheError(f"the structure holds a {name!r}, which nothing loaded here can rebuild")
-        return codec.join(part(values))
+        value = part(values)
+        try:
+            return codec.join(value)
+        except Exception as error:  # it is given what is stored, which need not be what it once took apart
+            raise CacheError(f"a stored {name!r} cannot be rebuilt: {error!r}") from error
 
     return build
 
@@ -327,7 +332,10 @@ def _read_spec(spec: list) -> TensorSpec:
     # Sizes beside a zero count too: torch computes strides from them.
     if any(type(n) is not int or n < 0 for n in shape) or len(shape) > MAX_AXES or _extent(shape) >= 1 << 60:
         raise CacheError(f"a stored layout has a tensor of shape {str(shape)[:200]}")
-    return TensorSpec(dtype, shape, count_bytes(dtype, shape), strides_of(shape))
+    nbytes = count_bytes(dtype, shape)
+    if nbytes > _MAX_TENSOR_BYTES:
+        raise CacheError(f"a stored layout has a tensor of {nbytes:,} bytes, more than a shard can hold")
+    return TensorSpec(dtype, shape, nbytes, strides_of(shape))
 
 
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:

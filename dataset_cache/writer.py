@@ -14,6 +14,7 @@ import torch
 
 from .build import IndexBuilder, bucket_table, sample_facts, used_entries
 from .compact import merge_small
+from .current import open_current
 from .dropped import forget_stored
 from .errors import CacheError
 from .generation import open_index, publish, remove_superseded
@@ -63,6 +64,8 @@ class CacheWriter:
         self._lock = PublisherLock(self.path)
         try:
             self._manifest = read_manifest(self.path)
+            if self._manifest is not None:
+                open_current(self.path, self._manifest)  # damage must not pass into the next generation
             self._provenance = provenance or (self._manifest.provenance if self._manifest else {})
             self._open = True
             self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
@@ -77,7 +80,6 @@ class CacheWriter:
 
     def _begin(self, keep_samples: bool) -> None:
         """Start from what is published now."""
-        # Compared with its hash, whatever its size: damage must not pass into the next generation.
         index = open_index(self.path, self._manifest, check=True) if self._manifest else None
         self._builder = IndexBuilder(index, self._manifest, keep_samples)
         self._store = BlobStore(self.path, self._manifest, index)
@@ -135,6 +137,7 @@ class CacheWriter:
         """Store an entry that is taken apart already, as when it is copied from another dataset."""
         digest = digest_key(key)
         with self._guard:
+            self._check_open()
             self._put(digest, parts, field)
 
     def once(self, key: Key, make: Callable[[], Any], field: str) -> None:
@@ -200,10 +203,7 @@ class CacheWriter:
         """Make this the dataset that readers open from now on. Writing may go on after it."""
         with self._guard:
             self._check_open()
-            try:
-                self._manifest = self._publish()
-            except IndexError as error:
-                raise CacheError(f"{self.path}: its index holds numbers that point nowhere: {error}") from error
+            self._manifest = self._publish()
             self._store.drop()
             self._begin(keep_samples=True)
             # Not before: until here this writer itself held the last generation open.

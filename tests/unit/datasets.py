@@ -1,5 +1,7 @@
 """Small datasets for the tests of upkeep, and the ways in which a disk or a person damages them."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ import torch
 
 from streamcache.dataset_cache import Cache, CacheWriter, digest_key, open_cache
 from streamcache.dataset_cache.generation import open_index
-from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.dataset_cache.index import IndexArrays, write_index
+from streamcache.dataset_cache.manifest import read_manifest, write_manifest
 
 SHARED = "shared caption"
 
@@ -119,3 +122,14 @@ def shard_holding(path: Path, key: str) -> Path:
 def copies(arrays: Any) -> dict[str, np.ndarray]:
     """The arrays of an index as private copies, to be tampered with."""
     return {name: getattr(arrays, name).copy() for name in arrays.__dataclass_fields__}
+
+
+def forge(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    """Tamper with the arrays of the index and sign them as a writer would."""
+    manifest = read_manifest(path)
+    arrays = copies(open_index(path, manifest).arrays)
+    change(arrays)
+    size, digest = write_index(path / "forged", IndexArrays(**arrays))
+    forged = replace(manifest, index_bytes=size, index_hash=digest)
+    (path / "forged").rename(path / forged.index_name)
+    write_manifest(path, forged)

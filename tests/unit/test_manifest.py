@@ -200,7 +200,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("key", [f for f in Manifest.__dataclass_fields__ if f != "extra"])
+@pytest.mark.parametrize("key", [*(f for f in Manifest.__dataclass_fields__ if f != "extra"), "dropped"])
 def test_odd_values_in_the_manifest_are_errors_of_the_cache_or_harmless(tmp_path, key):
     """A hostile manifest, signed as a writer would: nothing but a CacheError, whatever is done with it."""
     for n, odd in enumerate(ODD):

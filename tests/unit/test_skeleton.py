@@ -331,3 +331,9 @@ def test_layouts_are_json_of_plain_ascii():
     layout = split({"ключ": "значение", "\ud800": [bits((1,))]}).layout
     assert layout.isascii()
     assert set(json.loads(layout)) == {"tensors", "root"}
+
+
+def test_a_codec_that_cannot_rebuild_what_is_stored_is_an_error_of_the_cache(point_codec):
+    layout = Layout('{"tensors":[],"root":["codec","test.Point",["str"]]}')
+    with pytest.raises(CacheError, match="'test.Point' cannot be rebuilt"):
+        layout.read((), memoryview(b"\4\0\0\0text"), 0)

@@ -3,7 +3,6 @@
 import os
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, Problem, open_cache, verify
-from streamcache.dataset_cache.generation import open_index
-from streamcache.dataset_cache.index import IndexArrays, write_index
-from streamcache.dataset_cache.manifest import read_manifest, write_manifest
+from streamcache.dataset_cache.manifest import read_manifest
 
-from .datasets import SHARED, blob_place, copies, flip, latent, listing, put_sample, shard_files, write_set
+from .datasets import SHARED, blob_place, flip, forge, latent, listing, put_sample, shard_files, write_set
 
 
 def check(path: Path, kind: str | None = None) -> list[Problem]:
@@ -232,15 +229,9 @@ LIES: dict[str, Tamper] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_an_index_that_lies_under_a_right_hash_is_damaged(path: Path, lie: str):
-    manifest = read_manifest(path)
-    arrays = copies(open_index(path, manifest).arrays)
-    LIES[lie](arrays)
-    size, digest = write_index(path / "forged", IndexArrays(**arrays))
-    forged = replace(manifest, index_bytes=size, index_hash=digest)
-    (path / "forged").rename(path / forged.index_name)
-    write_manifest(path, forged)
+    forge(path, LIES[lie])
     (problem,) = check(path, "damaged")
-    assert problem.place == forged.index_name
+    assert problem.place == read_manifest(path).index_name
 
 
 def test_a_dataset_can_be_verified_while_it_is_published_anew(path: Path):
