@@ -13,7 +13,7 @@ from .index import Index, IndexArrays, write_index
 from .leases import holders
 from .manifest import Manifest, read_manifest, write_manifest
 from .shard import SHARD_NAME
-from .storage import move_file, remove_file, sync_folder
+from .storage import is_link, move_file, remove_file, sync_folder
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
@@ -79,7 +79,7 @@ def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
 def shards_inside(folder: Path) -> list[Path]:
     """The files in a dataset that are shards by their name. Behind a link stands what may belong to somebody else."""
     shards = folder / files.FOLDER
-    inside = sorted(shards.iterdir()) if shards.is_dir() and not shards.is_symlink() else []
+    inside = sorted(shards.iterdir()) if shards.is_dir() and not is_link(shards) else []
     return [path for path in inside if SHARD_NAME.fullmatch(path.name)]
 
 
