@@ -20,6 +20,7 @@ from .reasons import Excluded
 STAMP_BYTES = 32
 UNSETTLED = bytes(STAMP_BYTES)  # the stamp of a file that must be read again next time
 _RELEVANT = frozenset({*images.EXTENSIONS, *(s[1:] for s in captions.SIDECARS), captions.METADATA.rpartition(".")[2]})
+_LISTS_INODES = os.name != "nt"  # there a listing has 0 for all of them, and a stamp must be the same in both
 _TICK_NS = 20_000_000  # two changes within one tick of the kernel's clock leave the same times
 _COARSE_TICK_NS = 2_000_000_000  # on file systems that keep whole seconds
 
@@ -84,7 +85,8 @@ def is_settled(stamp: bytes, read_at_ns: int) -> bool:
 
 
 def stamp_of(status: os.stat_result) -> bytes:
-    return _pack([status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns])
+    inode = status.st_ino if _LISTS_INODES else 0
+    return _pack([status.st_size, status.st_mtime_ns, inode, status.st_ctime_ns])
 
 
 def _list(directory: str, problems: list[Excluded], trust: bool) -> tuple[Listing, list[tuple[bool, str]]]:

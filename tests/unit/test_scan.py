@@ -2,11 +2,15 @@
 
 import os
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from streamcache.dataset_cache import facts as facts_module
+from streamcache.dataset_cache import scan
 from streamcache.dataset_cache.errors import CacheError
+from streamcache.dataset_cache.facts import read_facts
 from streamcache.dataset_cache.inventory import Counts, Inventory, take_inventory
 from streamcache.dataset_cache.scan import STAMP_BYTES, UNSETTLED, is_settled, walk
 from streamcache.dataset_cache.state import State
@@ -278,3 +282,26 @@ def test_a_folder_with_a_million_entries_is_listed_in_little_memory():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         assert listed(folder)["."] == ["a.png"]
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
+
+
+def test_a9_where_listings_have_no_inodes_an_unchanged_file_is_still_known(tmp_path, picture, monkeypatch):
+    picture("set/a.png")
+    scandir, fields = os.scandir, ("st_size", "st_mtime_ns", "st_ctime_ns")
+
+    class Entry:
+        """A file as Windows lists it."""
+
+        def __init__(self, entry: os.DirEntry) -> None:
+            self.name, self.path = entry.name, entry.path
+            self.is_dir, self.is_symlink, self._entry = entry.is_dir, entry.is_symlink, entry
+
+        def stat(self) -> SimpleNamespace:
+            found = self._entry.stat()
+            return SimpleNamespace(st_ino=0, **{name: getattr(found, name) for name in fields})
+
+    monkeypatch.setattr(scan, "_LISTS_INODES", False)
+    monkeypatch.setattr(os, "scandir", lambda path: nullcontext([Entry(e) for e in scandir(path)]))
+    ((listing,), _) = walk(str(tmp_path / "set"), recursive=False)
+    settle()
+    stamp, _ = read_facts(str(tmp_path / "set" / "a.png"), whole=True)
+    assert list(listing.rows()) == [("a.png", stamp)]
