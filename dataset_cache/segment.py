@@ -77,7 +77,8 @@ class Segment:
             self._lock = FileLock(str(self.folder / LOCK), thread_local=False)
             self._lock.acquire(timeout=0)
             self._journal = Journal(self.folder / JOURNAL)
-            sync_folder(self.folder.parent)
+            for folder in (self.folder.parent, dataset):  # which may be as new as the segment
+                sync_folder(folder)
         except OSError as error:
             raise CacheError(f"{self.folder}: cannot be made: {error.strerror or error}") from error
 
