@@ -35,12 +35,15 @@ def measure_writing(folder: Path, settings: Settings) -> list[Figure]:
     times = take_turns(contestants, [[0]] * (settings.write_rounds + 1), between=clear)
     megabytes = settings.written * EXAMPLE_BYTES / 1e6
     group = f"Writing {settings.written} samples ({megabytes:,.0f} MB)"
-    peak = measure_in_child("write", settings.written)["peak"]
+    fewer = settings.written // 4
+    peak, peak_of_fewer = (measure_in_child("write", count)["peak"] for count in (settings.written, fewer))
+    growth = (peak - peak_of_fewer) / (settings.written - fewer)
     return [
         *(Figure(group, name, megabytes / times.median(name), "MB/s") for name in contestants),
         Figure(group, f"{CACHE}, against save_file", times.ratio(CACHE, SAVE_FILE), "×", 1.2),
         Figure(group, f"{CACHE}, against a plain write", times.ratio(CACHE, PLAIN), "×"),
-        Figure(group, "peak memory above the start", peak / 1e6, "MB", 5.0, note="a sample has 0.45 MB"),
+        Figure(group, f"peak memory above the start, {fewer} samples", peak_of_fewer / 1e6, "MB", 5.0),
+        Figure(group, "peak memory for each further sample", growth / 1e3, "KB", note="its rows in the index to be"),
     ]
 
 

@@ -31,7 +31,7 @@ _MAX_LISTED = _LISTED + 32 + 24 * MAX_AXES + _LISTED_PAD
 _METADATA = {"format": "pt", "streamcache": "1"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Blob:
     """One tensor in a shard: its bytes' hash, type and shape, and where in the file it starts."""
 

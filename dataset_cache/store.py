@@ -3,12 +3,13 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from . import files, segment
-from .dtypes import NAMES
+from .dtypes import NAMES, count_bytes
 from .errors import CacheError
 from .files import ShardFiles
 from .index import OFFSET_BITS, Index
@@ -73,7 +74,7 @@ class BlobStore:
     def put(self, tensor: torch.Tensor, kind: str) -> Stored:
         """Store a tensor's bytes, or find them. Equal hashes are not trusted: the bytes are compared."""
         data = tensor_bytes(tensor)
-        spec = TensorSpec(NAMES[tensor.dtype], tuple(tensor.shape), len(data))
+        spec = _spec(tensor.dtype, tensor.shape)
         digest = blob_hash(data, spec.dtype, spec.shape)
         found = self._find(digest)
         if found is not None and self._read(found, len(data)) == data:
@@ -175,6 +176,12 @@ class BlobStore:
             return self._published.shards[shard].file, offset
         # Once a shard has moved, its file's name stands for the places that its blobs have there.
         return self._new[shard - self._first_new].file or self._new[shard - self._first_new].name, offset
+
+
+@lru_cache(1024)
+def _spec(dtype: torch.dtype, shape: torch.Size) -> TensorSpec:
+    """One for all tensors that are alike: a large build keeps the type and shape of every blob."""
+    return TensorSpec(NAMES[dtype], tuple(shape), count_bytes(NAMES[dtype], tuple(shape)))
 
 
 def split_location(location: int) -> tuple[int, int]:
