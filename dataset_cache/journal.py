@@ -15,6 +15,7 @@ import xxhash
 from .storage import OWN_FILE, is_regular, write_all
 
 NAME = "journal"
+MAX_LINE = 256 << 20  # a longer one nobody wrote; it is not taken into memory
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -81,7 +82,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 def _read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
     """(fact, checksum up to here, end of its line) of every good line from the first on."""
     checksum = end = 0
-    for line in file:
+    while line := file.readline(MAX_LINE):
         stated, _, fact = line.partition(b" ")
         fact = fact[:-1]
         checksum = _checksum(fact, checksum)

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from . import files, leases, segment
 from .errors import CacheBusy, CacheError
-from .storage import is_link, refuse_link, remove_file
+from .storage import create_file, is_link, is_regular, refuse_link, remove_file
 
 LOCK = ".lock"
 HOLDER = ".lock.holder"
@@ -30,7 +30,8 @@ class PublisherLock:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=_PATIENCE, poll_interval=0.02)
-            self._holder.write_text(json.dumps(_myself()))
+            with create_file(self._holder) as file:
+                file.write(json.dumps(_myself()).encode())
         except Timeout:
             raise CacheBusy(f"{folder}: {_describe(self._holder)} is writing to it; wait until it is done") from None
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
@@ -64,6 +65,8 @@ def _myself() -> dict[str, str | int]:
 
 
 def _describe(holder: Path) -> str:
+    if not is_regular(holder):
+        return "another process"
     try:
         facts = json.loads(holder.read_text())
         return f"{facts['program']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"

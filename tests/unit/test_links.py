@@ -1,12 +1,13 @@
 """Links in a folder from somebody else: what they lead to is neither written to nor removed."""
 
+import io
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, CacheWriter, clean, open_cache, segment, usage
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, clean, journal, open_cache, segment, usage
 from streamcache.dataset_cache.journal import Journal
 
 from .samples import assert_holds, latent, write_cache
@@ -109,12 +110,30 @@ def test_a_pipe_in_the_place_of_a_journal_keeps_nobody_waiting(tmp_path: Path):
         open_cache(tmp_path / "set")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_in_the_place_of_the_holders_name_keeps_nobody_waiting(path: Path):
+    os.mkfifo(path / ".lock.holder")
+    with CacheWriter(path, append=True):
+        (path / ".lock.holder").unlink()
+        os.mkfifo(path / ".lock.holder")
+        with pytest.raises(CacheBusy, match="another process is writing"):
+            CacheWriter(path)
+    assert_holds(open_cache(path), range(COUNT))
+
+
+def test_a_journal_without_an_end_of_line_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(journal, "MAX_LINE", 1 << 10)
+    endless = io.BytesIO(bytes(1 << 20))
+    assert list(journal._read_lines(endless)) == [] and endless.tell() <= 1 << 10
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are only seen before a file is opened here")
 def test_a_journal_is_not_written_through_a_link(tmp_path: Path):
     target = tmp_path / "notes.txt"
     target.write_text("precious")
     make_link(tmp_path / "journal", target)
-    journal = Journal(tmp_path / "journal")
-    journal.append(kind="layout")
+    written = Journal(tmp_path / "journal")
+    written.append(kind="layout")
     with pytest.raises(OSError):
-        journal.flush()
+        written.flush()
     assert target.read_text() == "precious"
