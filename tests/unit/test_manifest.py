@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,9 +29,14 @@ def edit(path: Path, change: Callable[[dict], Any], sign: bool = True) -> None:
     file.write_text(json.dumps(body))
 
 
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cache(tmp_path_factory.mktemp("template") / "set", 4)
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write_cache(tmp_path / "set", 4)
+def path(dataset: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(dataset, tmp_path / "set")
 
 
 def test_an_honest_edit_opens(path):
@@ -201,10 +207,10 @@ ODD = [
 
 
 @pytest.mark.parametrize("key", [*(f for f in Manifest.__dataclass_fields__ if f != "extra"), "dropped"])
-def test_odd_values_in_the_manifest_are_errors_of_the_cache_or_harmless(tmp_path, key):
+def test_odd_values_in_the_manifest_are_errors_of_the_cache_or_harmless(dataset, tmp_path, key):
     """A hostile manifest, signed as a writer would: nothing but a CacheError, whatever is done with it."""
     for n, odd in enumerate(ODD):
-        path = write_cache(tmp_path / str(n), 2)
+        path = shutil.copytree(dataset, tmp_path / str(n))
         edit(path, lambda body, odd=odd: body.update({key: odd}))
         try:
             cache = open_cache(path)
@@ -220,18 +226,18 @@ def test_odd_values_in_the_manifest_are_errors_of_the_cache_or_harmless(tmp_path
 
 
 @pytest.mark.parametrize("part", ["file", "bytes", "hash"])
-def test_odd_values_of_a_shard_are_errors_of_the_cache(tmp_path, part):
+def test_odd_values_of_a_shard_are_errors_of_the_cache(dataset, tmp_path, part):
     for n, odd in enumerate(ODD):
-        path = write_cache(tmp_path / str(n), 2)
+        path = shutil.copytree(dataset, tmp_path / str(n))
         edit(path, lambda body, odd=odd: body["shards"][0].update({part: odd}))
         with pytest.raises(CacheError):
             open_cache(path)[0].realize()
 
 
 @pytest.mark.parametrize("part", ["dtype", "shape", "samples"])
-def test_odd_values_of_a_bucket_are_errors_of_the_cache_or_harmless(tmp_path, part):
+def test_odd_values_of_a_bucket_are_errors_of_the_cache_or_harmless(dataset, tmp_path, part):
     for n, odd in enumerate(ODD):
-        path = write_cache(tmp_path / str(n), 2)
+        path = shutil.copytree(dataset, tmp_path / str(n))
         edit(path, lambda body, odd=odd: body["buckets"][0].update({part: odd}))
         with suppress(CacheError):
             use_everything(open_cache(path))
