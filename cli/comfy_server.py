@@ -53,9 +53,7 @@ class ComfyServer:
 
     def run(self, prompt: dict[str, Any], tell: Callable[[Event], None] = lambda event: None) -> Outcome:
         """Queue a workflow and wait until it is over. Ctrl-C stops it on the server too."""
-        with WebSocket(
-            f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS
-        ) as events:
+        with self._listen() as events:
             outcome = self.queue(prompt)
             if outcome.status:
                 return outcome
@@ -64,6 +62,12 @@ class ComfyServer:
             except KeyboardInterrupt:
                 self.interrupt(outcome.prompt_id)
                 raise
+
+    def _listen(self) -> WebSocket:
+        try:
+            return WebSocket(f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS)
+        except OSError as error:
+            raise self._silent(error) from None
 
     def queue(self, prompt: dict[str, Any]) -> Outcome:
         """Queue a workflow and return at once; one that the server refuses is over already."""
@@ -87,9 +91,10 @@ class ComfyServer:
             time.sleep(0.1)
         return outcome
 
-    def interrupt(self, prompt_id: str) -> None:
-        """Stop a workflow, whether it waits or runs."""
-        self._request("/queue", {"delete": [prompt_id]})
+    def interrupt(self, prompt_id: str | None = None) -> None:
+        """Stop a workflow, whether it waits or runs; without its id, whichever runs."""
+        if prompt_id is not None:
+            self._request("/queue", {"delete": [prompt_id]})
         self._request("/interrupt", {"prompt_id": prompt_id})
 
     def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> Outcome:
@@ -128,11 +133,11 @@ class ComfyServer:
         except urllib.error.HTTPError as error:
             raise _Refused(path, error.code, _parse(error.read())) from None
         except (urllib.error.URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            raise CacheError(
-                f"{self.address} does not answer: {reason}; start ComfyUI, or name it with --server"
-            ) from None
+            raise self._silent(getattr(error, "reason", error)) from None
         return _parse(text)
+
+    def _silent(self, reason: object) -> CacheError:
+        return CacheError(f"{self.address} does not answer: {reason}; start ComfyUI, or name it with --server")
 
 
 class _Refused(CacheError):

@@ -82,6 +82,7 @@ def _inputs() -> list[io.Input]:
             "if_exists",
             options=list(IF_EXISTS),
             default="update",
+            optional=True,
             advanced=True,
             tooltip="If the name is taken: make that cache hold this dataset, reusing what is in it, or refuse.",
         ),
@@ -101,10 +102,11 @@ def _problem(name: Any) -> bool | str:
 def _refuse_collision(name: str, prompt: dict, node_id: str | None, exists: bool, if_exists: str) -> None:
     if exists and if_exists == "refuse":
         raise CacheError(f"there is a dataset {name} already; choose another name, or set if_exists to update")
-    others = [
-        number
-        for number, node in prompt.items()
-        if node.get("class_type") == "StreamCacheCacheSave" and number != node_id and node["inputs"].get("name") == name
-    ]
+    saves = {number: node for number, node in prompt.items() if node.get("class_type") == "StreamCacheCacheSave"}
+    others = [number for number, node in saves.items() if number != node_id and _same(node["inputs"].get("name"), name)]
     if others:
         raise CacheError(f"node {others[0]} of this workflow saves to {name} too; give the two different names")
+
+
+def _same(other: Any, name: str) -> bool:
+    return isinstance(other, str) and other.strip().replace("\\", "/") == name.strip().replace("\\", "/")

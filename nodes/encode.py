@@ -1,19 +1,23 @@
 """The node Encode Dataset: sources, a VAE and a CLIP become the plan of a dataset. Nothing is encoded here."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.plan import Settings
 from ..dataset_cache.sources import ListSource, Source, check_sets
 from ..dataset_cache.transforms import CROPS, STEPS, Transform
 from . import sockets
 from .host.encoders import image_encoder, text_encoder
 from .plans import DatasetPlan
+
+if TYPE_CHECKING:
+    from ..dataset_cache.plan import Settings
 
 BACKGROUNDS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
 
@@ -94,6 +98,8 @@ def _settings(
     trust: bool = False,
     check: bool = False,
 ) -> Settings:
+    from ..dataset_cache.plan import Settings  # when it is used: the host's start stays short
+
     sides = [resolution, *_numbers(more_resolutions)]
     transform = Transform(
         resolutions=tuple(dict.fromkeys(sides)),
@@ -165,6 +171,7 @@ def _advanced() -> list[io.Input]:
         io.String.Input(
             "more_resolutions",
             default="",
+            optional=True,
             advanced=True,
             tooltip="Further resolutions, such as 512, 768: each image is encoded at every one of them.",
         ),
@@ -172,6 +179,7 @@ def _advanced() -> list[io.Input]:
             "step",
             options=[str(step) for step in STEPS],
             default="64",
+            optional=True,
             advanced=True,
             tooltip="Sides of buckets are multiples of this many pixels.",
         ),
@@ -181,6 +189,7 @@ def _advanced() -> list[io.Input]:
             min=0.05,
             max=1.0,
             step=0.05,
+            optional=True,
             advanced=True,
             tooltip="Width / height of the tallest bucket.",
         ),
@@ -190,21 +199,26 @@ def _advanced() -> list[io.Input]:
             min=1.0,
             max=20.0,
             step=0.05,
+            optional=True,
             advanced=True,
             tooltip="Width / height of the widest bucket.",
         ),
         io.Boolean.Input(
             "upscale",
             default=True,
+            optional=True,
             advanced=True,
             tooltip="Enlarge images that are smaller than the resolution; off keeps them in smaller buckets.",
         ),
-        io.Int.Input("crop_seed", default=0, min=0, max=2**31 - 1, advanced=True, tooltip="Decides random crops."),
+        io.Int.Input(
+            "crop_seed", default=0, min=0, max=2**31 - 1, optional=True, advanced=True, tooltip="Decides random crops."
+        ),
         io.Int.Input(
             "batch_size",
             default=4,
             min=1,
             max=256,
+            optional=True,
             advanced=True,
             tooltip="Images that the VAE encodes at a time; it is halved by itself when memory runs out.",
         ),
@@ -214,6 +228,7 @@ def _advanced() -> list[io.Input]:
             min=0,
             max=512,
             step=16,
+            optional=True,
             advanced=True,
             tooltip="Longer side of the thumbnails that are kept for previews; 0 keeps none.",
         ),
@@ -221,18 +236,21 @@ def _advanced() -> list[io.Input]:
             "background",
             options=list(BACKGROUNDS),
             default="white",
+            optional=True,
             advanced=True,
             tooltip="What shows through transparent images.",
         ),
         io.Boolean.Input(
             "trust",
             default=False,
+            optional=True,
             advanced=True,
             tooltip="Take files that were encoded before as unchanged without looking at them.",
         ),
         io.Boolean.Input(
             "check",
             default=False,
+            optional=True,
             advanced=True,
             tooltip="Compare what is stored with its checksums first, and encode again what is damaged.",
         ),

@@ -70,6 +70,7 @@ def _clip_inputs() -> list[Any]:
             f"clip_name{number}",
             options=[NO_FILE, *names],
             default=NO_FILE,
+            optional=True,
             advanced=number > 2,
             tooltip="A further text encoder, for models that use several.",
         )
@@ -80,6 +81,11 @@ def _clip_inputs() -> list[Any]:
         io.Combo.Input("type", options=clip_types(), tooltip="The family of models that the text is encoded for."),
         *further,
         io.Combo.Input(
-            "device", options=["default", "cpu"], default="default", advanced=True, tooltip="Where the text is encoded."
+            "device",
+            options=["default", "cpu"],
+            default="default",
+            optional=True,
+            advanced=True,
+            tooltip="Where the text is encoded.",
         ),
     ]

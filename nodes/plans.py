@@ -1,11 +1,14 @@
 """Plans: a dataset that is not encoded yet, as it travels between nodes. Nothing is encoded until a consumer asks."""
 
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-from ..dataset_cache.encoders import Encoder, ImageEncoder
-from ..dataset_cache.plan import Plan, Settings, make_plan
-from ..dataset_cache.sources import Source
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..dataset_cache.encoders import Encoder, ImageEncoder
+    from ..dataset_cache.plan import Plan, Settings
+    from ..dataset_cache.sources import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +21,8 @@ class DatasetPlan:
     settings: Settings
 
     def plan(self) -> Plan:
+        from ..dataset_cache.plan import make_plan  # when it is used: the host's start stays short
+
         return make_plan(
             list(self.sources),
             image_encoder=self.image_encoder,

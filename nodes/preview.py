@@ -11,7 +11,6 @@ from ..dataset_cache.lazy import realize
 from . import sockets
 from .host.progress import NodeProgress
 from .plans import is_plan
-from .sheets import bucket_chart, contact_sheet
 
 
 class StreamCachePreview(io.ComfyNode):
@@ -38,6 +37,7 @@ class StreamCachePreview(io.ComfyNode):
                     min=32,
                     max=512,
                     step=16,
+                    optional=True,
                     advanced=True,
                     tooltip="Pixels of one picture's side.",
                 ),
@@ -50,6 +50,8 @@ class StreamCachePreview(io.ComfyNode):
 
     @classmethod
     def execute(cls, dataset: Any, count: int, vae: Any = None, size: int = 128) -> io.NodeOutput:
+        from .sheets import bucket_chart, contact_sheet  # when it is used: the host's start stays short
+
         opened = dataset.plan() if is_plan(dataset) else dataset.open()
         decode = (lambda latent: _decode(vae, latent)) if vae is not None else None
         sheet = contact_sheet(opened, count, size, decode, NodeProgress.check)

@@ -1,19 +1,22 @@
 """Saving: whatever a node is given as a dataset becomes a cache with a name."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..dataset_cache.encode import encode
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.gather import Part, gather
 from ..dataset_cache.manifest import read_manifest
-from ..dataset_cache.report import EncodeReport, Progress
 from ..dataset_cache.rows import split_rows
 from ..dataset_cache.writer import CacheWriter
 from .handles import DatasetHandle
 from .plans import DatasetPlan
+
+if TYPE_CHECKING:
+    from ..dataset_cache.report import EncodeReport, Progress
 
 _PHASES = {"captions": "Encoding captions", "pictures": "Encoding images"}
 _LISTED = 8  # buckets and excluded files that are shown on a node
@@ -68,6 +71,8 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
 
 
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher) -> Saved:
+    from ..dataset_cache.encode import encode  # when it is used: the host's start stays short
+
     def progress(now: Progress) -> None:
         left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
         what = _PHASES.get(now.phase, now.phase)
