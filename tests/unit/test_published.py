@@ -1,0 +1,80 @@
+"""What the registry's zip would hold: all that the host needs, and nothing that is only for development."""
+
+import ast
+import shutil
+
+import pytest
+
+from streamcache.tests.host.published import ROOT, published_files
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("git") or not (ROOT / ".git").exists(), reason="the list of files comes from git"
+)
+NEEDED = [
+    "__init__.py",
+    "pyproject.toml",
+    "requirements.txt",
+    "LICENSE",
+    "README.md",
+    "nodes/extension.py",
+    "nodes/host/routes.py",
+    "web/docs/StreamCacheSelect.md",
+    "locales/en/nodeDefs.json",
+    "locales/zh/nodeDefs.json",
+    "docs/icon.png",
+]
+FORBIDDEN = ("tests/", "bench/", ".github/", ".ci/", "demo/", ".venv/", "dev.py", "requirements-dev.txt", ".gitignore")
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    return published_files()
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_the_zip_holds(files: list[str], name: str):
+    assert name in files
+
+
+def test_the_zip_holds_nothing_of_development(files: list[str]):
+    assert [name for name in files if name.startswith(FORBIDDEN)] == []
+    assert [name for name in files if "__pycache__" in name or name.endswith((".pyc", ".log"))] == []
+
+
+def test_every_module_that_is_imported_is_in_the_zip(files: list[str]):
+    modules = {name for name in files if name.endswith(".py")}
+    missing = []
+    for name in modules:
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = "/".join([".", *name.split("/")[:-1]][: len(name.split("/")) - node.level + 1])
+                target = "/".join(filter(None, (folder, (node.module or "").replace(".", "/")))).removeprefix("./")
+                candidates = {f"{target}.py", f"{target}/__init__.py"} if target not in ("", ".") else {"__init__.py"}
+                if not candidates & modules:
+                    missing.append(f"{name}: {target}")
+    assert missing == []
+
+
+def test_the_zip_is_small(files: list[str]):
+    sizes = {name: (ROOT / name).stat().st_size for name in files}
+    assert sum(sizes.values()) < 8 << 20, sorted(sizes.items(), key=lambda item: -item[1])[:5]
+
+
+def test_shipped_nodes_start_no_programs_and_change_no_environment(files: list[str]):
+    """What the registry's reviewers look for."""
+    offences = []
+    for name in files:
+        if not name.startswith("nodes/") or not name.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if {"subprocess", "pip", "urllib", "requests"} & {n.split(".")[0] for n in names} or called in (
+                "eval",
+                "exec",
+            ):
+                offences.append(f"{name}:{node.lineno}")
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "putenv", "system", "popen"):
+                offences.append(f"{name}:{node.lineno}")
+    assert offences == []
