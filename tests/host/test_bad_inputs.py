@@ -1,0 +1,230 @@
+"""What goes wrong is said on the node, with what to do about it, and the server goes on."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamcache.tests.host.graph import Graph, loaders, save_folder
+from streamcache.tests.host.pictures import write_pictures
+from streamcache.tests.host.server import Server
+from streamcache.tests.host.test_dataset_nodes import cache_path, write_lists
+from streamcache.tests.unit.test_paths import ATTACKS
+
+pytestmark = pytest.mark.host
+# A space at the end is cut off, as a slip of the hand.
+NAMES = [name for name in ATTACKS if name.isprintable() and len(name) < 60 and name != "trailing "]
+
+
+@pytest.fixture(scope="module")
+def lists(server: Server) -> str:
+    write_lists(cache_path(server, "bad inputs"), 3)
+    return "bad inputs"
+
+
+def everything_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_widget_with_a_path_attack_is_refused_and_touches_nothing(server: Server, lists: str, name: str):
+    before = everything_below(server.base / "output"), everything_below(server.base.parent)
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    wanted = [
+        graph.add("StreamCacheCacheSave", name=name, dataset=graph(load)),
+        graph.add("StreamCacheMerge", name=name, **{"datasets.dataset0": graph(load)}),
+        graph.add("StreamCacheClean", name=name, apply=True),
+        graph.add("StreamCachePreview", dataset=graph(graph.add("StreamCacheCacheLoad", name=name))),
+    ]
+    # One at a time: the server names only what it finds wrong with the first.
+    for node in wanted:
+        kept = {load, node, *(link[0] for link in graph.prompt[node]["inputs"].values() if isinstance(link, list))}
+        error = server.fail({number: graph.prompt[number] for number in kept}).error
+        assert "name" in error, error
+    assert before == (everything_below(server.base / "output"), everything_below(server.base.parent))
+
+
+@pytest.mark.parametrize("folder", ["../models", "/etc", "input/../../models", "nowhere", "CON", "C:\\Windows"])
+def test_a_source_folder_outside_of_its_roots_is_refused(server: Server, folder: str):
+    graph = Graph(server)
+    save_folder(graph, folder, "never")
+    error = server.fail(graph.prompt).error
+    assert "folder" in error
+    assert not cache_path(server, "never").exists()
+
+
+def fail_with(server: Server, graph: Graph, words: str) -> None:
+    outcome = server.fail(graph.prompt)
+    assert words in outcome.error, outcome.error
+
+
+def test_a_cache_that_is_not_there_is_named(server: Server, lists: str):
+    graph = Graph(server)
+    graph.add("StreamCachePreview", dataset=graph(graph.add("StreamCacheCacheLoad", name="no such set")))
+    fail_with(server, graph, "no dataset 'no such set'; save it first, or choose one of")
+
+
+def test_a_cache_that_was_removed_since_it_was_loaded_is_named(server: Server):
+    path = cache_path(server, "removed")
+    write_lists(path, 2)
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name="removed")
+    chosen = graph.add("StreamCacheSelect", dataset=graph(load))
+    graph.add("ProbeStructure", latent=graph(chosen, 1))
+    server.succeed(graph.prompt)
+    shutil.rmtree(path)
+    fail_with(server, graph, "no dataset 'removed'")
+
+
+def test_a_damaged_cache_is_named(server: Server):
+    path = cache_path(server, "damaged")
+    write_lists(path, 2)
+    (path / "dataset.json").write_text((path / "dataset.json").read_text()[:200])
+    graph = Graph(server)
+    graph.add("StreamCachePreview", dataset=graph(graph.add("StreamCacheCacheLoad", name="damaged")))
+    fail_with(server, graph, "is not JSON")
+
+
+def test_nothing_to_save_is_said(server: Server):
+    graph = Graph(server)
+    graph.add("StreamCacheCacheSave", name="empty")
+    fail_with(server, graph, "nothing to save: connect a dataset, or latents and conditioning")
+    assert not cache_path(server, "empty").exists()
+
+
+def test_lists_of_different_lengths_are_counted(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    three, one = (graph.add("StreamCacheSelect", dataset=graph(load), limit=limit) for limit in (3, 1))
+    graph.add("StreamCacheCacheSave", name="uneven", latents=graph(three, 1), conditioning=graph(one, 2))
+    fail_with(server, graph, "3 latents and 1 conditionings")
+
+
+def test_a_dataset_and_lists_at_once_are_refused(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    chosen = graph.add("StreamCacheSelect", dataset=graph(load))
+    links = {"latents": graph(chosen, 1), "conditioning": graph(chosen, 2)}
+    graph.add("StreamCacheCacheSave", name="both", dataset=graph(load), **links)
+    fail_with(server, graph, "connect one of the two")
+
+
+def test_two_nodes_that_save_to_one_name_are_refused(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    for _ in range(2):
+        graph.add("StreamCacheCacheSave", name="collision", dataset=graph(load))
+    fail_with(server, graph, "saves to collision too; give the two different names")
+
+
+def test_a_taken_name_is_refused_if_asked(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    graph.add("StreamCacheCacheSave", name=lists, dataset=graph(load), if_exists="refuse")
+    fail_with(server, graph, "there is a dataset bad inputs already")
+
+
+def test_a_selection_that_is_empty_says_what_there_is(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    chosen = graph.add("StreamCacheSelect", dataset=graph(load), caption="unicorn")
+    graph.add("ProbeStructure", latent=graph(chosen, 1))
+    fail_with(server, graph, "no sample of 3 fits")
+    graph.prompt[chosen]["inputs"].update(caption="", bucket="large")
+    fail_with(server, graph, "expected width x height")
+
+
+def test_weights_that_are_no_weights_are_refused(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    graph.add("StreamCacheMerge", name="weighed", weights="1, 2", **{"datasets.dataset0": graph(load)})
+    fail_with(server, graph, "expected 1 numbers above 0")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vae": None, "clip": None}, "a dataset needs a VAE, a CLIP, or both"),
+        ({"source": None}, "nothing to encode: connect Image Folder Dataset, or images and texts"),
+        ({"more_resolutions": "big"}, "expected numbers such as 512, 768"),
+        ({"crop": "sideways"}, "not in list"),
+        ({"resolution": 8}, "smaller than min"),
+    ],
+)
+def test_an_encoding_that_cannot_be_is_refused(server: Server, change: dict[str, Any], words: str):
+    write_pictures(server.base / "input" / "refused", count=1)
+    graph = Graph(server)
+    save_folder(graph, "input/refused", "refused")
+    encode = next(node for node in graph.prompt.values() if node["class_type"] == "StreamCacheEncode")
+    encode["inputs"] = {name: value for name, value in {**encode["inputs"], **change}.items() if value is not None}
+    fail_with(server, graph, words)
+    assert not cache_path(server, "refused").exists()
+
+
+def test_a_folder_without_pictures_is_refused_and_leaves_nothing(server: Server):
+    (server.base / "input" / "bare").mkdir()
+    graph = Graph(server)
+    save_folder(graph, "input/bare", "bare folder")
+    fail_with(server, graph, "holds no picture")
+    assert not cache_path(server, "bare folder").exists()
+
+
+def test_a_plan_is_not_taken_for_a_saved_dataset(server: Server):
+    write_pictures(server.base / "input" / "planned", count=1)
+    graph = Graph(server)
+    node = save_folder(graph, "input/planned", "planned")
+    plan = graph.prompt[node]["inputs"]["dataset"]
+    chosen = graph.add("StreamCacheSelect", dataset=plan)
+    graph.add("ProbeStructure", latent=graph(chosen, 1))
+    del graph.prompt[node]
+    fail_with(server, graph, "not encoded yet; put Streamable Cache Save between")
+
+
+def test_an_output_whose_input_is_missing_says_which(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    chosen = graph.add("StreamCacheSelect", dataset=graph(load))
+    real = graph.add("StreamCacheRealize", latents=graph(chosen, 1))
+    graph.add("ProbeStructure", conditioning=graph(real, 1))
+    fail_with(server, graph, "connect its input conditioning")
+
+
+def test_a_workflow_of_an_older_version_runs_without_the_inputs_that_came_later(server: Server):
+    write_pictures(server.base / "input" / "older", count=1)
+    graph = Graph(server)
+    node = save_folder(graph, "input/older", "older")
+    for name, kept in {
+        "StreamCacheImageFolder": {"folder", "trigger", "masks", "repeats", "prior", "prompt"},
+        "StreamCacheEncode": {"source", "vae", "clip", "resolution", "crop", "flip"},
+        "StreamCacheCacheSave": {"name", "dataset"},
+        "StreamCacheLoadClip": {"clip_name", "type"},
+    }.items():
+        found = next(n for n in graph.prompt.values() if n["class_type"] == name)
+        found["inputs"] = {k: v for k, v in found["inputs"].items() if k in kept} | {"gone_since": 1}
+    assert server.succeed(graph.prompt)[node]["streamcache"][0]["samples"] == 1
+
+
+def test_a_caption_that_is_no_text_leaves_its_image_out_and_nothing_else(server: Server):
+    folder = write_pictures(server.base / "input" / "odd", count=2)
+    (folder / "1.txt").write_bytes(b"\xff\xfe\xff")
+    graph = Graph(server)
+    node = save_folder(graph, "input/odd", "odd")
+    facts = server.succeed(graph.prompt)[node]["streamcache"][0]
+    assert facts["samples"] == 1
+    assert "1.png" in facts["excluded"][0]["source"]
+
+
+def test_loaders_stay_usable_after_an_error(server: Server, lists: str):
+    graph = Graph(server)
+    vae, _ = loaders(graph, "eps")
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    chosen = graph.add("StreamCacheSelect", dataset=graph(load))
+    wrong = graph.add("VAEDecode", samples=graph(chosen, 1), vae=graph(vae))  # 16 channels for a VAE of 4
+    graph.add("PreviewImage", images=graph(wrong))
+    assert server.fail(graph.prompt).node == wrong
+    right = graph.add("VAEDecode", samples=graph(graph.add("EmptyLatentImage", width=64, height=64)), vae=graph(vae))
+    shown = graph.add("PreviewImage", images=graph(right))
+    kept = {vae, right, shown, graph.prompt[right]["inputs"]["samples"][0]}
+    server.succeed({number: graph.prompt[number] for number in kept})
