@@ -20,6 +20,12 @@ from .shard import ShardFile, blob_hash
 from .skeleton import Split, TensorSpec
 from .storage import sync_folder
 
+# Their bytes are reached in one call; other types are viewed as bytes first.
+_NUMPY_KNOWS = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.float32, torch.float64),
+}
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -197,4 +203,8 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
         return memoryview(b"")
     if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    return memoryview(tensor.detach().view(-1).view(torch.uint8).numpy())
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype not in _NUMPY_KNOWS:
+        tensor = tensor.view(-1).view(torch.uint8)
+    return memoryview(tensor.numpy()).cast("B")
