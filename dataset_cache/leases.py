@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from .storage import is_link
@@ -45,7 +46,7 @@ class Lease:
         _Heart.start()
 
     def _take(self) -> None:
-        host = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
+        host = this_host()
         self._path = self._folder / f"{self._generation}.{host}.{os.getpid()}.{secrets.token_hex(4)}"
         self._finalizer = None
         if is_link(self._folder):
@@ -99,8 +100,18 @@ def _is_stale(path: Path, holder: Holder) -> bool:
         age = time.time() - path.stat().st_mtime
     except OSError:
         return True
-    here = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
-    return age > STALE_SECONDS or (holder.host == here and not _may_live(holder.pid))
+    return age > STALE_SECONDS or (holder.host == this_host() and not _may_live(holder.pid))
+
+
+@lru_cache(1)
+def this_host() -> str:
+    """Where process numbers mean what they mean here: containers of one host name may each count their own."""
+    try:
+        space = "".join(c for c in os.readlink("/proc/self/ns/pid") if c.isdigit())
+    except OSError:
+        space = "0"
+    name = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
+    return f"{name}-{space}"
 
 
 def _may_live(pid: int) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import safetensors
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache, segment
-from streamcache.dataset_cache.leases import holders
+from streamcache.dataset_cache.leases import holders, this_host
 from streamcache.dataset_cache.manifest import read_manifest
 
 from .children import Child, Nursery, build, build_until, needs_fork
@@ -191,12 +191,6 @@ def test_a_killed_reader_is_forgotten_at_once(tmp_path, nursery):
     child.wait()
     (path / ".leases").mkdir(exist_ok=True)
     generation = read_manifest(path).generation
-    host = holders_host()
-    (path / ".leases" / f"{generation}.{host}.{child.pid}.00000000").touch()
-    assert not holders(path), "its process is gone, however young the file"
-
-
-def holders_host() -> str:
-    import socket
-
-    return "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
+    (path / ".leases" / f"{generation}.{this_host()}.{child.pid}.00000000").touch()
+    (path / ".leases" / f"{generation}.elsewhere.{child.pid}.00000000").touch()
+    assert [holder.host for holder in holders(path)] == ["elsewhere"], "its process is gone, however young the file"
