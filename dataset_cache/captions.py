@@ -161,6 +161,6 @@ def _orders(line: str, settings: Captions) -> list[str]:
 def _decorate(line: str, settings: Captions) -> str:
     if settings.trigger and _TRIGGER in line:
         line = line.replace(_TRIGGER, settings.trigger)
-    elif settings.trigger and settings.trigger not in line:
+    elif settings.trigger and not re.search(rf"(?<!\w){re.escape(settings.trigger)}(?!\w)", line):
         line = f"{settings.trigger}, {line}" if line else settings.trigger
     return f"{settings.prefix}{line}{settings.suffix}"

@@ -82,6 +82,10 @@ def test_lines_are_variants_or_one_caption():
     assert caption_variants(lines, Captions(lines="first")) == ("one",)
 
 
+def test_a_trigger_inside_another_word_does_not_count():
+    assert caption_variants(["a catalog"], Captions(trigger="cat")) == ("cat, a catalog",)
+
+
 def test_the_trigger_word_stands_once():
     settings = Captions(trigger="sks")
     assert caption_variants(["a cat", "a [trigger] cat", "sks cat", ""], settings) == (
