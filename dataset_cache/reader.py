@@ -159,13 +159,16 @@ class Cache(Sequence[Sample]):
         return BatchBuffers(rows, pin)
 
     @guarded()
-    def will_need(self, indices: Sequence[int]) -> None:
+    def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None:
         """Tell the system that these samples are read soon, where it takes such hints."""
-        for i in indices:
-            entries = self._index.entries_of(self._checked(int(i)), len(self.fields))
+        chosen = variants or {}
+        for b, i in enumerate(indices):
+            number = self._checked(int(i))
+            entries = self._index.entries_of(number, len(self.fields))
             for name, choices in zip(self.fields, entries, strict=True):
                 if choices and name in self._batch_fields:
-                    for location, spec in self._blobs(choices[0]):
+                    pick = chosen[name][b] if name in chosen else 0
+                    for location, spec in self._blobs(_pick(choices, pick, name, number)):
                         shard, offset = split_location(location)
                         self._files.file(shard).will_need(offset, spec.nbytes)
 

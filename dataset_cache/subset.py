@@ -59,8 +59,8 @@ class Subset(Sequence[Sample]):
     def buffers(self, rows: int, pin: bool = False) -> BatchBuffers:
         return self.cache.buffers(rows, pin)
 
-    def will_need(self, indices: Sequence[int]) -> None:
-        self.cache.will_need(self._rows(indices))
+    def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None:
+        self.cache.will_need(self._rows(indices), variants)
 
     def buckets(self) -> dict[Bucket, np.ndarray]:
         """The subset's samples of every bucket, in order."""

@@ -137,7 +137,7 @@ class Prefetcher:
         """The same plans; the system hears of each some batches before its turn."""
         ahead: deque[BatchPlan] = deque()
         for plan in plans:
-            self._dataset.will_need(plan.indices)
+            self._dataset.will_need(plan.indices, plan.variants)
             ahead.append(plan)
             if len(ahead) > HINT_AHEAD:
                 yield ahead.popleft()

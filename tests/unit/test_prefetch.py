@@ -28,7 +28,7 @@ class Rows:
         self.slots.append(torch.zeros(rows, 2, 3, 3))
         return self.slots[-1]
 
-    def will_need(self, indices) -> None:
+    def will_need(self, indices, variants=None) -> None:
         self.hints.extend(indices)
 
     def read_batch(self, indices, variants=None, buffers=None) -> Batch:

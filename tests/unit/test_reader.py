@@ -544,6 +544,9 @@ def test_hints_change_nothing(path):
     cache = open_cache(path)
     cache.will_need(range(12))
     cache.will_need([])
+    cache.will_need([1, 0], {"conditioning": [0, 0]})
+    with pytest.raises(CacheError, match="variant 9"):
+        cache.will_need([1], {"conditioning": [9]})
     assert_holds(cache, range(12))
 
 
