@@ -75,7 +75,9 @@ class Target:
         """Trusted entries must at least have been made by these encoders."""
         if self.before is None:
             return
-        made = self.before.provenance.get(RUN, {}).get("encoders", {})
+        run = self.before.provenance.get(RUN)
+        made = run.get("encoders") if isinstance(run, dict) else None
+        made = made if isinstance(made, dict) else {}
         for name, identity in recipe.describe().items():
             if identity is not None and made.get(name) not in (None, identity):
                 raise CacheError(

@@ -93,7 +93,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         TrainConfig(set_samples={"main": 5}, set_weights={"main": 2.0})
 
 
-def test_training_the_text_encoder_is_refused_with_the_reason() -> None:
+def test_a16_training_the_text_encoder_is_refused_with_the_reason() -> None:
     with pytest.raises(TrainError, match="train_text_encoder is refused: the dataset holds encoded text"):
         load_config({"train_text_encoder": True})
 

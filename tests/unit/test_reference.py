@@ -215,7 +215,7 @@ def test_a_cached_batch_prepares_like_the_uncached_one(encoded):
     assert torch.equal(cached.conditioning.tokens, denoiser.prepare(fresh).conditioning.tokens)
 
 
-def test_latents_of_another_model_are_refused_with_both_numbers(encoded):
+def test_a16_latents_of_another_model_are_refused_with_both_numbers(encoded):
     with pytest.raises(TrainError, match=f"found latents of {vae.CHANNELS} channels.*expected 16 channels"):
         ReferenceDenoiser(awake(channels=16)).check(encoded)
 

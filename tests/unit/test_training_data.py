@@ -154,7 +154,7 @@ def test_masked_loss_without_masks_and_a_dataset_of_other_channels_are_refused(t
         run_training(tmp_path, open_cache(tmp_path / "other"))
 
 
-def test_an_empty_dataset_is_refused_and_one_sample_trains(tmp_path) -> None:
+def test_a16_an_empty_dataset_is_refused_and_one_sample_trains(tmp_path) -> None:
     with CacheWriter(tmp_path / "empty"):
         pass
     with pytest.raises(TrainError, match="the dataset has no samples; encode some images into it first"):
