@@ -123,7 +123,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def create_file(path: Path) -> BinaryIO:
     """A new file for what is to be written. What has the name, as a link could, is not written into but replaced."""
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        _patiently(os.unlink, path)
     return open(path, "xb")
 
 

@@ -2,7 +2,8 @@
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def damaged(template: Path, tmp_path: Path) -> Iterator[Callable[[], Path]]:
-    """A fresh copy at every call."""
-
-    def fresh() -> Path:
-        shutil.rmtree(tmp_path / "set", ignore_errors=True)
-        return shutil.copytree(template, tmp_path / "set")
-
-    yield fresh
+def damaged(template: Path, tmp_path: Path) -> Callable[[], Path]:
+    """A fresh copy at every call. In a folder of its own: what still lies in a map cannot be removed everywhere."""
+    numbers = count()
+    return lambda: shutil.copytree(template, tmp_path / f"set {next(numbers)}")
 
 
 def parts(cache: Cache) -> dict[str, Callable[[], Any]]:
@@ -137,8 +134,8 @@ def test_damage_to_metadata_is_an_error_or_changes_nothing(damaged, stored, kind
 
 
 @pytest.mark.parametrize("mode", ["pread", "map"])
-def test_damage_to_a_shard_is_an_error_or_changes_nothing_when_checked(damaged, stored, mode):
-    fuzz(damaged, stored, "shards", range(80), check=True, mode=mode)
+def test_damage_to_a_shard_is_an_error_or_changes_nothing_when_checked(damaged, stored, platform, mode):
+    fuzz(damaged, stored, "shards", range(60), check=True, mode=mode)
 
 
 def test_damage_to_a_shard_changes_at_most_values_when_unchecked(damaged, stored):
@@ -258,8 +255,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damage_to_an_unfinished_build_loses_at_most_that(unfinished, tmp_path, seeds):
     for seed in seeds:
         draw = random.Random(seed)
-        shutil.rmtree(tmp_path / "set", ignore_errors=True)
-        path = shutil.copytree(unfinished, tmp_path / "set")
+        path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
         segments = sorted((path / segment.FOLDER).iterdir())
         victim = draw.choice(segments) / draw.choice(("journal", "journal", "journal", "0"))
         what = f"seed {seed}: {mutate(victim, draw, [*MUTATIONS, swap_lines, swap_lines])}"
@@ -288,8 +284,7 @@ def use_build(path: Path) -> None:
 def test_damage_to_a_dataset_never_published_is_an_error_of_the_cache(unfinished, tmp_path):
     for seed in range(60):
         draw = random.Random(seed)
-        shutil.rmtree(tmp_path / "set", ignore_errors=True)
-        path = shutil.copytree(unfinished, tmp_path / "set")
+        path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
         (path / NAME).unlink()
         mutate(draw.choice(sorted((path / segment.FOLDER).rglob("journal"))), draw, [*MUTATIONS, swap_lines])
         with pytest.raises(CacheError, match="never published"):
