@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Wrong usage leaves by SystemExit(2), as argparse does it."""
     _print_any_character()
     args = build_parser().parse_args(arguments)
+    args.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return args.run(args)
     except CacheBusy as error:

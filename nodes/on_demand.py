@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import folder_paths
 from comfy_api.latest import io
 
 from . import sockets
-from .host.loaders import NO_FILE, clip_files, clip_on_demand, clip_types, vae_names, vae_on_demand
+from .host.loaders import NO_FILE, clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
 
 _CATEGORY = f"{sockets.CATEGORY}/loaders"
 
@@ -64,7 +63,7 @@ NODES = [StreamCacheLoadClip, StreamCacheLoadVae]
 
 
 def _clip_inputs() -> list[Any]:
-    names = folder_paths.get_filename_list("text_encoders")
+    names = clip_names()
     further = [
         io.Combo.Input(
             f"clip_name{number}",

@@ -22,6 +22,10 @@ def clip_types() -> list[str]:
     return list(dict.fromkeys(name for names in lists for name in names))
 
 
+def clip_names() -> list[str]:
+    return folder_paths.get_filename_list("text_encoders")
+
+
 def vae_names() -> list[str]:
     return host_nodes.VAELoader.vae_list(host_nodes.VAELoader)
 

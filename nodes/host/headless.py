@@ -1,0 +1,94 @@
+"""Headless: a command of the pack runs in the host's own Python, with the host's models, and without a server.
+
+    python headless.py <host folder> <the host's options as JSON> <command> …
+
+The command line starts this file with the host's interpreter; the host's main.py is not run.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PACK = Path(__file__).resolve().parents[2]
+
+
+def main(host: str, options: str, *command: str) -> int:
+    enter_host(host, json.loads(options))
+    register_package()
+    import torch
+
+    importlib.import_module("streamcache.nodes.host.headless").prepare()
+    place = importlib.import_module("streamcache.cli.host")
+    place.INSIDE = True
+    with torch.inference_mode():
+        return importlib.import_module("streamcache.cli.main").main(command)
+
+
+def enter_host(host: str, options: Sequence[str]) -> None:
+    """Make the host's modules importable, with its options and folders as its main.py sets them up."""
+    sys.path[0] = host
+    sys.argv = ["main.py", *options]
+    import comfy.options
+
+    comfy.options.enable_args_parsing()
+    import folder_paths
+    import utils.extra_config
+    from comfy.cli_args import args
+
+    configs = [path for group in args.extra_model_paths_config or () for path in group]
+    for path in (os.path.join(host, "extra_model_paths.yaml"), *configs):
+        if os.path.isfile(path):
+            utils.extra_config.load_extra_path_config(path)
+    if args.output_directory:
+        folder_paths.set_output_directory(os.path.abspath(args.output_directory))
+    if args.input_directory:
+        folder_paths.set_input_directory(os.path.abspath(args.input_directory))
+    if args.user_directory:
+        folder_paths.set_user_directory(os.path.abspath(args.user_directory))
+    folder_paths.add_model_folder_path("loras", os.path.join(folder_paths.get_output_directory(), "loras"))
+
+
+def register_package() -> None:
+    """The pack under its own name, wherever its folder is and whatever that is called."""
+    spec = importlib.util.spec_from_file_location(
+        "streamcache", PACK / "__init__.py", submodule_search_locations=[str(PACK)]
+    )
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["streamcache"] = package
+    spec.loader.exec_module(package)
+
+
+def prepare() -> None:
+    """What the extension does when the host loads it, as far as it concerns no server."""
+    from ...dataset_cache.state import use_state_folder
+    from .codecs import register_host_types
+    from .folders import state_root
+
+    register_host_types()
+    use_state_folder(state_root())
+
+
+def encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str, Any]:
+    """Encoders of pictures and captions, by the names that the host's loaders list."""
+    from ...dataset_cache.errors import CacheError
+    from .encoders import image_encoder, text_encoder
+    from .loaders import clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
+
+    wanted = [("--vae", vae, vae_names()), *(("--clip", clip, clip_names()) for clip in clips)]
+    wanted += [("--clip-type", kind, clip_types())] if clips else []
+    for option, name, known in wanted:
+        if name is not None and name not in known:
+            raise CacheError(f"{option} {name}: the host has no such one, but {', '.join(known) or 'none'}")
+    return {
+        "image_encoder": image_encoder(vae_on_demand(vae)) if vae else None,
+        "text_encoder": text_encoder(clip_on_demand(clip_files(clips), kind)) if clips else None,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

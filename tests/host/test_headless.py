@@ -1,0 +1,81 @@
+"""The command line with the host's models and Python, without a server, and the same workflow with one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streamcache import dev
+from streamcache.cli.main import main
+from streamcache.dataset_cache import open_cache
+from streamcache.tests.host.families import FAMILIES
+from streamcache.tests.host.graph import Graph, save_folder
+from streamcache.tests.host.pictures import write_pictures
+from streamcache.tests.host.server import Server
+from streamcache.tests.host.test_dataset_nodes import cache_path
+from streamcache.tests.host.tiny_models import TEXT_ENCODER
+
+pytestmark = pytest.mark.host
+
+
+def arguments(host: dev.Host, base: Path, *more: str) -> list[str]:
+    place = ["--comfyui", str(host.folder), "--comfyui-python", str(host.python)]
+    return [*place, "--comfyui-args", f'--cpu --base-directory "{base}"', *more]
+
+
+@pytest.fixture(scope="module")
+def encoded(host: dev.Host, base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    write_pictures(base / "input" / "headless", seed=21)
+    path = tmp_path_factory.mktemp("headless") / "set"
+    command = ["encode", str(base / "input" / "headless"), "--to", str(path), "--resolution", "64", "--step", "16"]
+    models = ["--vae", FAMILIES["flow"].vae, "--clip", TEXT_ENCODER, "--clip-type", FAMILIES["flow"].clip_type]
+    command += ["--thumbnail", "64", "--batch-size", "4", "--strict"]
+    assert main([*command, *arguments(host, base, *models)]) == 0
+    return path, {"command": command, "models": models}
+
+
+def test_it_encodes_with_the_hosts_models(encoded: tuple[Path, dict]):
+    cache = open_cache(encoded[0], check=True)
+    assert len([sample.realize() for sample in cache]) == 5
+    assert cache[0].latent["samples"].shape == (1, 16, 8, 8)
+    assert cache[0].conditioning[0][0].shape[-1] == 4096
+
+
+def test_its_entries_are_those_that_the_nodes_make(encoded: tuple[Path, dict], server: Server):
+    graph = Graph(server)
+    save_folder(graph, "input/headless", "from nodes")
+    server.succeed(graph.prompt)
+    here, there = open_cache(encoded[0]), open_cache(cache_path(server, "from nodes"))
+    assert [here.keys(n) for n in range(5)] == [there.keys(n) for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        (["--vae", "nothing"], "--vae nothing: the host has no such one, but"),
+        (["--clip", TEXT_ENCODER, "--clip-type", "sd99"], "--clip-type sd99"),
+    ],
+)
+def test_models_that_the_host_does_not_have_are_named(
+    host: dev.Host, base: Path, encoded: tuple[Path, dict], models: list[str], words: str, capfd: pytest.CaptureFixture
+):
+    assert main([*encoded[1]["command"], *arguments(host, base, *models), "--json"]) == 1
+    output, errors = capfd.readouterr()
+    assert words in errors
+    assert words in json.loads(output)["error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--comfyui", ".", "--vae", "taesd"], "holds no ComfyUI"),
+        (["--vae", "taesd"], "say where it is with --comfyui"),
+        (["--comfyui", "."], "name a VAE with --vae, a text encoder with --clip, or both"),
+    ],
+)
+def test_a_command_that_cannot_be_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str, capsys: pytest.CaptureFixture
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["encode", str(tmp_path), "--to", str(tmp_path / "x"), *options]) == 1
+    assert words in capsys.readouterr().err
