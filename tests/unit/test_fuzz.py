@@ -42,7 +42,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def damaged(template: Path, tmp_path: Path) -> Callable[[], Path]:
     """A fresh copy at every call. In a folder of its own: what still lies in a map cannot be removed everywhere."""
     numbers = count()
-    return lambda: shutil.copytree(template, tmp_path / f"set {next(numbers)}")
+    return lambda: shutil.copytree(template, tmp_path / str(next(numbers)) / "set")
 
 
 def parts(cache: Cache) -> dict[str, Callable[[], Any]]:
