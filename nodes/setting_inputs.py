@@ -16,6 +16,7 @@ from .host.lora_folders import find_lora, list_loras
 SETTINGS: dict[str, Setting] = {**engine.SETTINGS, **host.SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
 FILE = "start_from"  # the one setting that is a path: on nodes, a LoRA out of the host's list
+DEFAULTS = {"name": "my_lora"}  # where a node has to say something that a command line may leave open
 MOST = 2**31 - 1
 
 
@@ -70,7 +71,10 @@ def _input(setting: Setting, advanced: bool) -> io.Input:
             setting.name, default=setting.default, min=low, max=high, step=step, round=False, **shared
         )
     return io.String.Input(
-        setting.name, default=setting.default or "", multiline=setting.type in (tuple, dict), **shared
+        setting.name,
+        default=DEFAULTS.get(setting.name, setting.default or ""),
+        multiline=setting.type in (tuple, dict),
+        **shared,
     )
 
 

@@ -68,7 +68,7 @@ class StreamCacheTrain(io.ComfyNode):
         **settings: list,
     ) -> io.NodeOutput:
         config, host = read_config(setting_inputs.read_settings(sockets.scalars(settings)), _first(options))
-        check_name(config.name)
+        _check_name(config.name)
         watch = TrainWatch(config.name)
         handle = _ready(Given(_first(dataset), latents, conditioning), config.name, watch)
         pictures = Pictures(_first(vae), prompts, _first(negative))
@@ -116,12 +116,17 @@ def _outputs() -> list[io.Output]:
 def _problem(name: str | None) -> bool | str:
     if name is not None:  # None: linked, so it is looked at when it is known
         try:
-            check_name(name)
-            paths.contained(lora_folder(), [f"{name}.safetensors"], name)
-            paths.contained(runs_folder(), [name], name)
+            _check_name(name)
         except ValueError as error:
             return str(error)
     return True
+
+
+def _check_name(name: str) -> None:
+    """One folder's and one file's name, on every system, which leads nowhere else."""
+    check_name(name)
+    paths.contained(lora_folder(), [f"{paths.parse_name(name)[0]}.safetensors"], name)
+    paths.contained(runs_folder(), [name], name)
 
 
 def _first(values: Any) -> Any:

@@ -1,0 +1,204 @@
+"""Train LoRA in workflows on the real server: from a folder to a picture, stopped and resumed, beside a saver."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from streamcache.cli.comfy_server import Event, Outcome
+from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.tests.host.families import FAMILIES
+from streamcache.tests.host.graph import Graph, loaders
+from streamcache.tests.host.pictures import write_pictures
+from streamcache.tests.host.server import Server
+
+pytestmark = pytest.mark.host
+
+SETTINGS = {"steps": 4, "batch_size": 2, "rank": 2, "learning_rate": 0.02, "sample_steps": 2, "mode": "overwrite"}
+LONG = 100_000  # steps of a run that is stopped
+SECONDS = 120  # only against a hang
+
+
+def train_folder(server: Server, family: str, name: str, **changes: Any) -> tuple[Graph, str]:
+    """Folder → plan → Train LoRA, with sample pictures; returns the graph and the last one's id."""
+    folder = server.base / "input" / "trained"
+    if not folder.exists():
+        write_pictures(folder)
+    graph = Graph(server)
+    source = graph.add("StreamCacheImageFolder", folder="input/trained")
+    vae, clip = loaders(graph, family)
+    model = graph.add("UNETLoader", unet_name=FAMILIES[family].model)
+    settings = {"resolution": 64, "step": "16", "thumbnail": 0}
+    plan = graph.add("StreamCacheEncode", source=graph(source), vae=graph(vae), clip=graph(clip), **settings)
+    prompt = graph.add("CLIPTextEncode", clip=graph(clip), text="a cat")
+    inputs = {"model": graph(model), "dataset": graph(plan), "vae": graph(vae), "prompts": graph(prompt)}
+    return graph, graph.add("StreamCacheTrain", **inputs, name=name, **{**SETTINGS, **changes})
+
+
+def run_facts(server: Server, name: str) -> dict[str, Any]:
+    return json.loads((server.base / "output" / "streamcache_runs" / name / "run.json").read_text(encoding="utf-8"))
+
+
+def lora_path(server: Server, name: str) -> Path:
+    return server.base / "output" / "loras" / f"{name}.safetensors"
+
+
+def metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata()
+
+
+def step_of(event: Event) -> int:
+    """The step that a progress text tells of. Not every step is told."""
+    found = re.match(r"step (\d+)/", event.text)
+    return int(found[1]) if found else -1
+
+
+def run_until(server: Server, graph: Graph, ready: Callable[[Event], bool], then: Callable[[str], None]) -> Outcome:
+    """Run a workflow, and do something once an event says that it is time."""
+    acted = threading.Event()
+    queued = server.client.queue
+
+    def tell(event: Event) -> None:
+        if not acted.is_set() and ready(event):
+            acted.set()
+            then(prompt_ids[0])
+
+    prompt_ids: list[str] = []
+
+    def queue(prompt: dict[str, Any]) -> Outcome:
+        outcome = queued(prompt)
+        prompt_ids.append(outcome.prompt_id)
+        return outcome
+
+    server.client.queue = queue
+    try:
+        return server.client.run(graph.prompt, tell)
+    finally:
+        server.client.queue = queued
+
+
+class TestFromFolderToLora:
+    """One workflow a family, run twice, then with the host's own nodes behind it."""
+
+    @pytest.fixture(scope="class", params=FAMILIES)
+    @staticmethod
+    def runs(server: Server, request: pytest.FixtureRequest) -> dict[str, Any]:
+        family = request.param
+        graph, node = train_folder(server, family, f"http_{family}")
+        events: tuple[list[Event], list[Event]] = ([], [])
+        outputs = server.succeed(graph.prompt, events[0])
+        before = lora_path(server, f"http_{family}").stat().st_mtime_ns
+        server.succeed(graph.prompt, events[1])
+        again = lora_path(server, f"http_{family}").stat().st_mtime_ns != before
+        pictures = add_stock_nodes(graph, node, family)
+        stock = server.succeed(graph.prompt)
+        files = [server.base / "temp" / stock[picture]["images"][0]["filename"] for picture in pictures]
+        return {"family": family, "shown": outputs[node], "events": events, "again": again, "files": files}
+
+    def test_b7_a_plan_is_saved_first_then_trained_with_samples_and_progress(
+        self, server: Server, runs: dict[str, Any]
+    ):
+        family = runs["family"]
+        facts = run_facts(server, f"http_{family}")
+        assert facts["status"] == "done" and facts["step"] == 4
+        assert len(open_cache(server.base / "output" / "streamcache" / f"http_{family}")) == 5
+        assert runs["shown"]["images"] and "4 of 4 steps" in runs["shown"]["text"][0]
+        told = runs["events"][0]
+        first_step = next(n for n, event in enumerate(told) if step_of(event) >= 0)
+        assert any("Encoding" in event.text for event in told[:first_step])
+        assert not any("Encoding" in event.text for event in told[first_step:]), "no encoder runs beside a step"
+        samples = server.base / "output" / "streamcache_runs" / f"http_{family}" / "samples"
+        assert len(list(samples.glob("step-*.png"))) >= 2
+
+    def test_the_same_workflow_again_trains_nothing(self, runs: dict[str, Any]):
+        assert not runs["again"]
+        assert not any(step_of(event) >= 0 for event in runs["events"][1])
+
+    def test_the_output_goes_into_the_hosts_own_nodes(self, runs: dict[str, Any]):
+        base, trained = (file.read_bytes() for file in runs["files"])
+        assert base != trained
+
+
+def add_stock_nodes(graph: Graph, node: str, family: str) -> list[str]:
+    """Load LoRA Model, Save LoRA and Plot Loss behind a training; two pictures, without the LoRA and with it."""
+    model, clip, vae = "4", "3", "2"
+    patched = graph.add("LoraModelLoader", model=graph(model), lora=graph(node, 0), strength_model=1.0)
+    text = graph.add("CLIPTextEncode", clip=graph(clip), text="")
+    size = {"width": 64, "height": 64, "batch_size": 1}
+    empty = graph.add("EmptySD3LatentImage" if family == "flow" else "EmptyLatentImage", **size)
+    shared = {"positive": graph(text), "negative": graph(text), "latent_image": graph(empty), "steps": 2, "seed": 3}
+    pictures = []
+    for used in (model, patched):
+        sampled = graph.add("KSampler", model=graph(used), **shared)
+        decoded = graph.add("VAEDecode", vae=graph(vae), samples=graph(sampled))
+        pictures.append(graph.add("PreviewImage", images=graph(decoded)))
+    graph.add("SaveLoRA", lora=graph(node, 0), prefix=f"loras/again_{family}")
+    graph.add("LossGraphNode", loss=graph(node, 1))
+    return pictures
+
+
+def test_the_stop_button_stops_within_a_step_and_the_run_goes_on_later(server: Server):
+    graph, node = train_folder(server, "flow", "http_stopped", steps=LONG, save_every=0)
+    stopped: list[float] = []
+
+    def press(prompt_id: str) -> None:
+        stopped.append(time.monotonic())
+        server.client.interrupt(prompt_id)
+
+    outcome = run_until(server, graph, lambda event: step_of(event) >= 3, press)
+    assert outcome.status == "interrupted" and time.monotonic() - stopped[0] < SECONDS
+    facts = run_facts(server, "http_stopped")
+    assert facts["status"] == "interrupted" and facts["step"] >= 3
+    assert metadata(lora_path(server, "http_stopped"))["ss_steps"] == str(facts["step"])
+    goal = facts["step"] + 2
+    graph.prompt[node]["inputs"] |= {"mode": "resume", "steps": goal}
+    outputs = server.succeed(graph.prompt)
+    assert f"{goal} of {goal} steps" in outputs[node]["text"][0]
+
+
+def test_a_cache_saved_anew_while_it_trains_leaves_the_training_on_its_generation(server: Server):
+    graph, _ = train_folder(server, "flow", "http_shared", steps=40)
+    path = server.base / "output" / "streamcache" / "http_shared"
+    seen: list[str] = []
+
+    def save(_: str) -> None:
+        cache = open_cache(path)
+        seen.append(cache.generation)
+        first = cache[0].realize()
+        with CacheWriter(path) as writer:
+            writer.add(latent=first.latent, conditioning=first.conditioning, caption="another")
+        assert open_cache(path).generation != cache.generation
+
+    outcome = run_until(server, graph, lambda event: step_of(event) >= 1, save)
+    assert outcome.status == "done" and seen, outcome
+    assert metadata(lora_path(server, "http_shared"))["ss_dataset_generation"] == seen[0]
+
+
+def test_a_wrong_model_is_an_error_on_the_node_with_both_numbers_and_the_server_goes_on(server: Server):
+    graph, node = train_folder(server, "flow", "http_wrong")
+    graph.prompt["4"]["inputs"]["unet_name"] = FAMILIES["eps"].model
+    outcome = server.fail(graph.prompt)
+    assert outcome.node == node and "16 channels" in outcome.error and "expected 4" in outcome.error
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "C:\\x", "a/b", "nul", ".."])
+def test_a_name_that_leads_elsewhere_is_refused_before_anything_runs(server: Server, name: str):
+    graph, node = train_folder(server, "flow", name)
+    outcome = server.fail(graph.prompt)
+    assert outcome.status == "refused" and outcome.node == node
+
+
+def test_b6_an_old_name_of_a_setting_still_loads_from_a_workflow(server: Server):
+    graph, node = train_folder(server, "flow", "http_old", steps=1)
+    inputs = graph.prompt[node]["inputs"]
+    inputs["lr"] = 0.0123
+    del inputs["learning_rate"]
+    server.succeed(graph.prompt)
+    assert run_facts(server, "http_old")["config"]["learning_rate"] == 0.0123
