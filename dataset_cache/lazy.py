@@ -100,9 +100,9 @@ class LazyTensor(torch.Tensor):
         kwargs = kwargs or {}
         if torch.Tag.inplace_view in func.tags:
             raise _shape_refusal(func)
-        if func._can_decompose():  # in inference mode `to` and `reshape` arrive whole: whether they copy is not known
+        written, is_view, is_composite = _effects(func)
+        if is_composite:  # in inference mode `to` and `reshape` arrive whole: whether they copy is not known
             return func.decompose(*args, **kwargs)
-        written, is_view = _effects(func)
         if is_view and isinstance(args[0], LazyTensor):
             views = args[0]._views(func, args[1:], kwargs)
             if views is not None:
@@ -270,11 +270,13 @@ def _shape_refusal(operation: Any) -> CacheError:
 
 
 @lru_cache(None)
-def _effects(func: Any) -> tuple[tuple[int | str, ...], bool]:
-    """By its schema: the arguments that an operation writes into, by number or name; whether it only makes views."""
+def _effects(func: Any) -> tuple[tuple[int | str, ...], bool, bool]:
+    """The arguments that an operation writes into, by number or name; whether it only makes views; whether it is
+    nothing but other operations."""
     arguments = [(i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None]
     written = tuple(a.name if a.kwarg_only else i for i, a in arguments if a.alias_info.is_write)
-    return written, bool(arguments) and not written
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return written, bool(arguments) and not written, is_composite
 
 
 def _values_at(places: tuple[int | str, ...], arguments: tuple | dict) -> list[LazyTensor]:

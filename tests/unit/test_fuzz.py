@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, generation, open_cache, realize, segment
+from streamcache.dataset_cache.journal import Journal, read_journal
 from streamcache.dataset_cache.manifest import NAME
 
 from .mutations import MUTATIONS, mutate, swap_lines
@@ -279,6 +280,55 @@ def use_build(path: Path) -> None:
             assert same(cache.entry(key), expected), key
         except CacheError as error:
             assert "damaged" in str(error)
+
+
+ODD = [
+    None,
+    7,
+    -1,
+    1.5,
+    1 << 70,
+    "",
+    "text",
+    "s",
+    "../../x",
+    [],
+    [7],
+    [["x", 1, "00"]],
+    [["x", -1, "zz"]],
+    {},
+    {"a": 1},
+    True,
+]
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(60), pytest.param(range(60, 1000), marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_a_forged_journal_is_an_error_of_the_cache_or_harmless(unfinished, tmp_path, seeds):
+    """Lines with right checksums that a writer would never write."""
+    for seed in seeds:
+        draw = random.Random(seed)
+        path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
+        file = draw.choice(sorted((path / segment.FOLDER).rglob("journal")))
+        facts = [*read_journal(file), {"kind": "sealed", "shard": 0, "file": shard_files(path)[0].name, "shift": 64}]
+        forged = draw.choice(facts)
+        forged[draw.choice(list(forged))] = draw.choice(ODD)
+        file.unlink()
+        journal = Journal(file)
+        for fact in facts:
+            journal.append(**fact)
+        journal.flush()
+        journal.close()
+        try:
+            with CacheWriter(path, append=True) as w:
+                put_sample(w, 9)
+            cache = open_cache(path)
+            assert same(cache.entry("latent 0"), latent(0)) and same(cache[0].realize().latent, latent(0))
+        except CacheError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {forged}: {error!r}") from error
 
 
 def test_damage_to_a_dataset_never_published_is_an_error_of_the_cache(unfinished, tmp_path):
