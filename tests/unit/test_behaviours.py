@@ -1,0 +1,41 @@
+"""docs/behaviours.md names, for every behaviour, the tests that show it: those whose names begin with its id.
+
+python tests/unit/test_behaviours.py     writes the tests' names into the table anew
+"""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "behaviours.md"
+ROW = re.compile(r"^\| ([A-E]\d+) \| (.*?) \|(?: (.*?) \|)?$", re.M)
+TEST = re.compile(r"^\s*(?:async )?def (test_([a-e]\d+)_\w+)", re.M)
+
+
+def rows_of_tests() -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, row in TEST.findall(path.read_text(encoding="utf-8")):
+            found[row.upper()].append(f"`{path.relative_to(ROOT / 'tests').as_posix()}::{name}`")
+    return found
+
+
+def render(text: str) -> str:
+    tests = rows_of_tests()
+    return ROW.sub(lambda row: f"| {row[1]} | {row[2]} | {'<br>'.join(tests[row[1]])} |", text)
+
+
+def test_every_behaviour_names_the_tests_that_show_it():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert render(text) == text, "run: python tests/unit/test_behaviours.py"
+    assert all(row[2] for row in ROW.findall(text)), "a behaviour has no test"
+
+
+def test_every_test_of_a_behaviour_is_in_the_table():
+    listed = {row[0] for row in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))}
+    assert set(rows_of_tests()) <= listed
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(render(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
