@@ -17,6 +17,7 @@ from ..lora_train.report import Progress as Step
 from ..lora_train.report import format_seconds
 from ..lora_train.run import open_run
 from ..lora_train.settings import Setting, closest, parse
+from .host import hand_over
 from .model import add_model_options, open_model
 from .output import add_output_option, show
 from .progress import Progress
@@ -41,7 +42,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 def run(args: argparse.Namespace) -> int:
     config = collect_config(args)
     dataset = open_cache(args.dataset)
-    denoiser, decode = open_model(args)
+    handed_over = hand_over(args)
+    if handed_over is not None:
+        return handed_over
+    denoiser, decode = open_model(args, config)
     runs = args.runs or args.out.parent / "runs"
     with (
         stop_on_interrupt() as stop,

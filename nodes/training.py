@@ -18,7 +18,6 @@ from ..lora_train.loop import Hooks, Result, train
 from ..lora_train.metrics import Curves, read_curves
 from ..lora_train.run import Run, check_name, open_run
 from ..lora_train.samples import Prompt
-from ..lora_train.session import EMPTY_CAPTION
 from .host.denoiser import HostDenoiser
 from .host.previews import PreviewSettings
 from .host.settings import HostSettings, split
@@ -61,9 +60,7 @@ def train_lora(
     hooks: Hooks,
 ) -> Trained:
     """Train on an open dataset; the LoRA lies in `loras` under the run's name, also if the training is stopped."""
-    preview = PreviewSettings(_negative(pictures, dataset), host.sample_cfg)
-    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
-    check_naming(denoiser, config)
+    denoiser = make_denoiser(patcher, config, host, pictures.negative)
     config = _with_samples(config, pictures)
     config = _with_free_name(config, loras, runs)
     with open_run(runs, config.name, config.mode) as run:
@@ -72,6 +69,14 @@ def train_lora(
             decode = None if pictures.vae is None else lambda latents: denoiser.decode(pictures.vae, latents)
             result = train(denoiser, dataset, config, run, out, hooks, decode, _prompts(pictures, dataset))
         return Trained(result, run, read_curves(run.metrics))
+
+
+def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
+    """A host model as these settings train it."""
+    preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
+    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
+    check_naming(denoiser, config)
+    return denoiser
 
 
 def check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
@@ -130,13 +135,6 @@ def _with_samples(config: TrainConfig, pictures: Pictures) -> TrainConfig:
         return config
     steps = config.steps if not config.epochs else SAMPLES_A_RUN * 200
     return replace(config, sample_every=max(steps // SAMPLES_A_RUN, 1))
-
-
-def _negative(pictures: Pictures, dataset: Any) -> Any:
-    if pictures.negative is not None:
-        return realize(pictures.negative)
-    key = dataset.named.get(EMPTY_CAPTION)
-    return None if key is None else realize(dataset.entry(key))
 
 
 def _prompts(pictures: Pictures, dataset: Any) -> list[Prompt] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import comfy.ldm.modules.attention
@@ -13,8 +14,10 @@ import comfy.sampler_helpers
 import torch
 from torch import Tensor, nn
 
+from ...dataset_cache import realize
 from ...lora_train.denoiser import Naming, Prepared
 from ...lora_train.precision import choose_precision
+from ...lora_train.session import EMPTY_CAPTION
 from . import conditioning as conds
 from . import fit, layers, naming, previews
 from .frozen import frozen_layers
@@ -66,6 +69,9 @@ class HostDenoiser:
 
     def check(self, dataset: Any) -> None:
         self.sizes = Sizes.of(dataset)
+        if self.preview.negative is None and EMPTY_CAPTION in dataset.named:
+            empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
+            self.preview = replace(self.preview, negative=empty)
         fit.check_latents(self.model, dataset)
         fit.check_conditionings(self, dataset)
 
