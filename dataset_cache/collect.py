@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import captions as texts
@@ -50,13 +50,14 @@ def collect_list(source: ListSource) -> Findings:
 
 
 def collect_folder(source: FolderSource, folders: Folders, masks: Folders) -> Findings:
-    """`folders` are the source's own, `masks` those of its parallel folder of masks."""
+    """`folders` are the source's own, `masks` those that hold masks: parallel to its own, or beside the pictures."""
     found = Findings()
     metadata = dict(_read_metadata(source, folders, found))
     for directory, files in folders.items():
-        parallel = os.path.join(source.root, source.masks.folder, os.path.relpath(directory, source.root))
-        parallel = os.path.normpath(parallel)
-        folder = _Folder(source, directory, files, found, metadata, parallel, masks.get(parallel, {}))
+        below = os.path.relpath(directory, source.root)
+        places = [os.path.join(source.root, source.masks.folder, below), os.path.join(directory, source.masks.folder)]
+        places = list(dict.fromkeys(map(os.path.normpath, places)))
+        folder = _Folder(source, directory, files, found, metadata, [(p, masks.get(p, {})) for p in places])
         names = sorted(n for n in files if is_image(n) and not is_mask(n))
         found.notes += _namesakes(folder.label, names)
         for name in names:
@@ -77,8 +78,7 @@ class _Folder:
         files: Mapping[str, Facts],
         found: Findings,
         metadata: Mapping[str, list[str]],
-        mask_directory: str,
-        masks: Mapping[str, Facts],
+        masks: Sequence[tuple[str, Mapping[str, Facts]]],
     ) -> None:
         self.source, self.directory, self.files, self.found, self.metadata = source, directory, files, found, metadata
         self.label = _label(source, directory) + "/"
@@ -86,7 +86,7 @@ class _Folder:
         self.sidecars = {_lower_extension(name): name for name in files if texts.is_text(name)}
         self.mask_places = [(directory, files, _stems(files), SUFFIX)] if source.masks.file else []
         if source.masks.parallel:
-            self.mask_places.append((mask_directory, masks, _stems(masks), ""))
+            self.mask_places += ((place, files, _stems(files), "") for place, files in masks)
 
     def item(self, name: str) -> Item:
         facts = self.files[name]

@@ -21,7 +21,7 @@ from .sources import FolderSource, ListSource, Source
 from .state import State
 from .transforms import Transform, sizes
 
-_CODE = 1  # raise it when the same files and settings would give other samples
+_CODE = 2  # raise it when the same files and settings would give other samples
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Survey:
     def _walk(self, source: FolderSource) -> tuple[list[Listing], list[Listing]]:
         mask_root = os.path.join(source.root, source.masks.folder)
         own, problems = walk(source.root, source.recursive, skip=[mask_root], trust=self.trust)
+        own, below = _part(own, source)
         if not any(is_image(name) and not is_mask(name) for listing in own for name in listing.names):
             raise CacheError(
                 f"{source.root}: holds no picture; is the disk mounted, is the path right? Nothing was changed"
@@ -85,8 +86,12 @@ class Survey:
         if source.masks.parallel and os.path.isdir(mask_root):
             masks, more = walk(mask_root, source.recursive, trust=self.trust)
             problems += more
-        elif os.path.isdir(mask_root) and source.recursive:
-            problems.append(Excluded(mask_root, "taken for a folder of masks, which are not asked for"))
+        if source.masks.parallel:
+            masks += below
+        elif source.recursive:
+            unasked = [mask_root] if os.path.isdir(mask_root) else []
+            unasked += [listing.directory for listing in below]
+            problems += (Excluded(path, "taken for a folder of masks, which are not asked for") for path in unasked)
         above = os.path.dirname(source.root)
         self.problems += [replace(p, source=os.path.relpath(p.source, above).replace(os.sep, "/")) for p in problems]
         return own, masks
@@ -105,6 +110,15 @@ def _add(layout: Layout, source: Source, found: Findings) -> None:
             )
         for part, target in enumerate(targets):
             layout.samples.append(Planned(item, part, target, size, item.picture.content, item.picture.alpha))
+
+
+def _part(listings: list[Listing], source: FolderSource) -> tuple[list[Listing], list[Listing]]:
+    """The folders of pictures, and those of masks that lie beside pictures further below (`subject/masks`)."""
+    parts: tuple[list[Listing], list[Listing]] = ([], [])
+    for listing in listings:
+        names = os.path.relpath(listing.directory, source.root).split(os.sep)
+        parts[source.masks.folder in names].append(listing)
+    return parts
 
 
 def _distinct(listings: list[list[Listing]]) -> list[Listing]:

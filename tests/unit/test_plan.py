@@ -180,6 +180,19 @@ def test_a_folder_of_masks_is_not_trained_on_and_said_so(plan, tmp_path, picture
     assert report.samples == 1 and "not asked for" in report.excluded[0].reason
 
 
+def test_folders_of_masks_beside_pictures_further_below_are_found_and_never_trained_on(plan, tmp_path, picture):
+    half = Image.new("L", (64, 64), 0)
+    half.paste(255, (0, 0, 32, 64))
+    picture("set/sub/a.png")
+    (tmp_path / "set" / "sub" / "masks").mkdir()
+    half.save(tmp_path / "set" / "sub" / "masks" / "a.png")
+    report = encode(plan(), tmp_path / "cache")
+    assert report.samples == 1 and report.excluded[0].source == "set/sub/masks"
+    report = encode(plan(masks=Masks("folder")), tmp_path / "cache")
+    assert report.samples == 1 and not report.excluded
+    assert open_cache(tmp_path / "cache")[0].realize().fields["mask"][0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
 def test_a12_trust_serves_what_is_known_builds_what_is_missing_and_says_so(plan, tmp_path, picture, three, images):
     path = tmp_path / "cache"
     encode(plan(), path)
