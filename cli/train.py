@@ -12,6 +12,7 @@ from typing import Any
 
 from ..dataset_cache import open_cache
 from ..lora_train.config import RENAMED, SETTINGS, TrainConfig, load_config, read_config
+from ..lora_train.errors import TrainError
 from ..lora_train.loop import Hooks, Result, train
 from ..lora_train.report import Progress as Step
 from ..lora_train.report import format_seconds
@@ -21,6 +22,8 @@ from .host import hand_over
 from .model import add_model_options, open_model
 from .output import add_output_option, show
 from .progress import Progress
+
+INTERRUPTED = 130
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
@@ -41,6 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 def run(args: argparse.Namespace) -> int:
     config = collect_config(args)
+    if args.out.suffix != ".safetensors" or args.out.is_dir():  # found out now, not after hours of training
+        raise TrainError(f"--out {args.out}: expected a file whose name ends in .safetensors")
     dataset = open_cache(args.dataset)
     handed_over = hand_over(args)
     if handed_over is not None:
@@ -55,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         hooks = Hooks(progress=lambda step: bar(step.step, step.steps, describe_step(step)), stop=stop.is_set)
         result = train(denoiser, dataset, config, folder, args.out, hooks, decode)
     show(args, {**asdict(result), "run": str(folder.folder)}, describe_result(result, folder.folder))
-    return 0
+    return INTERRUPTED if result.stopped else 0
 
 
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:

@@ -106,10 +106,17 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(small, tmp_path, capsys)
     presser = threading.Thread(target=press)
     presser.start()
     before = signal.getsignal(signal.SIGINT)
-    assert main([*small, "--steps", "100000"]) == 0
+    assert main([*small, "--steps", "100000"]) == 130
     presser.join()
     assert signal.getsignal(signal.SIGINT) is before
     assert "Stopped early; the same command with --resume goes on" in capsys.readouterr().out
     done = json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())
     assert done["status"] == "stopped" and 0 < done["step"] < 100000
     assert main([*small, "--steps", str(done["step"] + 2), "--resume"]) == 0
+
+
+@pytest.mark.parametrize("name", ["set", "my_lora.txt", "folder.safetensors"])
+def test_an_output_that_cannot_be_is_refused_before_training(small, name, tmp_path, capsys) -> None:
+    (tmp_path / "folder.safetensors").mkdir()
+    assert main([*small, "--out", str(tmp_path / name)]) == 1
+    assert "ends in .safetensors" in capsys.readouterr().err and not (tmp_path / "runs").exists()
