@@ -97,6 +97,15 @@ class ComfyServer:
             self._request("/queue", {"delete": [prompt_id]})
         self._request("/interrupt", {"prompt_id": prompt_id})
 
+    def _listen(self) -> WebSocket:
+        try:
+            return WebSocket(f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS)
+        except (OSError, ValueError) as error:  # ValueError: no address at all
+            raise self._silent(error) from None
+
+    def _silent(self, reason: object) -> CacheError:
+        return CacheError(f"{self.address} does not answer: {reason}; start ComfyUI, or name it with --server")
+
     def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> Outcome:
         while True:
             try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..dataset_cache import open_cache
 from ..dataset_cache.contact_sheet import contact_sheet
+from ..dataset_cache.errors import CacheError
 from ..dataset_cache.overview import Overview, bucket_chart, overview
 from ..dataset_cache.usage import Usage, usage
 from .output import add_output_option, byte_count, plural, show, table
@@ -29,7 +30,11 @@ def run(args: argparse.Namespace) -> int:
     lines = [*describe(facts), *describe_usage(disk)]
     extra: dict[str, Any] = {"usage": asdict(disk)}
     if args.contact_sheet:
-        contact_sheet(open_cache(args.cache)).save(args.contact_sheet)
+        try:
+            contact_sheet(open_cache(args.cache)).save(args.contact_sheet)
+        except (OSError, ValueError) as error:  # ValueError: no kind of picture ends like that
+            path = args.contact_sheet
+            raise CacheError(f"{path}: cannot be written ({error}); name a file such as sheet.png") from None
         lines.append(f"Contact sheet: {args.contact_sheet}")
         extra["contact_sheet"] = args.contact_sheet
     show(args, {**facts.to_json(), **extra}, lines)

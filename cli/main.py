@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             return _stop_printing()
         return _refuse(args, error, FAILED)
+    except MemoryError:
+        return _refuse(args, CacheError("memory ran out; lower the batch size or the resolution"), FAILED)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

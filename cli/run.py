@@ -66,7 +66,7 @@ def apply_change(prompt: dict[str, Any], change: str) -> None:
     number = node if node in prompt else titles.get(node)
     if number is None or name not in prompt[number].setdefault("inputs", {}):
         known = ", ".join(f"{n}.{i}" for n, v in prompt.items() for i in v.get("inputs", {}))
-        raise CacheError(f"--set {change}: the workflow has no input {place}; it has {known}")
+        raise CacheError(f"--set {change}: the workflow has no input {place}; it has {known or 'none'}")
     try:
         value = json.loads(text)
     except ValueError:

@@ -32,10 +32,12 @@ class Assembly:
         return self._digest.hexdigest()
 
     def add_all(self) -> None:
+        excluded: dict[Excluded, None] = {}  # a picture has a sample for each resolution, and is named once
         for sample in self.work.layout.samples:
             problem = self._add(sample)
             if problem:
-                self.work.report.excluded.append(Excluded(sample.name, problem))
+                excluded[Excluded(sample.name, problem)] = None
+        self.work.report.excluded += excluded
         sets = self.work.plan.sets
         for name, facts in sets.items():
             self.work.writer.describe_set(name, facts)

@@ -17,6 +17,7 @@ SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
 METADATA = "metadata.jsonl"
 LINES = ("variants", "join", "first")
 FALLBACKS = ("empty", "folder")
+MAX_SHUFFLES = 1000
 LONG = 10_000  # characters; more is kept, but most likely no caption
 _BYTES = {True: 1 << 30, False: 16 << 20}  # of a metadata.jsonl, of a sidecar
 _TEXT_KEYS = ("text", "caption", "captions", "prompt", "tags")
@@ -44,6 +45,8 @@ class Captions:
             raise CacheError(f"caption fallback: found {self.fallback!r}, expected one of {', '.join(FALLBACKS)}")
         if self.shuffles < 0 or self.keep_tags < 0:
             raise CacheError(f"tag shuffles: found {self.shuffles} keeping {self.keep_tags}, expected 0 or more")
+        if self.shuffles > MAX_SHUFFLES:
+            raise CacheError(f"tag shuffles: found {self.shuffles:,}, expected at most {MAX_SHUFFLES:,} of a caption")
 
 
 def is_text(name: str) -> bool:

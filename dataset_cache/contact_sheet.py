@@ -43,7 +43,8 @@ def _rows(
     """A title for each bucket, then the samples of each row below it."""
     with_thumbnail = cache.variants(FIELD) > 0
     for bucket, samples in buckets:
-        yield f"{bucket}: {len(samples):,} samples".replace("×", "x")  # which Pillow's own font lacks
+        noun = "sample" if len(samples) == 1 else "samples"
+        yield f"{bucket}: {len(samples):,} {noun}".replace("×", "x")  # which Pillow's own font lacks
         drawn = samples[with_thumbnail[samples]]
         if len(drawn) > per_bucket:
             drawn = drawn[np.linspace(0, len(drawn) - 1, per_bucket).astype(np.int64)]

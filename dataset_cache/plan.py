@@ -43,6 +43,11 @@ class Settings:
     trust: bool = False  # serve known files without looking at them
     check: bool = False  # compare stored bytes with their checksums first, and encode damaged entries again
 
+    def __post_init__(self) -> None:
+        for name in ("threads", "thumbnail"):
+            if getattr(self, name) < 0:
+                raise CacheError(f"{name}: found {getattr(self, name)}, expected 0 or more")
+
     @property
     def decoders(self) -> int:
         return self.threads or min(8, (os.cpu_count() or 1) + 2)

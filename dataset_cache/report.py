@@ -75,7 +75,7 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report as text."""
-        yield f"{self.samples:,} samples in {len(self.buckets)} buckets"
+        yield f"{_counted(self.samples, 'sample')} in {_counted(len(self.buckets), 'bucket')}"
         yield from (f"  {size:>11}  {count:,}" for size, count in self.buckets.items())
         for name in sorted({*self.encoded, *self.reused}):
             whys = ", ".join(f"{count:,} {why}" for why, count in sorted(self.reasons.get(name, {}).items()))
@@ -133,11 +133,12 @@ class EncodeReport(Report):
 
     def lines(self) -> Iterator[str]:
         if self.stopped:
-            yield f"Stopped: {len(self.made):,} entries are kept; run the same command again to go on"
+            yield f"Stopped: {_counted(len(self.made), 'entry', 'entries')} kept; run the same command again to go on"
         elif self.unchanged:
-            yield f"Unchanged: {self.samples:,} samples, nothing to encode"
+            yield f"Unchanged: {_counted(self.samples, 'sample')}, nothing to encode"
         else:
-            yield f"Encoded {len(self.made):,} entries, reused {self.hits:,}, in {self.seconds:.1f} s"
+            encoded = _counted(len(self.made), "entry", "entries")
+            yield f"Encoded {encoded}, reused {self.hits:,}, in {self.seconds:.1f} s"
         if self.trusted:
             yield f"  {self.trusted:,} files were trusted: changes made to them since are not in the dataset"
         yield from super().lines()
@@ -147,6 +148,10 @@ def bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:
     """Samples by size, the fullest first."""
     counts = Counter(f"{sample.target[0]}×{sample.target[1]}" for sample in samples)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _counted(count: int, noun: str, several: str = "") -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"
 
 
 def _listed(title: str, rows: Iterable[tuple[str, str]], count: int) -> Iterator[str]:

@@ -44,6 +44,8 @@ def walk(
     root: str, recursive: bool, skip: Iterable[str] = (), trust: bool = False
 ) -> tuple[list[Listing], list[Excluded]]:
     """The listings below a folder, in sorted order, and what could not be listed. Folders in `skip` are left out."""
+    if os.path.isfile(root):
+        raise CacheError(f"{root}: is a file; name the folder of the pictures. Nothing was changed")
     if not os.path.isdir(root):
         raise CacheError(f"{root}: the source folder is not there; mount it, or correct its path. Nothing was changed")
     root = os.path.abspath(root)

@@ -12,6 +12,7 @@ from .errors import CacheError
 
 CROPS = ("centre", "random", "none")
 STEPS = (8, 16, 32, 64)
+LARGEST = 16384  # side of a square; far beyond what models take, and a slip most likely
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Transform:
     def __post_init__(self) -> None:
         if not self.resolutions or any(side < self.step for side in self.resolutions):
             raise CacheError(f"resolution: found {self.resolutions}, expected sides of at least the step, {self.step}")
+        if max(self.resolutions) > LARGEST:
+            raise CacheError(f"resolution: found {max(self.resolutions):,}, expected sides of at most {LARGEST:,}")
         if len(set(self.resolutions)) != len(self.resolutions):
             raise CacheError(f"resolution: found {self.resolutions}, expected each side once")
         if self.step not in STEPS:

@@ -104,7 +104,7 @@ def test_sets_come_from_a_toml_file(tmp_path, picture, capsys):
         ("resolution = 64", "resolution is no setting here; there are transform, batch_size"),
         ("[[source]]\nset = 'a'", "lacks path"),
         ("[[source]]\npath = 'a'\ncaption = 'b'", "caption is no setting here"),
-        ("[transform]\nresolutions = 64", "wrong type"),
+        ("[transform]\nresolutions = 64", "resolutions = 64: expected a list"),
         ("transform = 3", "expected a table"),
         ("source = 3", "expected tables"),
         ("source = [3]", "expected a table"),
@@ -156,3 +156,61 @@ def test_a_contact_sheet_without_thumbnails_is_refused(small, tmp_path, capsys):
 def test_info_of_nothing_is_refused(tmp_path, capsys):
     assert run("info", tmp_path) == 1
     assert "no StreamCache dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--threads", -3], "threads: found -3, expected 0 or more"),
+        (["--resolution", 99999999], "expected sides of at most 16,384"),
+        (["--shuffles", 10**8], "expected at most 1,000"),
+    ],
+)
+def test_a_number_out_of_range_is_one_line(small, flags, words, capsys):
+    assert run(*small, *flags) == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('threads = "x"', "threads = 'x': expected a whole number"),
+        ('[transform]\nflip = "yes"', "flip = 'yes': expected true or false"),
+        ('[transform]\nresolutions = "big"', "resolutions = 'big': expected a list"),
+        ('[transform]\nresolutions = ["big"]', "resolutions = 'big': expected a whole number"),
+        ("[[source]]\npath = 3", "lacks path"),
+        ('[[source]]\npath = "."\nprompt = 3', "prompt = 3: expected a text"),
+        ('[[source]]\npath = "."\nrepeats = "x"', "repeats = 'x': expected a whole number"),
+    ],
+)
+def test_a_file_with_a_value_of_another_kind_is_one_line(small, text, words, tmp_path, capsys):
+    (tmp_path / "sets.toml").write_text(text)
+    assert run(*small[:4], "--config", tmp_path / "sets.toml") == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_whole_numbers_stand_for_fractions_in_a_file(small, tmp_path):
+    (tmp_path / "sets.toml").write_text("[transform]\nmax_aspect = 2")
+    assert run(*small, "--config", tmp_path / "sets.toml", "--dry-run") == 0
+
+
+def test_a_file_is_no_source(small, tmp_path, capsys):
+    assert run("encode", tmp_path / "set" / "0.png", "--to", tmp_path / "cache") == 1
+    assert "is a file; name the folder" in capsys.readouterr().err
+
+
+def test_a_broken_picture_is_named_once_for_all_resolutions(small, tmp_path, capsys):
+    whole = (tmp_path / "set" / "0.png").read_bytes()
+    (tmp_path / "set" / "broken.png").write_bytes(whole[: len(whole) // 2])
+    assert run("encode", tmp_path / "set", "--to", tmp_path / "two", "--resolution", 64, 96, "--step", 8, "--json") == 0
+    assert len(told(capsys)["excluded"]) == 1
+
+
+def test_a_contact_sheet_that_is_no_picture_is_one_line(small, tmp_path, capsys):
+    assert run(*small) == 0
+    capsys.readouterr()
+    assert run("info", tmp_path / "cache", "--contact-sheet", tmp_path / "sheet.foo") == 1
+    error = capsys.readouterr().err
+    assert "cannot be written" in error and error.count("\n") == 1
