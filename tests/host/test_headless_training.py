@@ -67,7 +67,7 @@ def test_ctrl_c_saves_and_resume_goes_on(host: dev.Host, base: Path, dataset: Pa
             assert time.monotonic() < end
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everyone
-        assert process.wait(200) == 0
+        assert process.wait(200) == 130
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
