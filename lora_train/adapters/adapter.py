@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,10 @@ from .layer import Layer
 from .loha import Loha
 from .lokr import Lokr
 from .lora import Lora
+from .oft import Oft
 
-Factors = Lora | Loha | Lokr
-KINDS: dict[str, type[Factors]] = {"lora": Lora, "loha": Loha, "lokr": Lokr}
+Factors = Lora | Loha | Lokr | Oft
+KINDS: dict[str, type[Factors]] = {"lora": Lora, "loha": Loha, "lokr": Lokr, "oft": Oft}
 
 
 class Adapter(nn.Module):
@@ -43,7 +45,9 @@ class Adapter(nn.Module):
 
     def leave(self, module: nn.Module, x: Tensor, out: Tensor) -> Tensor:
         """What the base module is said to have returned for the x that it was given."""
-        if self.factors is not None:
+        if isinstance(self.factors, Oft):
+            out = self._apart_from_bias(module, out, self.factors.turn)
+        elif self.factors is not None:
             out = out + self.factors(self._dropped(x)).to(out.dtype)
         if self.diff is not None:
             out = out + self.layer.apply(x, self.diff).to(out.dtype)
@@ -64,12 +68,15 @@ class Adapter(nn.Module):
         return {name: value.detach() for name, value in parts.items()}
 
     def _stretched(self, module: nn.Module, out: Tensor) -> Tensor:
-        # The bias is no part of the weight whose rows are stretched.
         ratios = self.layer.per_channel(self._ratios(module)).to(out.dtype)
+        return self._apart_from_bias(module, out, lambda without: without * ratios)
+
+    def _apart_from_bias(self, module: nn.Module, out: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        # The bias is no part of the weight whose rows are changed.
         if getattr(module, "bias", None) is None:
-            return out * ratios
+            return change(out)
         bias = self.layer.per_channel(module.bias.detach().to(out.device, out.dtype))
-        return (out - bias) * ratios + bias
+        return change(out - bias) + bias
 
     def _ratios(self, module: nn.Module) -> Tensor:
         base = dora.base_weight(self.name, module, self.layer)

@@ -29,7 +29,7 @@ ENDINGS = [
         (r"\.alpha", "alpha"),
         (r"\.(?:diff|w_norm)", "diff"),
         (r"\.(?:diff_b|b_norm)", "diff_b"),
-        (r"\.(hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t2))", ""),  # files call these by one name
+        (r"\.(hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t2)|oft_blocks)", ""),  # files call these by one name
     )
 ]
 

@@ -45,6 +45,10 @@ class AdapterSettings:
             raise TrainError(f'kind: found "{self.kind}", expected one of {", ".join(KINDS)}')
         if self.dora_axis not in dora.AXES:
             raise TrainError(f'dora_axis: found "{self.dora_axis}", expected one of {", ".join(dora.AXES)}')
+        if self.dora and self.kind == "oft":
+            raise TrainError("dora: learns lengths beside a change of weight, and OFT only turns it; use one of them")
+        if self.dropout and self.kind == "oft":
+            raise TrainError(f"dropout: found {self.dropout}, but OFT adds nothing that could be dropped; expected 0")
         if self.rank < 1:
             raise TrainError(f"rank: found {self.rank}, expected at least 1")
         if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
@@ -152,6 +156,8 @@ def _factors(name: str, layer: Layer, settings: AdapterSettings) -> Factors:
     alpha = float(torch.tensor(settings.scale * rank))  # as a file's float32 will hold it
     if settings.kind == "lokr":
         return KINDS["lokr"].create(layer, rank, alpha, made, settings.lokr_factor)
+    if settings.kind == "oft":
+        alpha = settings.alpha or 0.0  # a bound here, and no scale
     return KINDS[settings.kind].create(layer, rank, alpha, made)
 
 
@@ -167,6 +173,8 @@ def _restore(
         adapter.diff = _shaped(parts["diff"], layer.shape, f"{where}.diff")
     if "diff_b" in parts:
         adapter.diff_b = _shaped(parts["diff_b"], (layer.outputs,), f"{where}.diff_b")
+    if "dora_scale" in parts and kind is KINDS["oft"]:
+        raise TrainError(f"{where}: has both OFT blocks and a dora_scale, which no trainer here can go on from")
     if "dora_scale" in parts:
         adapter.set_magnitude(*dora.from_scale(parts["dora_scale"], layer, where))
     return adapter

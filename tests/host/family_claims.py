@@ -307,7 +307,7 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
     from streamcache.nodes.host.denoiser import HostDenoiser
 
     for name in SMALL:
-        for kind in ("lora", "loha", "lokr"):
+        for kind in ("lora", "loha", "lokr", "oft"):
             with training(name, folder / kind) as (denoiser, dataset), torch.no_grad():
                 network = build(denoiser, AdapterSettings(kind=kind, rank=2, targets="all", seed=5))
                 for value in network.parameters():

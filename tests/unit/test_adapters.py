@@ -318,7 +318,7 @@ def test_leaving_out_everything_is_refused(toy):
         build(toy, settings(targets="first, !*"))
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "oft"}, {"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"dora_axis": "x"}])
+@pytest.mark.parametrize("wrong", [{"kind": "boft"}, {"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"dora_axis": "x"}])
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(TrainError, match=next(iter(wrong))):
         AdapterSettings(**wrong)

@@ -1,0 +1,92 @@
+"""OFT: rotations of output channels, live, merged and out of a file."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
+from streamcache.lora_train.adapters.layer import Layer
+from streamcache.lora_train.adapters.oft import Oft
+from streamcache.lora_train.errors import TrainError
+
+from .test_adapters import X, toy  # noqa: F401 - a fixture
+
+
+def settings(**changes):
+    return AdapterSettings(**{"kind": "oft", "rank": 3, "targets": "all", **changes})
+
+
+def moved(network, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in network.parameters():
+            value += 0.2 * torch.randn(value.shape, generator=generator)
+    return network
+
+
+def test_its_start_is_the_base_model(toy):  # noqa: F811
+    expected = toy(X)
+    with build(toy, settings()).attached(toy.adaptable()):
+        torch.testing.assert_close(toy(X), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_its_first_gradient_is_not_zero(toy):  # noqa: F811
+    network = build(toy, settings())
+    with network.attached(toy.adaptable()):
+        toy(X).square().mean().backward()
+    assert all(value.grad.abs().max() > 0 for value in network.parameters())
+
+
+def test_the_live_adapter_equals_turned_weights(toy):  # noqa: F811
+    """Every sort of layer, with and without bias, grouped too."""
+    network = moved(build(toy, settings()))
+    with network.attached(toy.adaptable()), torch.no_grad():
+        live = toy(X)
+    for name, adapter in network.items():
+        weight = toy.adaptable()[name].weight
+        rows = weight.unflatten(0, adapter.factors.blocks.shape[:2])
+        weight.data = torch.einsum("knm,kn...->km...", adapter.factors.rotation(), rows).flatten(0, 1).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(live, toy(X), rtol=1e-4, atol=1e-5)
+
+
+def test_it_keeps_lengths():
+    made = Oft(Layer(0, 5, 12), torch.randn(3, 4, 4), 0.0)
+    out = torch.randn(7, 12)
+    turned = made.turn(out)
+    assert not torch.allclose(turned, out, atol=0.1)
+    torch.testing.assert_close(turned.norm(dim=1), out.norm(dim=1))
+
+
+def test_alpha_bounds_how_far_it_turns():
+    blocks = torch.randn(3, 4, 4)
+    free, bound = (Oft(Layer(0, 5, 12), blocks, alpha).rotation() for alpha in (0.0, 0.1))
+    one = torch.eye(4)
+    assert (bound - one).norm() < 0.3 < (free - one).norm()
+
+
+@pytest.mark.parametrize(("outputs", "groups", "size"), [(12, 1, 3), (12, 6, 2), (7, 1, 1), (8, 1, 2)])
+def test_blocks_divide_the_outputs_and_stay_within_groups(outputs, groups, size):
+    made = Oft.create(Layer(2, 4, outputs, (3, 3), groups=groups), 3, 0.0, torch.Generator())
+    assert made.blocks.shape == (outputs // size, size, size)
+
+
+def test_saved_and_read_again_it_is_the_same(toy):  # noqa: F811
+    network = moved(build(toy, settings(alpha=0.5)))
+    again = build(toy, settings(), lora_file.split(network.tensors()))
+    for (name, value), (other, found) in zip(network.named_parameters(), again.named_parameters(), strict=True):
+        assert name == other and torch.equal(value, found)
+    assert {adapter.factors.alpha for _, adapter in again.items()} == {0.5}
+
+
+def test_blocks_for_another_model_are_refused(toy):  # noqa: F811
+    tensors = build(toy, settings()).tensors()
+    wrong = {key: F.pad(value, (0, 1, 0, 1)) if value.ndim == 3 else value for key, value in tensors.items()}
+    with pytest.raises(TrainError, match="a LoRA for another model"):
+        build(toy, settings(), lora_file.split(wrong))
+
+
+@pytest.mark.parametrize("changes", [{"dora": True}, {"dropout": 0.1}])
+def test_what_does_not_go_with_it_is_refused(changes):
+    with pytest.raises(TrainError, match="OFT"):
+        settings(**changes)
