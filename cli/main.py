@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from .. import __version__
 from ..dataset_cache.errors import CacheBusy, CacheError
 from ..lora_train.errors import TrainError
 from . import clean, compact, convert, encode, export, info, merge, run, train, verify
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("streamcache", description="Encoded image datasets, and LoRAs trained on them.")
+    parser.add_argument("--version", action="version", version=f"streamcache {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="command", required=True)
     for command in COMMANDS:
         command.add_parser(subparsers).set_defaults(run=command.run)

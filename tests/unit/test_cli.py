@@ -49,6 +49,12 @@ def test_c11_convert_imports_cores_pickle_shards(tmp_path: Path, capsys: pytest.
     assert "Converted 3 samples" in capsys.readouterr().out
 
 
+def test_the_version_is_told(capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith("streamcache 0.")
+
+
 def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture):
     assert run("convert", tmp_path / "nowhere", "--to", tmp_path / "x") == 1
     assert capsys.readouterr().err.count("\n") == 1
