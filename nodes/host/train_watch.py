@@ -29,32 +29,33 @@ class TrainWatch:
         self._losses: list[tuple[int, float]] = []
         self._samples: Image.Image | None = None
         self._told, self._drawn, self._cost = 0.0, time.monotonic(), 0.05
+        self._at, self._steps = 0, 1
 
     def hooks(self) -> Hooks:
         return Hooks(progress=self.step, samples=self.samples)
 
     def step(self, progress: Progress) -> None:
         self._losses.append((progress.step, progress.loss))
+        self._at, self._steps = progress.step, progress.steps
         self.node(progress.step, progress.steps, progress.line())
         now = time.monotonic()
         if now - self._told >= SECONDS_BETWEEN or progress.step == progress.steps:
             self._told = now
             self._send({**asdict(progress), "run": self.name})
         if now - self._drawn >= self._cost / PICTURE_SHARE:
-            self._show(progress.step, progress.steps)
+            self._show()
 
     def samples(self, step: int, pictures: Sequence[Image.Image]) -> None:
         self._samples = draw_grid([list(pictures)], [f"step {step}"])
-        steps = max(step, self._losses[-1][0] if self._losses else 0, 1)
-        self._show(step, steps)
+        self._show()
 
-    def _show(self, step: int, steps: int) -> None:
+    def _show(self) -> None:
         """The curve, with the latest samples below it."""
         began = time.monotonic()
         parts = [plot_loss(self._losses, size=(512, 256))] if self._losses else []
         parts += [self._samples] if self._samples is not None else []
         if parts:
-            self.node.preview(step, steps, _stack(parts))
+            self.node.preview(self._at, self._steps, _stack(parts))
         self._drawn = time.monotonic()
         self._cost = self._drawn - began
 

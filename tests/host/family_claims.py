@@ -91,6 +91,23 @@ def every_sampling_of_the_host_gives_a_target_that_denoises_to_the_latents(folde
 
 
 @claim
+def an_error_costs_the_same_at_every_noise_level_in_the_models_own_terms(folder: Path) -> None:
+    """Core compares clean latents, which weighs an error by σ² (its defect 4)."""
+    import comfy.model_base
+
+    from streamcache.lora_train.objective import ObjectiveSettings, row_losses
+    from streamcache.nodes.host.model_schedule import ModelSchedule
+
+    for name in SAMPLING:
+        schedule = ModelSchedule(comfy.model_base.model_sampling(None, comfy.model_base.ModelType[name]))
+        with torch.inference_mode(False):
+            times = torch.tensor([0.02, 0.3, 0.6, 0.98])
+            target = schedule.target(torch.randn(4, 4, 6, 6), torch.randn(4, 4, 6, 6), times)
+            losses = row_losses(target + 0.5, target, times, schedule, ObjectiveSettings())
+            torch.testing.assert_close(losses, torch.full((4,), 0.25), rtol=1e-3, atol=1e-4)
+
+
+@claim
 def times_follow_the_models_own_shift(folder: Path) -> None:
     """The host's nodes set a shift on a MODEL; training looks where sampling will."""
     from comfy_extras.nodes_model_advanced import ModelSamplingFlux

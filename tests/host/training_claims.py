@@ -265,9 +265,11 @@ def core_train(case: Case, batch_size: int) -> Any:
 
 
 @claim
-def one_step_has_a_plot(case: Case) -> None:
-    _, losses, _, plot = train(case, "one step", steps=1)
+def one_step_has_a_plot_and_starts_with_down_random_and_up_zero(case: Case) -> None:
+    lora, losses, _, plot = train(case, "one step", steps=1, learning_rate=1e-9)
     assert len(losses["loss"]) == 1 and plot.std() > 0
+    assert all(v.abs().max() < 1e-6 for k, v in lora.items() if k.endswith("lora_up.weight"))
+    assert all(v.std() > 1e-3 for k, v in lora.items() if k.endswith("lora_down.weight"))
 
 
 @claim
