@@ -1,8 +1,8 @@
 """Blocks that write into their own activations (`x += …`), as several of the host's models do to save memory.
 
-Sampling may do so. In training, autograd may still need what is overwritten, and a checkpointed block would start its
-second pass from an input that its first pass has changed: with wrong gradients, and no error. So one forward pass is
-watched, and what is seen to be overwritten is given as a copy from then on, as long as there are gradients.
+Sampling may do so. In training, autograd may still need what is overwritten and refuses, and a checkpointed block would
+start its second pass from an input that its first pass has changed. So one forward pass is watched, and what is seen to
+be overwritten is given as a copy from then on, as long as there are gradients.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def every_family_trains_all_of_its_adapters_in_one_call_of_four_rows(folder: Pat
 
 @claim
 def in_every_family_checkpointing_leaves_the_gradients_as_they_are(folder: Path) -> None:
-    """Flux writes into its activations: a plain second pass would start from a changed input."""
+    """Flux writes into its activations: without copies, a second pass would start from a changed input."""
     for name in SMALL:
         with training(name, folder / "checkpointed") as (denoiser, dataset):
             plain = gradients(denoiser, dataset)
