@@ -51,6 +51,9 @@ class ComfyServer:
     def get(self, path: str) -> Any:
         return self._request(path)
 
+    def post(self, path: str, data: Any) -> Any:
+        return self._request(path, data)
+
     def run(self, prompt: dict[str, Any], tell: Callable[[Event], None] = lambda event: None) -> Outcome:
         """Queue a workflow and wait until it is over. Ctrl-C stops it on the server too."""
         with self._listen() as events:

@@ -8,14 +8,18 @@ from ..dataset_cache.errors import CacheError
 from . import paths, sockets
 from .handles import handle_of, published_generation
 from .host.folders import cache_roots
-from .host.routes import CACHES
+from .listing import Listing
+
+_CACHES = Listing(lambda: paths.list_names(cache_roots()))
 
 
 def name_input(tooltip: str) -> io.Input:
-    """A list of all caches that refreshes; names that it does not show are checked by `name_problem`."""
-    return io.Combo.Input(
-        "name", options=[], remote=io.RemoteOptions(route=CACHES, refresh_button=True), tooltip=tooltip
-    )
+    """A list of all caches; names that it does not show yet are checked by `name_problem`.
+
+    Not a remote list: the front end sets such a widget to the first choice when the list arrives, and a saved workflow
+    would silently load another dataset.
+    """
+    return io.Combo.Input("name", options=_CACHES.names(), tooltip=tooltip)
 
 
 def name_problem(name: str | None) -> bool | str:

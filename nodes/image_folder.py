@@ -12,7 +12,9 @@ from ..dataset_cache.scan import walk
 from ..dataset_cache.sources import FolderSource
 from . import paths, sockets
 from .host.folders import source_roots
-from .host.routes import FOLDERS
+from .listing import Listing
+
+_FOLDERS = Listing(lambda: paths.list_folders(source_roots()))
 
 
 class StreamCacheImageFolder(io.ComfyNode):
@@ -100,8 +102,7 @@ def _inputs() -> list[io.Input]:
     return [
         io.Combo.Input(
             "folder",
-            options=[],
-            remote=io.RemoteOptions(route=FOLDERS, refresh_button=True),
+            options=_FOLDERS.names(),
             tooltip="A folder below ComfyUI's input folder or a datasets folder.",
         ),
         io.String.Input(

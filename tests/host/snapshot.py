@@ -10,7 +10,7 @@ from .server import Server, read_json
 UPDATE = "UPDATE_SNAPSHOTS"
 KEPT = ("default", "min", "max", "step", "multiline", "forceInput", "advanced", "remote", "lazy")
 # Their choices are the host's: its files and the families that it knows.
-HOSTS_CHOICES = {"clip_name", "clip_name2", "clip_name3", "clip_name4", "vae_name", "type", "start_from"}
+HOSTS_CHOICES = {"clip_name", "clip_name2", "clip_name3", "clip_name4", "vae_name", "type", "folder", "start_from"}
 
 
 def pack_nodes(server: Server) -> dict[str, Any]:
@@ -58,5 +58,9 @@ def _input(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
         facts["template"] = {key: options["template"][key] for key in ("prefix", "min", "max")}
     choices = kind if isinstance(kind, list) else options.get("options")
     if choices is not None:
-        facts["options"] = "the host's" if name in HOSTS_CHOICES else choices
+        facts["options"] = "the host's" if name in HOSTS_CHOICES or not _is_fixed(name, kind) else choices
     return {"type": "COMBO" if isinstance(kind, list) else kind, **facts}
+
+
+def _is_fixed(name: str, kind: Any) -> bool:
+    return (name, kind) != ("name", "COMBO")  # the caches that there are

@@ -1,0 +1,22 @@
+// The classic canvas draws all inputs of a node, also those marked as advanced. It can hide them (Show Advanced in the
+// node's menu), but nothing tells it which they are. Here it is told, for the nodes of this pack. Nodes 2.0 hides them
+// by itself, so nothing is hidden there.
+
+import { app } from "../../scripts/app.js";
+
+function hideAdvanced(node) {
+  const advanced = (node.widgets ?? []).filter((widget) => widget.options?.advanced);
+  if (!node.comfyClass?.startsWith("StreamCache") || advanced.length === 0) return;
+  for (const widget of advanced) {
+    widget.advanced = true;
+    // The canvas keeps room for advanced widgets that it does not draw, but not for hidden ones.
+    Object.defineProperty(widget, "hidden", {
+      configurable: true,
+      get: () => !node.showAdvanced && !window.LiteGraph?.vueNodesMode,
+      set: () => {},
+    });
+  }
+  node.setSize([node.size[0], node.computeSize()[1]]);
+}
+
+app.registerExtension({ name: "StreamCache.AdvancedInputs", nodeCreated: hideAdvanced });
