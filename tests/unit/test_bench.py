@@ -29,6 +29,7 @@ def installed() -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not installed(), reason="the package is not installed here; `python dev.py test` installs it")
 def test_a_quick_run_measures_every_group(tmp_path: Path):
     kept = tmp_path / "figures.json"
@@ -38,7 +39,8 @@ def test_a_quick_run_measures_every_group(tmp_path: Path):
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     figures = json.loads(kept.read_text("utf-8"))["figures"]
-    assert len({figure["group"] for figure in figures}) == len(groups)
+    assert all(f"Measuring {name} …" in run.stderr for name in groups)
+    assert len({figure["group"] for figure in figures}) >= len(groups)  # training fills more than one
     assert all(figure["name"] in run.stdout for figure in figures)
 
 
