@@ -121,6 +121,7 @@ class HostDenoiser:
     def sample(self, conditioning: Any, shape: tuple[int, ...], seed: int, steps: int) -> Tensor:
         rank = 2 + self.model.latent_format.latent_dimensions
         shape = tuple(shape) if len(shape) >= rank else (1, *shape)
+        self._moved = True  # the sampler asks the host for less than training does
         with changed(comfy.model_management, "in_training", False):
             try:
                 return previews.sample(self.patcher, conditioning, shape, seed, steps, self.preview)
