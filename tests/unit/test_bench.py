@@ -29,18 +29,16 @@ def installed() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.skipif(not installed(), reason="the package is not installed here; `python dev.py test` installs it")
-def test_a_quick_run_measures_every_group(tmp_path: Path):
+@pytest.mark.parametrize("group", [name for name in GROUPS if name != "host"])  # core's trainer takes minutes
+def test_a_quick_run_measures(group: str, tmp_path: Path):
     kept = tmp_path / "figures.json"
-    # Not the host's: core's trainer needs minutes on a CPU, however few its steps.
-    groups = [name for name in GROUPS if name != "host"]
-    command = [sys.executable, "-m", "streamcache.bench", "--quick", "--json", str(kept), "--only", *groups]
+    command = [sys.executable, "-m", "streamcache.bench", "--quick", "--only", group, "--json", str(kept)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     figures = json.loads(kept.read_text("utf-8"))["figures"]
-    assert all(f"Measuring {name} …" in run.stderr for name in groups)
-    assert len({figure["group"] for figure in figures}) >= len(groups)  # training fills more than one
+    assert f"Measuring {group} …" in run.stderr
+    assert figures
     assert all(figure["name"] in run.stdout for figure in figures)
 
 
