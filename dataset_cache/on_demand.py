@@ -118,8 +118,8 @@ class _Shared:
     def give_back(self) -> None:
         with self._lock:
             self._users -= 1
-            for module in _modules(self.model):
-                module.eval()
+            # In a call of its own: a loop's variable would keep the network while memory is given back.
+            _set_eval(self.model)
             if not self._users:
                 self.model = None
                 return_memory()
@@ -133,6 +133,11 @@ def return_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # musl has no malloc_trim
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def _set_eval(model: Any) -> None:
+    for module in _modules(model):
+        module.eval()
 
 
 def _freeze(model: Any, name: str) -> None:

@@ -16,6 +16,7 @@ from .on_demand import OnDemandClip, OnDemandVae
 
 def image_encoder(vae: Any) -> ImageEncoder:
     """An encoder of pictures on a VAE of the host, or on a stand-in for one."""
+    vae.throw_exception_if_invalid()  # a checkpoint may hold none
     return VaeEncoder(vae)
 
 

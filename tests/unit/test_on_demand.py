@@ -4,6 +4,8 @@ import copy
 import gc
 import threading
 import time
+import weakref
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -157,3 +159,18 @@ def test_an_error_inside_a_lease_frees_the_model():
 def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError):
         _ = stand_in().nonsense
+
+
+def test_e2_a_model_that_refers_to_itself_is_gone_after_release():
+    alive: list[weakref.ref] = []
+
+    def load() -> SimpleNamespace:
+        network = torch.nn.Linear(4, 4)
+        object.__setattr__(network, "itself", network)  # as the host's text encoders do
+        alive.append(weakref.ref(network))
+        return SimpleNamespace(network=network)
+
+    model = OnDemand(load, "identity")
+    with model.lease():
+        assert alive[0]() is not None
+    assert alive[0]() is None

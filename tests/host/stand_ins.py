@@ -1,0 +1,202 @@
+"""Scenario: stand-ins for a CLIP and a VAE in the host, loaded, freed, changed and asked by several threads."""
+
+import copy
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import comfy.hooks
+import psutil
+import torch
+from comfy.nested_tensor import NestedTensor
+from comfy_execution.utils import CurrentNodeContext
+
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.nodes.host import folders, on_demand
+from streamcache.nodes.host.codecs import register_host_types
+from streamcache.nodes.host.encoders import text_encoder
+from streamcache.nodes.host.loaders import clip_files, clip_on_demand, vae_on_demand
+
+from .difference import difference
+from .families import FAMILIES
+from .tiny_models import TEXT_ENCODER
+
+PREFIX = "clip_l.transformer.text_model.encoder.layers.0.self_attn.q_proj.weight"
+
+
+def run(base: Path) -> dict:
+    # As in a node: outside of one, nothing is loaded.
+    with CurrentNodeContext("prompt", "1"):
+        return {
+            "memory": memory(),
+            "threads": threads(),
+            "frozen": frozen(),
+            "copies": copies(),
+            "patches": patches(),
+            "hooks": hooks(),
+            "vae patcher": vae_patcher(),
+            "between nodes": between_nodes(),
+            "nested": nested(base),
+            "roots": roots(base),
+        }
+
+
+def new_clip() -> on_demand.OnDemandClip:
+    return clip_on_demand(clip_files([TEXT_ENCODER]), FAMILIES["eps"].clip_type)
+
+
+def new_vae() -> on_demand.OnDemandVae:
+    return vae_on_demand(FAMILIES["eps"].vae)
+
+
+def encode(clip: Any, text: str = "a cat") -> Any:
+    return clip.encode_from_tokens_scheduled(clip.tokenize(text))
+
+
+def memory() -> dict:
+    """E2: in megabytes, before the model is loaded, while it is used, and after."""
+    process, clip = psutil.Process(), new_clip()
+    with clip.lease():
+        encode(clip)  # whatever torch keeps for itself is there now
+    gc.collect()
+    before = process.memory_info().rss
+    with clip.lease():
+        encode(clip)
+        during = process.memory_info().rss
+    after = process.memory_info().rss
+    return {"during": (during - before) / 1e6, "after": (after - before) / 1e6, "loaded": clip.loaded}
+
+
+def threads() -> dict:
+    """E4: four threads ask at once."""
+    clip, start = new_clip(), threading.Barrier(4)
+
+    def work(number: int) -> Any:
+        start.wait()
+        with torch.inference_mode(), clip.lease():
+            return encode(clip, "the same")
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(4)))
+    return {"loads": clip.loads, "difference": next((d for r in results if (d := difference(results[0], r))), None)}
+
+
+def frozen() -> dict:
+    """E3: training is refused, and it stays in eval mode."""
+    clip = new_clip()
+    with clip.lease():
+        model = clip.cond_stage_model
+        try:
+            model.train()
+            refused = False
+        except CacheError:
+            refused = True
+        modes = {module.training for module in model.modules()}
+        grads = {parameter.requires_grad for parameter in model.parameters()}
+    return {"refused": refused, "training": list(modes), "requires grad": list(grads)}
+
+
+def copies() -> dict:
+    """E1: copies share the model, and keep settings of their own."""
+    clip = new_clip()
+    skipped = clip.clone()
+    skipped.clip_layer(-2)
+    twins = [copy.copy(clip), copy.deepcopy(clip)]
+    with clip.lease():
+        plain, other = encode(clip), encode(skipped)
+        found = [difference(plain, encode(twin)) for twin in twins]
+    return {
+        "loads": clip.loads,
+        "twins": found,
+        "skip differs": difference(plain, other) is not None,
+        "identities": len({text_encoder(c).identity for c in (clip, skipped, *twins)}),
+    }
+
+
+def patches() -> dict:
+    """What is patched into a stand-in is there again after it was freed."""
+    clip = new_clip()
+    patched = clip.clone()
+    with clip.lease():
+        plain = encode(clip)
+        taken = patched.add_patches({PREFIX: ("diff", (torch.full((768, 768), 0.01),))}, 1.0)
+        first = encode(patched)
+    freed = not clip.loaded
+    with patched.lease():
+        second = encode(patched)
+    return {
+        "taken": len(taken),
+        "freed": freed,
+        "loads": clip.loads,
+        "same after reload": difference(first, second),
+        "differs from plain": difference(plain, first) is not None,
+    }
+
+
+def hooks() -> dict:
+    """A change by a hand that cannot be repeated keeps the model."""
+    clip = new_clip()
+    changed = clip.clone()
+    changed.patcher.forced_hooks = comfy.hooks.HookGroup()
+    clip._shared.let_go()
+    return {"loaded": clip.loaded, "kept": changed.patcher.forced_hooks is not None, "loads": clip.loads}
+
+
+def vae_patcher() -> dict:
+    """As Select VAE Device does it: a copy with a patcher of its own."""
+    vae = new_vae()
+    other = copy.copy(vae)
+    other.patcher = other.patcher.clone()
+    vae._shared.let_go()
+    image = torch.full((1, 64, 64, 3), 0.4)
+    return {
+        "loaded": vae.loaded,
+        "same module": other.patcher.model is other.first_stage_model,
+        "difference": difference(vae.encode(image), other.encode(image)),
+        "loads": vae.loads,
+    }
+
+
+def between_nodes() -> dict:
+    """The executor looks at outputs between nodes, in a thread without a node."""
+    clip, vae = new_clip(), new_vae()
+    seen: list = []
+
+    def look() -> None:
+        for model in (clip, vae):
+            seen.append(getattr(model, "patcher", None) is None and not model.is_dynamic())
+            seen.append(getattr(model, "get_models", None) is None)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return {"seen": seen, "loads": clip.loads + vae.loads}
+
+
+def nested(base: Path) -> dict:
+    """The host's NestedTensor is stored and comes back, lazy and real."""
+    register_host_types()
+    latent = {"samples": NestedTensor([torch.rand(1, 4, 2, 8, 8), torch.rand(1, 8, 5)])}
+    with CacheWriter(base / "nested") as writer:
+        writer.add(latent=latent, conditioning=[[torch.rand(1, 2, 3), {}]])
+    sample = open_cache(base / "nested")[0]
+    lazy, real = sample.latent["samples"], sample.realize().latent["samples"]
+    return {
+        "type": type(real).__name__,
+        "lazy": difference(latent["samples"].tensors, lazy.tensors),
+        "real": difference(latent["samples"].tensors, real.tensors),
+        "works": bool(torch.equal((lazy + 1).tensors[0], latent["samples"].tensors[0] + 1)),
+    }
+
+
+def roots(base: Path) -> list[str]:
+    """Folders that the user registers are roots after the pack's own."""
+    import folder_paths
+
+    folder_paths.add_model_folder_path("streamcache", str(base / "registered"))
+    try:
+        return [path.relative_to(base).as_posix() for path in folders.cache_roots()]
+    finally:
+        del folder_paths.folder_names_and_paths["streamcache"]

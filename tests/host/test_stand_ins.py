@@ -1,0 +1,61 @@
+"""Stand-ins for models in the real host: memory, threads, copies, and changes that others make to them."""
+
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture(scope="module")
+def outcome(run_in_host: Callable[[str], dict]) -> dict:
+    return run_in_host("stand_ins")
+
+
+def test_e2_memory_returns_after_release(outcome: dict):
+    memory = outcome["memory"]
+    assert memory["during"] > 100, "a text encoder of 236 MB was loaded"
+    assert memory["after"] < 40
+    assert not memory["loaded"]
+
+
+def test_e3_a_stand_in_is_frozen_and_in_eval_mode(outcome: dict):
+    assert outcome["frozen"] == {"refused": True, "training": [False], "requires grad": [False]}
+
+
+def test_e4_four_threads_load_it_once(outcome: dict):
+    assert outcome["threads"] == {"loads": 1, "difference": None}
+
+
+def test_e1_copies_share_the_model_and_keep_settings_of_their_own(outcome: dict):
+    assert outcome["copies"] == {"loads": 1, "twins": [None, None], "skip differs": True, "identities": 2}
+
+
+def test_patches_are_there_again_after_a_reload(outcome: dict):
+    assert outcome["patches"] == {
+        "taken": 1,
+        "freed": True,
+        "loads": 2,
+        "same after reload": None,
+        "differs from plain": True,
+    }
+
+
+def test_a_change_that_cannot_be_repeated_keeps_the_model(outcome: dict):
+    assert outcome["hooks"] == {"loaded": True, "kept": True, "loads": 1}
+
+
+def test_a_vae_with_a_patcher_of_its_own_keeps_one_model(outcome: dict):
+    assert outcome["vae patcher"] == {"loaded": True, "same module": True, "difference": None, "loads": 1}
+
+
+def test_a19_the_executors_look_between_nodes_loads_nothing(outcome: dict):
+    assert outcome["between nodes"] == {"seen": [True, True, True, True], "loads": 0}
+
+
+def test_c1_the_hosts_nested_tensors_are_stored(outcome: dict):
+    assert outcome["nested"] == {"type": "NestedTensor", "lazy": None, "real": None, "works": True}
+
+
+def test_registered_folders_are_roots_of_caches(outcome: dict):
+    assert outcome["roots"] == ["output/streamcache", "registered"]
