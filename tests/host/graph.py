@@ -53,11 +53,18 @@ def loaders(graph: Graph, family: str, on_demand: bool = True) -> tuple[str, str
 
 
 def save_folder(
-    graph: Graph, folder: str, name: str, family: str = "flow", on_demand: bool = True, **encode: Any
+    graph: Graph,
+    folder: str,
+    name: str,
+    family: str = "flow",
+    on_demand: bool = True,
+    texts: bool = True,
+    **encode: Any,
 ) -> str:
-    """Folder → Encode Dataset → Streamable Cache Save; returns the last one's id."""
+    """Folder → Encode Dataset → Streamable Cache Save; returns the last one's id. Captions take most of the time."""
     source = graph.add("StreamCacheImageFolder", folder=folder)
     vae, clip = loaders(graph, family, on_demand)
     settings = {"resolution": 64, "step": "16", "thumbnail": 64, **encode}
-    plan = graph.add("StreamCacheEncode", source=graph(source), vae=graph(vae), clip=graph(clip), **settings)
+    links = {"source": graph(source), "vae": graph(vae), **({"clip": graph(clip)} if texts else {})}
+    plan = graph.add("StreamCacheEncode", **links, **settings)
     return graph.add("StreamCacheCacheSave", name=name, dataset=graph(plan))

@@ -126,7 +126,7 @@ def test_a15_a_bad_file_is_named_and_left_out(server: Server):
     folder = write_pictures(server.base / "input" / "broken")
     (folder / "3.png").write_bytes(b"no picture")
     graph = Graph(server)
-    node = save_folder(graph, "broken", "broken")
+    node = save_folder(graph, "broken", "broken", texts=False)
     outputs = server.succeed(graph.prompt)
     facts = saved(outputs, node)
     assert facts["samples"] == 4
@@ -138,7 +138,7 @@ def test_a15_a_bad_file_is_named_and_left_out(server: Server):
 def test_the_host_keeps_what_is_unchanged_and_runs_again_what_changed(server: Server):
     write_pictures(server.base / "input" / "kept")
     graph = Graph(server)
-    node = save_folder(graph, "input/kept", "kept")
+    node = save_folder(graph, "input/kept", "kept", texts=False)
     chosen = graph.add("StreamCacheSelect", dataset=graph(node))
     graph.add("ProbeStructure", latent=graph(chosen, 1))
 
@@ -216,7 +216,7 @@ def test_c4_realized_data_is_the_lazy_data_in_memory(server: Server):
 def test_samples_are_selected_by_number_caption_and_bucket(server: Server):
     write_pictures(server.base / "input" / "chosen")
     graph = Graph(server)
-    node = save_folder(graph, "input/chosen", "chosen")
+    node = save_folder(graph, "input/chosen", "chosen", texts=False)
     wanted = {
         "cats": {"caption": "CAT"},
         "bucket": {"bucket": "64x64"},
@@ -259,7 +259,7 @@ def test_lists_are_never_made_for_a_large_dataset(server: Server):
 def test_a_preview_shows_thumbnails_and_buckets_of_a_plan_too(server: Server):
     write_pictures(server.base / "input" / "shown")
     graph = Graph(server)
-    node = save_folder(graph, "input/shown", "shown")
+    node = save_folder(graph, "input/shown", "shown", texts=False)
     plan = graph.prompt[node]["inputs"]["dataset"]
     before = graph.add("StreamCachePreview", dataset=plan, count=4)
     outputs = server.succeed({k: v for k, v in graph.prompt.items() if k != node})
@@ -311,7 +311,7 @@ def test_cores_lists_are_saved_with_batches_split(server: Server):
 def test_progress_is_told_while_encoding(server: Server):
     write_pictures(server.base / "input" / "told", seed=8)
     graph = Graph(server)
-    node = save_folder(graph, "input/told", "told")
+    node = save_folder(graph, "input/told", "told", texts=False)
     events: list = []
     server.succeed(graph.prompt, events)
     told = [event for event in events if event.node == node]

@@ -68,7 +68,7 @@ def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: P
     for number in range(60):
         write_picture(folder / f"{number:02}.png", (64, 64), seed=number)
     graph = Graph(server)
-    save_folder(graph, "input/many", "many", batch_size=1)
+    save_folder(graph, "input/many", "many", texts=False, batch_size=1)
     (tmp_path / "workflow.json").write_text(json.dumps(graph.prompt))
     start = (
         "import sys, importlib.util as u; s = u.spec_from_file_location('streamcache', sys.argv[1] + '/__init__.py', "
