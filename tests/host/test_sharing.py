@@ -41,17 +41,17 @@ def test_a14_stopping_keeps_what_was_encoded_and_publishes_nothing(server: Serve
 
 
 def test_a_reader_keeps_its_generation_while_a_workflow_saves_and_another_reads(server: Server):
-    folder = write_pictures(server.base / "input" / "shared", count=2)
+    folder = write_pictures(server.base / "input" / "keeps_generation", count=2)
     graph = Graph(server)
-    node = save_folder(graph, "input/shared", "shared", texts=False)
+    node = save_folder(graph, "input/keeps_generation", "keeps_generation", texts=False)
     server.succeed(graph.prompt)
-    path = cache_path(server, "shared")
+    path = cache_path(server, "keeps_generation")
     reader = open_cache(path)  # somebody trains on it, in another process
     before = [sample.realize().latent["samples"] for sample in reader]
     write_picture(folder / "0.png", (64, 64), seed=1234)
     write_picture(folder / "7.png", (64, 64), seed=4321)
     second = Graph(server)
-    load = second.add("StreamCacheCacheLoad", name="shared")
+    load = second.add("StreamCacheCacheLoad", name="keeps_generation")
     chosen = second.add("StreamCacheSelect", dataset=second(load))
     probe = second.add("ProbeStructure", latent=second(chosen, 1))
     outcomes = [server.client.queue(graph.prompt), server.client.queue(second.prompt)]
