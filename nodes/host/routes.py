@@ -1,16 +1,13 @@
-"""Routes: what the pack's pages ask the server for. They only read, and every path is contained."""
+"""Routes: what the pack's pages ask the server for. Every path is contained, and only a POST changes anything."""
 
-import asyncio
-
-from aiohttp import web
 from server import PromptServer
 
-from .. import paths
-from .folders import cache_roots
+from . import cache_routes, run_routes
+from .answers import Routes
 
 
 def add_routes() -> None:
-    @PromptServer.instance.routes.get("/streamcache/caches")
-    async def list_caches(request: web.Request) -> web.Response:
-        # Off the event loop: a folder on a slow disk must not stop the server.
-        return web.json_response(await asyncio.to_thread(paths.list_names, cache_roots()))
+    routes = Routes(PromptServer.instance.routes)
+    for family in (cache_routes, run_routes):
+        family.add(routes)
+    routes.close()
