@@ -1,0 +1,54 @@
+// What the pack's pages say, in the language of the host: locales/<language>/main.json, under "streamcache".
+
+import { api } from "../../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+
+let languages = {};
+let loading;
+
+/** Once, before anything is shown. Without an answer the keys are shown, and everything works. */
+export function loadWords() {
+  loading ??= read();
+  return loading;
+}
+
+async function read() {
+  try {
+    const found = await (await api.fetchApi("/i18n")).json();
+    languages = Object.fromEntries(Object.entries(found).map(([name, texts]) => [name, texts?.streamcache ?? {}]));
+  } catch {
+    languages = {};
+  }
+}
+
+/** The host's language, as Intl takes it. */
+export function locale() {
+  return app.extensionManager?.setting?.get("Comfy.Locale") || "en";
+}
+
+/** words("caches.samples", {count: 3}): `{name}` in a text is replaced by that value; `count` chooses one | other. */
+export function words(key, values = {}) {
+  const text = choose(find(locale(), key) ?? find("en", key) ?? key, values.count);
+  const shown = { ...values };
+  if (typeof shown.count === "number") shown.count = shown.count.toLocaleString(locale());
+  return text.replace(/\{(\w+)\}/g, (whole, name) => String(shown[name] ?? whole));
+}
+
+/** Whether there is such a text, in any language that would be shown. */
+export function hasWords(key) {
+  return (find(locale(), key) ?? find("en", key)) !== undefined;
+}
+
+function find(language, key) {
+  const names = [language, language.split("-")[0]];
+  for (const name of names) {
+    const found = key.split(".").reduce((texts, part) => texts?.[part], languages[name]);
+    if (found !== undefined) return found;
+  }
+}
+
+function choose(text, count) {
+  if (typeof text === "string") return text;
+  const rule = new Intl.PluralRules(locale()).select(count ?? 0);
+  return text[rule] ?? text.other ?? "";
+}
