@@ -26,12 +26,13 @@ export function locale() {
   return app.extensionManager?.setting?.get("Comfy.Locale") || "en";
 }
 
-/** words("caches.samples", {count: 3}): `{name}` in a text is replaced by that value; `count` chooses one | other. */
+/** words("caches.samples", {count: 3}): `%count%` in a text is replaced by that value, which also chooses among the
+ * forms {one, other} if the text has them. Braces would mean something to the host's own translations. */
 export function words(key, values = {}) {
   const text = choose(find(locale(), key) ?? find("en", key) ?? key, values.count);
   const shown = { ...values };
   if (typeof shown.count === "number") shown.count = shown.count.toLocaleString(locale());
-  return text.replace(/\{(\w+)\}/g, (whole, name) => String(shown[name] ?? whole));
+  return text.replace(/%(\w+)%/g, (whole, name) => String(shown[name] ?? whole));
 }
 
 /** Whether there is such a text, in any language that would be shown. */
