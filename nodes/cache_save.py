@@ -82,8 +82,7 @@ def _inputs() -> list[io.Input]:
             "if_exists",
             options=list(IF_EXISTS),
             default="update",
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="If the name is taken: make that cache hold this dataset, reusing what is in it, or refuse.",
         ),
     ]

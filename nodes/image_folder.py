@@ -141,14 +141,11 @@ def _inputs() -> list[io.Input]:
 
 def _advanced() -> list[io.Input]:
     return [
-        io.Boolean.Input(
-            "recursive", default=True, optional=True, advanced=True, tooltip="Take the images of subfolders too."
-        ),
+        io.Boolean.Input("recursive", default=True, **sockets.RARE, tooltip="Take the images of subfolders too."),
         io.String.Input(
             "set",
             default="main",
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="The name of these images as a group with settings of its own.",
         ),
         io.Float.Input(
@@ -157,8 +154,7 @@ def _advanced() -> list[io.Input]:
             min=0.0,
             max=100.0,
             step=0.05,
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="How much each counts in the loss.",
         ),
         io.Int.Input(
@@ -166,16 +162,14 @@ def _advanced() -> list[io.Input]:
             default=0,
             min=0,
             max=10_000_000,
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="How many images of this set an epoch draws, anew each time; 0 takes all of them.",
         ),
         io.Combo.Input(
             "caption_lines",
             options=list(LINES),
             default="variants",
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="What several lines in a caption file are: variants to choose from each epoch, one text, or "
             "only the first counts.",
         ),
@@ -183,23 +177,17 @@ def _advanced() -> list[io.Input]:
             "caption_fallback",
             options=list(FALLBACKS),
             default="empty",
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="The caption of images without a caption file: none, or their folder's name.",
         ),
-        io.String.Input(
-            "caption_prefix", default="", optional=True, advanced=True, tooltip="Text put before every caption."
-        ),
-        io.String.Input(
-            "caption_suffix", default="", optional=True, advanced=True, tooltip="Text put after every caption."
-        ),
+        io.String.Input("caption_prefix", default="", **sockets.RARE, tooltip="Text put before every caption."),
+        io.String.Input("caption_suffix", default="", **sockets.RARE, tooltip="Text put after every caption."),
         io.Int.Input(
             "tag_shuffles",
             default=0,
             min=0,
             max=64,
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="So many shuffled orders of comma-separated tags are encoded ahead as variants; 0 keeps the order.",
         ),
         io.Int.Input(
@@ -207,8 +195,7 @@ def _advanced() -> list[io.Input]:
             default=0,
             min=0,
             max=100,
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="So many first tags stay where they are.",
         ),
         io.Int.Input(
@@ -216,8 +203,7 @@ def _advanced() -> list[io.Input]:
             default=0,
             min=0,
             max=2**31 - 1,
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="Decides how tags are shuffled.",
         ),
     ]

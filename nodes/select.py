@@ -126,8 +126,7 @@ def _inputs() -> list[io.Input]:
             default=0,
             min=0,
             max=2**31 - 1,
-            optional=True,
-            advanced=True,
+            **sockets.RARE,
             tooltip="Samples from this number on are left out; 0 goes to the end.",
         ),
     ]

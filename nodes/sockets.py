@@ -10,6 +10,7 @@ Dataset = io.Custom("STREAMCACHE_DATASET")  # a DatasetHandle, or a DatasetPlan 
 Options = io.Custom("STREAMCACHE_OPTIONS")  # settings for training
 
 CATEGORY = "StreamCache"
+RARE = {"optional": True, "advanced": True}  # inputs that few need: out of sight until they are asked for
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
