@@ -1,5 +1,6 @@
 """Copies of a dataset: its current samples in a folder of their own, whole shards as hard links where possible."""
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def require_new(destination: str | Path) -> Path:
 
 def _copy(source: str | Path, destination: str | Path, new_id: str | None, progress: Progress | None) -> CopyReport:
     folder, target = existing(source), require_new(destination)
+    if os.path.realpath(folder) in map(os.path.realpath, target.absolute().parents):
+        raise CacheError(f"{target}: lies inside the dataset itself; name a folder outside of it")
     with leased(folder) as manifest:
         current = open_current(folder, manifest)
         lock = PublisherLock(target)

@@ -81,6 +81,13 @@ def test_a_copy_goes_only_where_no_dataset_is(path: Path, tmp_path: Path):
         duplicate(path, tmp_path / "file")
 
 
+def test_a_copy_never_goes_into_the_dataset_itself(path: Path):
+    before = listing(path)
+    with pytest.raises(CacheError, match="lies inside the dataset itself"):
+        export(path, path / "shards" / "copy")
+    assert listing(path) == before
+
+
 def test_a_damaged_source_is_refused_and_leaves_no_dataset(path: Path, tmp_path: Path):
     os.truncate(shard_files(path)[0], 100)
     with pytest.raises(CacheError, match="expected"):
