@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(facts: Overview) -> Iterator[str]:
     """The overview for people."""
-    yield f"{facts.path}: {plural(facts.samples, 'sample')}, generation {facts.generation[:12]}"
+    epoch = f" ({facts.epoch:,} an epoch, with repeats)" if facts.epoch != facts.samples else ""
+    yield f"{facts.path}: {plural(facts.samples, 'sample')}{epoch}, generation {facts.generation[:12]}"
     yield f"Buckets ({len(facts.buckets)})"
     yield from (f"  {line}" for line in bucket_chart(facts.buckets))
     yield from _sets(facts)
@@ -56,6 +57,9 @@ def describe(facts: Overview) -> Iterator[str]:
 
 def describe_usage(disk: Usage) -> Iterator[str]:
     """What is on disk beside the samples, and who is there."""
+    if disk.missing:
+        names = ", ".join(disk.missing[:3]) + (", …" if len(disk.missing) > 3 else "")
+        yield f"DAMAGED: {plural(len(disk.missing), 'shard')} missing or cut short ({names}); run `streamcache verify`"
     parts = [*disk.fields.items(), ("unused", disk.unused), ("index", disk.index)]
     yield "Each once: " + ", ".join(f"{name} {byte_count(size)}" for name, size in parts if size)
     older = f" and {plural(disk.older_generations, 'older one')} ({byte_count(disk.older)})"

@@ -22,11 +22,16 @@ _COMMON = 5
 
 @dataclass(frozen=True)
 class BucketCount:
-    """Samples of one latent shape."""
+    """Samples of one latent shape. `pixels` is the size of its pictures, where that is known and the same."""
 
     shape: tuple[int, ...]
     dtype: str
     samples: int
+    pixels: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        latent = "×".join(map(str, self.shape))
+        return f"{self.pixels[0]}×{self.pixels[1]} ({latent})" if self.pixels else latent
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Overview:
     id: str
     generation: str
     samples: int
+    epoch: int  # samples, each as often as it is repeated
     entries: int
     unused: int
     sets: dict[str, dict[str, Any]]
@@ -91,11 +97,12 @@ def overview(path: str | Path) -> Overview:
             id=manifest.id,
             generation=manifest.generation,
             samples=len(samples),
+            epoch=int(samples["repeats"].sum()),
             entries=len(arrays.entries),
             unused=int((~current.used).sum()),
             sets=manifest.sets,
             set_samples=dict(zip(manifest.sets, in_set)),
-            buckets=_buckets(manifest.buckets),
+            buckets=_buckets(manifest.buckets, samples),
             fields=fields,
             captions=len(arrays.captions),
             captions_distinct=len(captions),
@@ -113,18 +120,31 @@ def overview(path: str | Path) -> Overview:
 def bucket_chart(buckets: list[BucketCount]) -> Iterator[str]:
     """A bar for every bucket."""
     most = max((bucket.samples for bucket in buckets), default=0)
-    names = ["×".join(map(str, bucket.shape)) for bucket in buckets]
+    names = list(map(str, buckets))
     width = max(map(len, names), default=0)
     for bucket, name in zip(buckets, names):
         bar = "█" * max(1, round(_BAR * bucket.samples / most))
         yield f"{name:>{width}}  {bar:{_BAR}}  {bucket.samples:,}"
 
 
-def _buckets(table: tuple[dict[str, Any], ...]) -> list[BucketCount]:
+def _buckets(table: tuple[dict[str, Any], ...], samples: np.ndarray) -> list[BucketCount]:
     counts = [
-        BucketCount(tuple(b["shape"]), str(dtype_named(b["dtype"])).removeprefix("torch."), b["samples"]) for b in table
+        BucketCount(
+            shape=tuple(bucket["shape"]),
+            dtype=str(dtype_named(bucket["dtype"])).removeprefix("torch."),
+            samples=bucket["samples"],
+            pixels=_pixels(samples["crop"][samples["bucket"] == number, 2:]),
+        )
+        for number, bucket in enumerate(table)
     ]
     return sorted((c for c in counts if c.samples), key=lambda c: (-c.samples, c.shape))
+
+
+def _pixels(sizes: np.ndarray) -> tuple[int, int] | None:
+    if not len(sizes) or not sizes[0].all() or (sizes != sizes[0]).any():
+        return None
+    width, height = sizes[0].tolist()
+    return width, height
 
 
 def _fields(current: Any) -> Iterator[FieldSize]:

@@ -9,10 +9,12 @@ import numpy as np
 from .contents import Contents, folder_contents, total_bytes
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
+from .files import FOLDER as SHARDS
 from .leases import holders
 from .manifest import NAME
 from .publisher import current_publisher
 from .reader import open_cache
+from .shard import ShardFile
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Usage:
     older_generations: int
     building: int
     debris: int
+    missing: tuple[str, ...]  # shards that are gone or cut short
     readers: tuple[str, ...]
     writer: str | None
 
@@ -57,9 +60,17 @@ def _usage(current: Current, found: Contents, readers: tuple[str, ...], writer: 
         older_generations=len(found.old_indexes),
         building=total_bytes(found.building),
         debris=total_bytes(found.debris),
+        missing=tuple(shard.file for shard in manifest.shards if not _is_whole(current.folder, shard)),
         readers=readers,
         writer=writer,
     )
+
+
+def _is_whole(folder: Path, shard: ShardFile) -> bool:
+    try:
+        return (folder / SHARDS / shard.file).stat().st_size == shard.bytes
+    except OSError:
+        return False
 
 
 def _owners(current: Current) -> np.ndarray:
