@@ -11,7 +11,6 @@ from .encode_captions import named_captions
 from .keys import conditioning_key
 from .reasons import Excluded, Origin
 from .recipe import Keys, Planned
-from .report import bucket_counts
 from .thumbnails import FIELD as THUMBNAIL
 from .work import Work
 
@@ -103,6 +102,6 @@ class Assembly:
 
     def _tell(self) -> None:
         report = self.work.report
-        report.samples, report.buckets = len(self.included), bucket_counts(self.included)
+        report.count(self.included)
         encoded = report.encoded
         report.reused = {name: max(0, count - encoded.get(name, 0)) for name, count in self._references.items()}

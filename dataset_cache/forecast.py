@@ -9,7 +9,7 @@ import torch
 
 from .explain import Entry, explain
 from .recipe import Keys, Planned
-from .report import PlanReport, bucket_counts
+from .report import PlanReport
 from .target import Target
 from .thumbnails import FIELD as THUMBNAIL
 
@@ -25,7 +25,8 @@ def forecast(plan: Plan, to: str | Path | None) -> PlanReport:
         target.check_trust(plan.recipe)
     with target.open_state() as state:
         layout = plan.lay_out(state, hash_new=not target.is_empty)
-        report = PlanReport(len(layout.samples), bucket_counts(layout.samples))
+        report = PlanReport()
+        report.count(layout.samples)
         report.excluded, report.notes = layout.excluded, layout.notes
         forecaster = _Forecaster(plan, target, report)
         forecaster.look(layout.samples)

@@ -35,6 +35,12 @@ class Planned:
         """What this sample is called in the state, whatever its settings are."""
         return f"{self.item.source.set}/{self.item.name}#{self.part}"
 
+    @property
+    def lacks_mask(self) -> bool:
+        """Masks are asked for, and this picture has none."""
+        masks = self.item.source.masks
+        return masks.mode != "none" and self.item.mask is None and not (masks.alpha and self.alpha)
+
     def placement(self) -> Placement:
         return transforms.place(self.size, self.target, self.item.source.transform, self.content)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,6 +51,9 @@ class Report:
     verb: ClassVar[str] = "to encode"
     samples: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
+    epoch: int = 0  # samples, each as often as it is repeated
+    uncaptioned: int = 0
+    unmasked: int = 0  # of sets that ask for masks
     made: list[Made] = field(default_factory=list)
     reused: dict[str, int] = field(default_factory=dict)
     excluded: list[Excluded] = field(default_factory=list)
@@ -69,6 +72,13 @@ class Report:
             found.setdefault(name, {})[why] = count
         return found
 
+    def count(self, samples: Collection[Planned]) -> None:
+        """Tell of these samples."""
+        self.samples, self.buckets = len(samples), bucket_counts(samples)
+        self.epoch = sum(sample.item.repeats for sample in samples)
+        self.uncaptioned = sum(not any(sample.item.captions) for sample in samples)
+        self.unmasked = sum(sample.lacks_mask for sample in samples)
+
     def to_json(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
         return {**plain, "encoded": self.encoded, "reasons": self.reasons}
@@ -82,6 +92,17 @@ class Report:
             reused = self.reused.get(name, 0)
             encoded = f"{self.encoded.get(name, 0):,} {self.verb}{f' ({whys})' if whys else ''}"
             yield f"  {name}: {encoded}, {reused:,} reused"
+        if self.epoch > self.samples:
+            yield f"  {self.epoch:,} samples an epoch, with repeats"
+        if self.uncaptioned:
+            yield f"  {_counted(self.uncaptioned, 'sample has', 'samples have')} no caption"
+        if self.unmasked:
+            yield f"  {_counted(self.unmasked, 'sample has', 'samples have')} no mask, so all of the picture counts"
+        # A first run makes everything; of a later one, people ask what it was that changed.
+        if len(self.made) < min(self.samples, MADE_LISTED):
+            yield from _listed(
+                self.verb.capitalize(), ((m.source, f"{m.field}, {m.why}") for m in self.made), len(self.made)
+            )
         yield from _listed("Excluded", ((e.source, e.reason) for e in self.excluded), len(self.excluded))
         yield from _listed("Noticed", ((n.source, n.text) for n in self.notes), len(self.notes))
 
@@ -123,6 +144,7 @@ class EncodeReport(Report):
         """What a run that finds everything as this one left it reports."""
         reused = {name: self.reused.get(name, 0) + self.encoded.get(name, 0) for name in {*self.reused, *self.encoded}}
         kept = {"samples": self.samples, "buckets": self.buckets, "reused": reused}
+        kept |= {"epoch": self.epoch, "uncaptioned": self.uncaptioned, "unmasked": self.unmasked}
         excluded = [dataclasses.asdict(e) for e in self.excluded]
         return {**kept, "excluded": excluded, "notes": [dataclasses.asdict(n) for n in self.notes]}
 

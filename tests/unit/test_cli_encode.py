@@ -147,6 +147,37 @@ def test_info_shows_buckets_captions_sharing_and_provenance(small, tmp_path, cap
     assert facts["bytes_unshared"] > facts["blob_bytes"]
 
 
+def test_encode_tells_what_has_no_caption_or_mask_and_how_much_an_epoch_has(small, tmp_path, picture, capsys):
+    picture("set/plain.png", size=(96, 96))
+    picture("set/0-masklabel.png", size=(96, 64))
+    assert run(*small, "--masks", "file", "--repeats", 3) == 0
+    text = capsys.readouterr().out
+    for words in ("21 samples an epoch", "1 sample has no caption", "6 samples have no mask"):
+        assert words in text
+    assert run(*small, "--masks", "file", "--repeats", 3) == 0  # the same from memory
+    assert "6 samples have no mask" in capsys.readouterr().out
+
+
+def test_encode_names_the_few_entries_that_changed(small, tmp_path, capsys):
+    run(*small)
+    assert "set/3.png" not in capsys.readouterr().out
+    (tmp_path / "set" / "3.txt").write_text("another caption")
+    assert run(*small) == 0
+    assert "  set/3.png: conditioning, content changed" in capsys.readouterr().out
+
+
+def test_info_tells_pixels_repeats_and_shards_that_are_gone(small, tmp_path, capsys):
+    run(*small, "--repeats", 2)
+    capsys.readouterr()
+    assert run("info", tmp_path / "cache") == 0
+    text = capsys.readouterr().out
+    assert "6 samples (12 an epoch, with repeats)" in text and "64×64 (45×8×8)" in text and "DAMAGED" not in text
+    shard = next((tmp_path / "cache" / "shards").iterdir())
+    shard.unlink()
+    assert run("info", tmp_path / "cache") == 0
+    assert f"DAMAGED: 1 shard missing or cut short ({shard.name})" in capsys.readouterr().out
+
+
 def test_a_contact_sheet_without_thumbnails_is_refused(small, tmp_path, capsys):
     run(*small, "--thumbnail", 0)
     assert run("info", tmp_path / "cache", "--contact-sheet", tmp_path / "x.png") == 1
