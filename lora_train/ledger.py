@@ -24,6 +24,7 @@ class Entry:
     epoch: int
     rate: float
     loss: Tensor
+    rows: int = 1
     arrived: Any = None
 
 
@@ -35,16 +36,16 @@ class Ledger:
         self._copies = device.type == "cuda"
         self._waiting: Entry | None = None
 
-    def add(self, step: int, epoch: int, rate: float, loss: Tensor) -> list[tuple[Entry, float]]:
+    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[Entry, float]]:
         """Take a loss in; returns those that can be read now."""
         if not self._copies:
-            return [_read(Entry(step, epoch, rate, loss))]
+            return [_read(Entry(step, epoch, rate, loss, rows))]
         before = self.drain()
         host = torch.empty((), dtype=loss.dtype, pin_memory=True)
         host.copy_(loss, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record()
-        self._waiting = Entry(step, epoch, rate, host, arrived)
+        self._waiting = Entry(step, epoch, rate, host, rows, arrived)
         return before
 
     def drain(self) -> list[tuple[Entry, float]]:

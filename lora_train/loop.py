@@ -30,6 +30,8 @@ from .step import share_windows
 
 log = logging.getLogger("streamcache")
 
+MAX_PROBLEM = 500  # characters of an error that a run keeps
+
 
 @dataclass(frozen=True)
 class Hooks:
@@ -37,6 +39,7 @@ class Hooks:
 
     progress: Callable[[Progress], None] | None = None
     samples: Callable[[int, Sequence[Image.Image]], None] | None = None
+    validation: Callable[[int, float], None] | None = None
     stop: Callable[[], bool] = lambda: False
 
 
@@ -77,12 +80,16 @@ def train(
             dataset=str(dataset.path),
             dataset_id=dataset.id,
             steps=session.steps,
+            problem="",
         )
         loop = _Loop(session, run, out or run.lora, hooks or Hooks(), sampler)
         try:
             result = loop.run()
-        except BaseException as error:
-            run.describe(status="failed" if isinstance(error, Exception) else "interrupted", step=session.step)
+        except Exception as error:
+            run.describe(status="failed", step=session.step, problem=str(error)[:MAX_PROBLEM])
+            raise
+        except BaseException:
+            run.describe(status="interrupted", step=session.step)
             raise
         run.describe(status="stopped" if result.stopped else "done", step=result.step)
         return result
@@ -146,7 +153,7 @@ class _Loop:
         session, stepper = self.session, self.session.stepper
         rate = set_rate(stepper.optimizer, session.config.curve(session.steps).factor(session.step))
         loss = stepper.backward(self.loader)
-        ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss)
+        ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows)
         self.changing = True
         stepper.update()
         session.step += 1
@@ -155,7 +162,7 @@ class _Loop:
             self._report(*entry)
 
     def _report(self, entry: Entry, loss: float) -> None:
-        self.reporter.step(entry.step, entry.epoch, loss, entry.rate, self.loader.waited)
+        self.reporter.step(entry.step, entry.epoch, loss, entry.rate, self.loader.waited, entry.rows)
 
     def _between(self) -> None:
         """What is due after this step; the last step's turn comes in `_finish`."""
@@ -189,6 +196,8 @@ class _Loop:
             loss = self.session.measure()
             if loss is not None:
                 self.reporter.validation(self.session.step, loss)
+        if loss is not None and self.hooks.validation is not None:
+            self.hooks.validation(self.session.step, loss)
 
     def _draw(self) -> None:
         if self.sampler is None:

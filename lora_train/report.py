@@ -33,6 +33,7 @@ class Progress:
     smooth: float
     learning_rate: float
     rate: float  # steps per second
+    samples_per_second: float  # rows that were trained, of all batches of a step
     time_left: float  # seconds
     data_wait: float  # share of the time so far, 0..1
     memory: int  # bytes in use on the device, or by the process
@@ -59,16 +60,18 @@ class Reporter:
         self._metrics, self._steps, self._device = metrics, steps, device
         self._callback, self._events = callback, events
         self._times: deque[float] = deque([time.perf_counter()], maxlen=RATE_WINDOW + 1)
+        self._rows: deque[int] = deque(maxlen=RATE_WINDOW)  # of the steps between these times
         self._began = time.perf_counter()
         self._average, self._weight = 0.0, 0.0
         self._memory, self._measured = 0, -MEMORY_SECONDS
         self.waited = 0.0
         self.paused = 0.0  # seconds in saving, validation and samples: no part of a step
 
-    def step(self, step: int, epoch: int, loss: float, learning_rate: float, waited: float) -> Progress:
-        """A step that has ended; `waited` is the whole run's waiting for data so far."""
+    def step(self, step: int, epoch: int, loss: float, learning_rate: float, waited: float, rows: int = 1) -> Progress:
+        """A step that has ended, with the rows it trained on; `waited` is the whole run's waiting for data so far."""
         now = time.perf_counter()
         self._times.append(now - self.paused)
+        self._rows.append(rows)
         self._average, self._weight = 0.98 * self._average + 0.02 * loss, 0.98 * self._weight + 0.02
         self.waited = waited
         rate = self._rate()
@@ -80,6 +83,7 @@ class Reporter:
             smooth=self._average / self._weight,
             learning_rate=learning_rate,
             rate=rate,
+            samples_per_second=rate * sum(self._rows) / len(self._rows),
             time_left=(self._steps - step) / rate,
             data_wait=self.data_wait(now),
             memory=self._measure_memory(now),

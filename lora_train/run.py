@@ -23,7 +23,9 @@ from .resume import StateFolder
 log = logging.getLogger("streamcache")
 
 _OWN = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png", "time.png", "buckets.png")
+LOCK = ".lock"
 _OWN_FOLDERS = ("states", "samples", "events")
+PATIENCE_SECONDS = 0.3  # for a lock: who looks whether it is held has it for a moment
 _NAME = re.compile(r"[^\s./\\:*?\"<>|~][^/\\:*?\"<>|]*")
 
 
@@ -94,9 +96,23 @@ def check_name(name: str) -> None:
 def read_description(folder: Path) -> Mapping[str, Any]:
     """What run.json says, or nothing."""
     try:
-        return json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody trains this run now, in this process or another."""
+    if not (folder / LOCK).exists():
+        return False
+    lock = filelock.FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except (filelock.Timeout, OSError):
+        return True
+    lock.release()
+    return False
 
 
 def _free(root: Path, name: str) -> Path:
@@ -110,9 +126,9 @@ def _free(root: Path, name: str) -> Path:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    lock = filelock.FileLock(folder / ".lock")
+    lock = filelock.FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=PATIENCE_SECONDS)
     except filelock.Timeout:
         raise TrainError(f"{folder}: another process trains this run; wait for it, or give another name") from None
     try:

@@ -50,9 +50,14 @@ class Sampler:
             with torch.no_grad():
                 latents = self.denoiser.sample(prompt.conditioning, prompt.shape, self.seed + number, self.steps)
             picture = self.decode(latents)[0]
-            picture.save(self.folder / f"step-{step:08}-{number}.png")
+            picture.save(self.folder / file_name(step, number))
             pictures.append(picture)
         return pictures
+
+
+def file_name(step: int, prompt: int) -> str:
+    """The name of a prompt's picture at a step."""
+    return f"step-{step:08}-{prompt}.png"
 
 
 def find_prompts(dataset: Any, captions: Sequence[str]) -> list[Prompt]:

@@ -71,17 +71,20 @@ class Stepper:
     draws_masks: bool = False  # whether adapters drop inputs, and so need to know the batch
     position: int = 0  # batches consumed so far
     epoch: int = 0
+    rows: int = 0  # of the last step, over all its batches
     _next: int = 0  # the position once the batches that were read have changed the weights
 
     def backward(self, loader: Iterator[Loaded]) -> Tensor:
         """Gradients of the next batches; returns their mean loss, still on the device."""
         parts = []
+        self.rows = 0
         for loaded in islice(loader, self.accumulate):
             loss = self.loss(loaded)
             if loaded.plan.share != 1:
                 loss = loss * loaded.plan.share
             self.scaler.scale(loss).backward()
             parts.append(loss.detach())
+            self.rows += len(loaded.plan.indices)
             self.epoch, self._next = loaded.plan.epoch, loaded.plan.number + 1
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 

@@ -1,0 +1,132 @@
+"""Curves: a run's measurements as a chart shows them, thinned so that no peak is lost, and read from disk only once."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+KEPT = 32  # runs whose numbers stay in memory; 10,000 steps are about 250 kB
+MOST_STEPS = 2_000_000  # that are read of one run
+
+Points = list[list[float]]  # [step, value], steps rising
+
+
+@dataclass
+class Columns:
+    """The numbers of a metrics file up to `offset`. A file that was written anew is another one."""
+
+    inode: int = -1
+    offset: int = 0
+    steps: array = field(default_factory=lambda: array("q"))
+    losses: array = field(default_factory=lambda: array("d"))
+    rates: array = field(default_factory=lambda: array("d"))
+    seconds: float = 0.0
+    validation: list[tuple[int, float]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        step = row["step"]
+        if "loss" in row:
+            self.steps.append(step)
+            self.losses.append(row["loss"])
+            self.rates.append(row["learning_rate"])
+            self.seconds = row.get("time", self.seconds)
+        elif "validation" in row:
+            self.validation.append((step, float(row["validation"])))
+
+
+class CurveReader:
+    """Reads metrics files; of one that has grown only what is new."""
+
+    def __init__(self) -> None:
+        self._columns: OrderedDict[Path, Columns] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, path: Path) -> Columns:
+        with self._lock:
+            columns = self._columns.pop(path, None) or Columns()
+            try:
+                columns = _read_on(path, columns)
+            except OSError:
+                columns = Columns()
+            self._columns[path] = columns
+            while len(self._columns) > KEPT:
+                self._columns.popitem(last=False)
+            return columns
+
+    def curves(
+        self, path: Path, points: int, smoothing: float, recent: Sequence[tuple[int, float, float]] = ()
+    ) -> dict[str, Points]:
+        """All curves of a run, each with at most `points` points. `recent` are steps that are not on disk yet."""
+        columns = self.read(path)
+        last = columns.steps[-1] if columns.steps else -1
+        new = [row for row in recent if row[0] > last]
+        steps = [*columns.steps, *(row[0] for row in new)]
+        losses = [*columns.losses, *(row[1] for row in new)]
+        rates = [*columns.rates, *(row[2] for row in new)]
+        return {
+            "loss": thin(steps, losses, points),
+            "smooth": thin(steps, smooth(losses, smoothing), points),
+            "validation": thin(*_split(columns.validation), points),
+            "learning_rate": thin(steps, rates, points),
+        }
+
+
+def smooth(values: Sequence[float], keep: float) -> list[float]:
+    """The running average in which each value counts `keep` times as much as the next; unbiased from the start."""
+    average, weight, found = 0.0, 0.0, []
+    for value in values:
+        average, weight = keep * average + (1 - keep) * value, keep * weight + (1 - keep)
+        found.append(average / weight)
+    return found
+
+
+def thin(steps: Sequence[int], values: Sequence[float], most: int) -> Points:
+    """At most `most` of the points: of every stretch the lowest and the highest, so that a peak of one step stays."""
+    count = len(steps)
+    if count <= most:
+        return [[step, _round(value)] for step, value in zip(steps, values, strict=True)]
+    bins = max((most - 2) // 2, 1)
+    chosen = {0, count - 1}
+    for number in range(bins):
+        start, stop = number * count // bins, (number + 1) * count // bins
+        stretch = range(start, stop)
+        chosen |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+    return [[steps[place], _round(values[place])] for place in sorted(chosen)]
+
+
+def _read_on(path: Path, columns: Columns) -> Columns:
+    with open(path, "rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_ino != columns.inode or found.st_size < columns.offset:
+            columns = Columns(found.st_ino)
+        file.seek(columns.offset)
+        for line in file:
+            if not line.endswith(b"\n") or len(columns.steps) >= MOST_STEPS:
+                break  # the rest of a line that is being written comes next time
+            columns.offset += len(line)
+            _take(columns, line)
+    return columns
+
+
+def _take(columns: Columns, line: bytes) -> None:
+    """A line that a kill cut short, or that somebody else wrote, is passed over."""
+    try:
+        columns.add(json.loads(line))
+    except (ValueError, KeyError, TypeError):
+        del columns.losses[len(columns.rates) :], columns.steps[len(columns.rates) :]
+
+
+def _split(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _round(value: float) -> float:
+    """Five digits that matter: a chart shows no more, and the answer is half as long."""
+    return float(f"{value:.5g}")
