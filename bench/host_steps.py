@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,16 @@ def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None
         name="bench", mode="overwrite", steps=steps, batch_size=batch, rank=RANK, learning_rate=RATE, targets="all",
         save_every=0, precision="fp32", seed=1,
     )  # fmt: skip
-    train_lora(model, open_cache(dataset), config, HostSettings(), Pictures(), base / "loras", base / "runs", Hooks())
+    train_lora(
+        model,
+        open_cache(dataset),
+        config,
+        HostSettings(),
+        Pictures(),
+        base / "loras",
+        base / "runs",
+        lambda run: nullcontext(Hooks()),
+    )
 
 
 def _samples(family: str, count: int) -> list[tuple[dict, list]]:

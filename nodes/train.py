@@ -19,7 +19,7 @@ from .host.folders import cache_roots
 from .host.lora_folders import find_lora, lora_folder, runs_folder
 from .host.train_watch import TrainWatch
 from .saving import Given, save
-from .training import Pictures, Trained, read_config, train_lora
+from .training import Pictures, Trained, describe_end, read_config, train_lora
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -69,13 +69,13 @@ class StreamCacheTrain(io.ComfyNode):
     ) -> io.NodeOutput:
         config, host = read_config(setting_inputs.read_settings(sockets.scalars(settings)), _first(options))
         _check_name(config.name)
-        watch = TrainWatch(config.name)
+        watch = TrainWatch()
         handle = _ready(Given(_first(dataset), latents, conditioning), config.name, watch)
         pictures = Pictures(_first(vae), prompts, _first(negative))
         trained = train_lora(
-            model[0], handle.open(), config, host, pictures, lora_folder(), runs_folder(), watch.hooks()
+            model[0], handle.open(), config, host, pictures, lora_folder(), runs_folder(), watch.running
         )
-        return _output(trained, cls)
+        return _output(trained, config.name, cls)
 
 
 NODES = [StreamCacheTrain]
@@ -140,17 +140,25 @@ def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
     return save(given, name, paths.path_to_save(name, cache_roots()), watch.node).handle
 
 
-def _output(trained: Trained, cls: type) -> io.NodeOutput:
+def _output(trained: Trained, asked: str, cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
     plot = _to_image(plot_loss(losses, trained.curves.validation))
-    words = f"{result.step:,} of {result.steps:,} steps, {result.data_wait:.1%} waiting for data: {result.lora.name}"
+    words = describe_end(result, trained.run.name, asked)
+    facts = {
+        "run": trained.run.name,
+        "lora": result.lora.name,
+        "stopped": result.stopped,
+        "step": result.step,
+        "steps": result.steps,
+        "words": words,
+    }
     shown = ui.PreviewImage(plot, cls=cls).as_dict()
     return io.NodeOutput(
         comfy.utils.load_torch_file(str(result.lora), safe_load=True),
         {"loss": [loss for _, loss in losses]},
         str(result.lora),
         plot,
-        ui={**shown, "text": [words], "streamcache": [{"run": trained.run.name, "lora": result.lora.name}]},
+        ui={**shown, "text": [words], "streamcache": [facts]},
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from ..lora_train.samples import Prompt
 from .host.denoiser import HostDenoiser
 from .host.previews import PreviewSettings
 from .host.settings import HostSettings, split
+
+# Who looks on is told the run that was opened, and is there until the run has ended.
+Watch = Callable[[Run], AbstractContextManager[Hooks]]
 
 SAMPLES_A_RUN = 8  # pictures over the run where a VAE is given and no interval
 
@@ -57,7 +60,7 @@ def train_lora(
     pictures: Pictures,
     loras: Path,
     runs: Path,
-    hooks: Hooks,
+    watch: Watch,
 ) -> Trained:
     """Train on an open dataset; the LoRA lies in `loras` under the run's name, also if the training is stopped."""
     denoiser = make_denoiser(patcher, config, host, pictures.negative)
@@ -65,10 +68,20 @@ def train_lora(
     config = _with_free_name(config, loras, runs)
     with open_run(runs, config.name, config.mode) as run:
         out = loras / f"{run.name}.safetensors"
-        with _kept(run, out):
+        with watch(run) as hooks, _kept(run, out):
             decode = None if pictures.vae is None else lambda latents: denoiser.decode(pictures.vae, latents)
             result = train(denoiser, dataset, config, run, out, hooks, decode, _prompts(pictures, dataset))
         return Trained(result, run, read_curves(run.metrics))
+
+
+def describe_end(result: Result, run: str, asked: str) -> str:
+    """What to say of a training that ended, or was stopped, under the name that it got instead of the one asked for."""
+    if not result.stopped:
+        share = f"{result.data_wait:.1%} waiting for data"
+        return f"{result.step:,} of {result.steps:,} steps, {share}: {result.lora.name}"
+    name = f" and name = {run}" if run != asked else ""
+    saved = f"Stopped at step {result.step:,} of {result.steps:,}; saved as {result.lora.name}."
+    return f"{saved} Run again with mode = resume{name} to go on"
 
 
 def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:

@@ -1,14 +1,58 @@
-"""The routes of training runs."""
+"""The routes of training runs: which there are, how they do, their pictures; and to stop one."""
 
-from .answers import Question, Routes
-from .lora_folders import runs_folder
+from ..pages.live_runs import RUNS
+from ..pages.runs import RunPlaces, Runs
+from .answers import Picture, Question, Routes
+from .folders import cache_roots
+from .lora_folders import lora_folder, runs_folder
+
+SMOOTHING = 980  # thousandths, as the engine's own
 
 
 def add(routes: Routes) -> None:
     routes.get("/runs", list_runs)
+    routes.get("/run", show_run)
+    routes.get("/run/sample", show_sample)
+    routes.post("/run/stop", stop_run)
 
 
 def list_runs(question: Question) -> dict:
+    """`client` is the page that asks; only it is told which of its nodes a run is on."""
+    client = question.text("client", "")
     question.end()
-    folder = runs_folder()
-    return {"runs": [{"name": each.name} for each in sorted(folder.iterdir())] if folder.is_dir() else []}
+    return {"runs": _runs().rows(client)}
+
+
+def show_run(question: Question) -> dict:
+    name, client = question.text("name"), question.text("client", "")
+    points = question.integer("points", 50, 5000, 1000)
+    smoothing = question.integer("smoothing", 0, 999, SMOOTHING)
+    question.end()
+    return _runs().describe(name, points, smoothing / 1000, client)
+
+
+def show_sample(question: Question) -> Picture:
+    name, file = question.text("name"), question.text("file")
+    question.end()
+    return Picture(_runs().sample(name, file), "image/png")
+
+
+def stop_run(question: Question) -> dict:
+    """The engine's own stop: the step is finished, state and LoRA are saved, and the node ends as usual."""
+    name = question.text("name")
+    question.end()
+    _runs().folder(name)
+    RUNS.stop(name)
+    return {}
+
+
+_KEPT: dict[str, Runs] = {}
+
+
+def _runs() -> Runs:
+    """The host's folders may be set after the pack is loaded; curves that were read stay while they are the same."""
+    places = RunPlaces(runs_folder(), lora_folder(), tuple(cache_roots()))
+    kept = _KEPT.get("runs")
+    if kept is None or kept.places != places:
+        kept = _KEPT["runs"] = Runs(places, RUNS)
+    return kept

@@ -1,56 +1,85 @@
-"""Watching a training on its node: bar, text, the loss curve and sample pictures, live; and the stop button."""
+"""Watching a training: bar, text, pictures and events, live on its node and on all pages; and how it is stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from PIL import Image
-from server import PromptServer
 
 from ...lora_train.loop import Hooks
 from ...lora_train.plots import draw_grid, plot_loss
 from ...lora_train.report import Progress
+from ...lora_train.run import Run, read_description
+from ...lora_train.samples import file_name
+from ..pages.curves import thin
+from ..pages.live_runs import RUNS, LiveRun
+from .events import asking_client, tell_pages
 from .progress import NodeProgress
 
 EVENT = "streamcache.training"
+SAMPLE_EVENT = "streamcache.sample"
 SECONDS_BETWEEN = 0.25  # events
+POINTS = 40  # losses in one event: every step that it stands for, or the peaks of very many
 PICTURE_SHARE = 0.02  # of the time that may go into drawing the curve
 
 
 class TrainWatch:
     """Hands what the loop tells to the host. Raises the host's interrupt between two steps."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.node = NodeProgress()
+        self.live = LiveRun("", self.node.node_id, asking_client())
         self._losses: list[tuple[int, float]] = []
         self._samples: Image.Image | None = None
+        self._sent = 0  # losses that events have told
         self._told, self._drawn, self._cost = 0.0, time.monotonic(), 0.05
         self._at, self._steps = 0, 1
 
+    @contextmanager
+    def running(self, run: Run) -> Iterator[Hooks]:
+        """While a run trains: it is listed as live, and every page hears how it begins and ends."""
+        self.live.name = run.name
+        with RUNS.running(self.live):
+            self._send({"status": "running", "step": 0})
+            try:
+                yield self.hooks()
+            finally:
+                self._end(run)
+
     def hooks(self) -> Hooks:
-        return Hooks(progress=self.step, samples=self.samples)
+        return Hooks(progress=self.step, samples=self.samples, validation=self.validation, stop=self.live.stop.is_set)
 
     def step(self, progress: Progress) -> None:
         self._losses.append((progress.step, progress.loss))
+        self.live.tell(progress)
         self._at, self._steps = progress.step, progress.steps
         self.node(progress.step, progress.steps, progress.line())
         now = time.monotonic()
         if now - self._told >= SECONDS_BETWEEN or progress.step == progress.steps:
             self._told = now
-            self._send({**asdict(progress), "run": self.name})
+            self._send({**self.live.facts(), "status": "running", "points": self._new_points()})
         if now - self._drawn >= self._cost / PICTURE_SHARE:
             self._show()
 
+    def validation(self, step: int, loss: float) -> None:
+        self._send({"status": "running", "validation": [step, loss]})
+
     def samples(self, step: int, pictures: Sequence[Image.Image]) -> None:
+        for number in range(len(pictures)):
+            facts = {"run": self.live.name, "step": step, "prompt": number, "file": file_name(step, number)}
+            tell_pages(SAMPLE_EVENT, facts)
         self._samples = draw_grid([list(pictures)], [f"step {step}"])
         self._show()
 
+    def _new_points(self) -> list[list[float]]:
+        new, self._sent = self._losses[self._sent :], len(self._losses)
+        return thin([step for step, _ in new], [loss for _, loss in new], POINTS)
+
     def _show(self) -> None:
-        """The curve, with the latest samples below it."""
+        """The curve, with the latest samples below it: for pages and programs that draw none themselves."""
         began = time.monotonic()
         parts = [plot_loss(self._losses, size=(512, 256))] if self._losses else []
         parts += [self._samples] if self._samples is not None else []
@@ -59,10 +88,14 @@ class TrainWatch:
         self._drawn = time.monotonic()
         self._cost = self._drawn - began
 
+    def _end(self, run: Run) -> None:
+        told = read_description(run.folder)
+        facts = {name: told[name] for name in ("status", "step", "steps", "problem") if name in told}
+        self._send({"status": "failed", **facts, "points": self._new_points()})
+
     def _send(self, facts: dict[str, Any]) -> None:
-        server = getattr(PromptServer, "instance", None)
-        if server is not None and server.client_id is not None and self.node.node_id is not None:
-            server.send_sync(EVENT, {"node": self.node.node_id, **facts}, server.client_id)
+        # Only whoever queued the workflow hears of the node: ids of another's canvas mean other nodes.
+        tell_pages(EVENT, {**facts, "run": self.live.name}, self.live.client, {"node": self.live.node})
 
 
 def _stack(pictures: Sequence[Image.Image]) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from array import array
@@ -27,18 +28,18 @@ class Columns:
     steps: array = field(default_factory=lambda: array("q"))
     losses: array = field(default_factory=lambda: array("d"))
     rates: array = field(default_factory=lambda: array("d"))
-    seconds: float = 0.0
     validation: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
-        step = row["step"]
+        """A line of the file; one without these numbers is a ValueError, KeyError or TypeError, and adds nothing."""
+        step = int(row["step"])
         if "loss" in row:
+            loss, rate = _finite(row["loss"]), _finite(row["learning_rate"])
             self.steps.append(step)
-            self.losses.append(row["loss"])
-            self.rates.append(row["learning_rate"])
-            self.seconds = row.get("time", self.seconds)
+            self.losses.append(loss)
+            self.rates.append(rate)
         elif "validation" in row:
-            self.validation.append((step, float(row["validation"])))
+            self.validation.append((step, _finite(row["validation"])))
 
 
 class CurveReader:
@@ -48,34 +49,35 @@ class CurveReader:
         self._columns: OrderedDict[Path, Columns] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, path: Path) -> Columns:
-        with self._lock:
-            columns = self._columns.pop(path, None) or Columns()
-            try:
-                columns = _read_on(path, columns)
-            except OSError:
-                columns = Columns()
-            self._columns[path] = columns
-            while len(self._columns) > KEPT:
-                self._columns.popitem(last=False)
-            return columns
-
     def curves(
         self, path: Path, points: int, smoothing: float, recent: Sequence[tuple[int, float, float]] = ()
     ) -> dict[str, Points]:
         """All curves of a run, each with at most `points` points. `recent` are steps that are not on disk yet."""
-        columns = self.read(path)
-        last = columns.steps[-1] if columns.steps else -1
-        new = [row for row in recent if row[0] > last]
-        steps = [*columns.steps, *(row[0] for row in new)]
-        losses = [*columns.losses, *(row[1] for row in new)]
-        rates = [*columns.rates, *(row[2] for row in new)]
+        with self._lock:
+            columns = self._read(path)
+            last = columns.steps[-1] if columns.steps else -1
+            new = [row for row in recent if row[0] > last]
+            steps = [*columns.steps, *(row[0] for row in new)]
+            losses = [*columns.losses, *(row[1] for row in new)]
+            rates = [*columns.rates, *(row[2] for row in new)]
+            validation = list(columns.validation)
         return {
             "loss": thin(steps, losses, points),
             "smooth": thin(steps, smooth(losses, smoothing), points),
-            "validation": thin(*_split(columns.validation), points),
+            "validation": thin(*_split(validation), points),
             "learning_rate": thin(steps, rates, points),
         }
+
+    def _read(self, path: Path) -> Columns:
+        columns = self._columns.pop(path, None) or Columns()
+        try:
+            columns = _read_on(path, columns)
+        except OSError:
+            columns = Columns()
+        self._columns[path] = columns
+        while len(self._columns) > KEPT:
+            self._columns.popitem(last=False)
+        return columns
 
 
 def smooth(values: Sequence[float], keep: float) -> list[float]:
@@ -119,8 +121,14 @@ def _take(columns: Columns, line: bytes) -> None:
     """A line that a kill cut short, or that somebody else wrote, is passed over."""
     try:
         columns.add(json.loads(line))
-    except (ValueError, KeyError, TypeError):
-        del columns.losses[len(columns.rates) :], columns.steps[len(columns.rates) :]
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError("no number")
+    return float(value)
 
 
 def _split(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,8 @@ class Runs:
         """The list. A run that cannot be read is left out; a node is told only to the page whose node it is."""
         if not self.places.runs.is_dir():
             return []
-        folders = [f for f in self.places.runs.iterdir() if (f / "run.json").is_file() and f.name[0] != "."]
+        below = [Path(entry.path) for entry in os.scandir(self.places.runs) if entry.is_dir(follow_symlinks=False)]
+        folders = [f for f in below if (f / "run.json").is_file() and f.name[0] != "."]
         found = [self.row(folder, client) for folder in folders]
         return sorted(found, key=lambda row: (not row["live"], -row["updated"]))[:MOST_RUNS]
 
@@ -74,7 +76,6 @@ class Runs:
             "run": self.row(folder, client),
             "settings": dict(settings) if isinstance(settings, Mapping) else {},
             "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
-            "seconds": round(self.reader.read(run.metrics).seconds, 1),
             "samples": list_samples(run.samples),
             "lora": self._lora(name),
             "report": f"{self.places.runs.name}/{name}/{report.name}" if report.is_file() else "",

@@ -1,0 +1,151 @@
+"""Runs as the pages see them: curves that keep their peaks, rows that tell the truth, names that lead nowhere else."""
+
+import json
+import random
+from pathlib import Path
+
+import filelock
+import pytest
+
+from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.metrics import MetricsFile
+from streamcache.lora_train.report import Progress
+from streamcache.lora_train.run import LOCK, open_run
+from streamcache.nodes.pages.curves import CurveReader, smooth, thin
+from streamcache.nodes.pages.live_runs import LiveRun, LiveRuns
+from streamcache.nodes.pages.refusals import Refused
+from streamcache.nodes.pages.runs import RunPlaces, Runs
+
+
+def progress(step: int, loss: float = 0.5) -> Progress:
+    return Progress(step, 100, 0, loss, loss, 1e-4, 2.0, 8.0, 49.0, 0.01, 1 << 20)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(RunPlaces(tmp_path / "runs", tmp_path / "loras", (tmp_path / "caches",)), LiveRuns())
+
+
+def make_run(runs: Runs, name: str, **facts) -> Path:
+    with open_run(runs.places.runs, name, "resume") as run, MetricsFile(run.metrics) as metrics:
+        run.describe(**facts)
+        for step in range(1, 4):
+            metrics.write(step=step, epoch=0, loss=1 / step, learning_rate=1e-4, waited=0.0, time=step)
+    return run.folder
+
+
+def test_thinning_keeps_the_ends_and_every_peak():
+    draw = random.Random(3)
+    values = [draw.random() for _ in range(10_000)]
+    values[4321], values[7777] = 50.0, -50.0
+    found = thin(range(10_000), values, 600)
+    assert len(found) <= 600
+    assert [4321, 50.0] in found and [7777, -50.0] in found
+    assert found[0][0] == 0 and found[-1][0] == 9999
+    assert [step for step, _ in found] == sorted({step for step, _ in found})
+    assert thin([1, 2], [0.123456789, 2], 50) == [[1, 0.12346], [2, 2.0]]
+
+
+def test_a_smoothed_curve_begins_at_the_first_value_and_none_is_the_curve_itself():
+    assert smooth([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
+    assert smooth([1.0, 5.0, 2.0], 0.0) == [1.0, 5.0, 2.0]
+
+
+def test_a_growing_file_is_read_on_and_one_written_anew_is_read_anew(tmp_path: Path):
+    reader, path = CurveReader(), tmp_path / "metrics.jsonl"
+    line = '{"step": %d, "epoch": 0, "loss": %s, "learning_rate": 0.1}\n'
+    path.write_text(line % (1, 1) + "no json\n" + '{"step": 2}\n' + line % (3, "NaN"))
+    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
+    with path.open("a") as file:
+        file.write(line % (2, 2) + '{"step": 3, "lo')  # the last line is being written
+    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0], [2, 2.0]]
+    with path.open("a") as file:
+        file.write('ss": 3, "epoch": 0, "learning_rate": 0.1}\n{"step": 3, "validation": 0.7}\n')
+    curves = reader.curves(path, 50, 0, [(2, 9.0, 0.1), (4, 4.0, 0.2)])  # step 2 is on disk already
+    assert curves["loss"] == [[1, 1.0], [2, 2.0], [3, 3.0], [4, 4.0]]
+    assert curves["validation"] == [[3, 0.7]] and curves["learning_rate"][-1] == [4, 0.2]
+    with MetricsFile(path, resume_at=1):
+        pass
+    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
+
+
+def test_a_run_whose_process_died_is_interrupted_and_one_that_is_held_runs(runs: Runs):
+    folder = make_run(runs, "cat", status="running", steps=9)
+    assert (runs.row(folder)["status"], runs.row(folder)["step"]) == ("interrupted", 3)
+    with filelock.FileLock(folder / LOCK):
+        assert runs.row(folder)["status"] == "running" and not runs.row(folder)["live"]
+        with pytest.raises(Refused, match="stop it first"):
+            runs.idle_folder("cat")
+    assert runs.idle_folder("cat") == folder
+
+
+def test_a_live_run_shows_what_it_told_and_its_node_only_to_its_page(runs: Runs):
+    folder = make_run(runs, "cat", status="running", steps=100)
+    with runs.live.running(LiveRun("cat", "7", "mine")) as live:
+        live.tell(progress(5))
+        (row,) = runs.rows("mine")
+        assert (row["status"], row["live"], row["node"], row["step"]) == ("running", True, "7", 5)
+        assert row["samples_per_second"] == 8.0 and not row["stopping"]
+        assert runs.rows("other")[0]["node"] is None and runs.rows()[0]["node"] is None
+        assert runs.describe("cat", 50, 0.9)["curves"]["loss"][-1] == [5, 0.5]
+        with pytest.raises(Refused, match="stop it first"):
+            runs.idle_folder("cat")
+        runs.live.stop("cat")
+        assert live.stop.is_set() and runs.row(folder)["stopping"]
+    with pytest.raises(Refused, match="not training here"):
+        runs.live.stop("cat")
+
+
+def test_a_list_tells_status_step_dataset_lora_and_why_a_run_failed(runs: Runs, tmp_path: Path):
+    runs.places.loras.mkdir()
+    (runs.places.loras / "done.safetensors").touch()
+    make_run(runs, "done", status="done", step=3, dataset=str(tmp_path / "caches" / "group" / "my_set"))
+    make_run(runs, "bad", status="failed", step=2, dataset="/elsewhere/set", problem="out of memory")
+    (runs.places.runs / "odd").mkdir()
+    (runs.places.runs / "odd" / "run.json").write_text("[]")
+    rows = {row["name"]: row for row in runs.rows()}
+    assert set(rows) == {"done", "bad", "odd"}
+    assert (rows["done"]["dataset"], rows["done"]["lora"], rows["done"]["step"]) == (
+        "group/my_set",
+        "done.safetensors",
+        3,
+    )
+    assert (rows["bad"]["dataset"], rows["bad"]["lora"], rows["bad"]["problem"]) == ("set", "", "out of memory")
+    assert rows["odd"]["status"] == "failed"
+    json.dumps(list(rows.values()), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "/etc", "a/b", "a\\b", "", "C:x", "x" * 200, "nul\0"])
+def test_a_name_that_leads_elsewhere_is_refused(runs: Runs, name: str):
+    with pytest.raises((TrainError, ValueError)):
+        runs.folder(name)
+
+
+def test_a_link_out_of_the_folder_is_refused(runs: Runs, tmp_path: Path):
+    outside = tmp_path / "outside"
+    (outside / "samples").mkdir(parents=True)
+    (outside / "run.json").write_text("{}")
+    runs.places.runs.mkdir()
+    (runs.places.runs / "out").symlink_to(outside)
+    with pytest.raises(ValueError, match="leads out of"):
+        runs.describe("out", 50, 0)
+    assert runs.rows() == []
+
+
+@pytest.mark.parametrize("file", ["../run.json", "run.json", "step-1-0.png/..", "step-x-0.png", "", "/etc/passwd"])
+def test_only_sample_pictures_are_given(runs: Runs, file: str):
+    make_run(runs, "cat")
+    with pytest.raises(Refused, match="is expected"):
+        runs.sample("cat", file)
+
+
+def test_pictures_are_listed_by_step(runs: Runs):
+    folder = make_run(runs, "cat")
+    (folder / "samples").mkdir()
+    for name in ("step-00000020-0.png", "step-00000003-1.png", "step-00000003-0.png", "other.png"):
+        (folder / "samples" / name).write_bytes(name.encode())
+    found = runs.describe("cat", 50, 0)["samples"]
+    assert [(each["step"], each["prompt"]) for each in found] == [(3, 0), (3, 1), (20, 0)]
+    assert runs.sample("cat", found[1]["file"]) == b"step-00000003-1.png"
+    with pytest.raises(Refused, match="has no picture"):
+        runs.sample("cat", "step-00000004-0.png")
