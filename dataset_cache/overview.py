@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from .build import variant_cells
-from .current import existing, leased, open_current
+from .current import Current, existing, leased, open_current
 from .dtypes import dtype_named
-from .errors import CacheError
-from .manifest import NAME
 
 _BAR = 32
 _COMMON = 5
@@ -83,38 +81,40 @@ def overview(path: str | Path) -> Overview:
     """Look at a dataset's index; tensors are not read."""
     folder = existing(path)
     with leased(folder) as manifest:
-        if manifest is None:
-            raise CacheError(f"{folder}: holds no {NAME}, so it is no StreamCache dataset or was never published")
-        current = open_current(folder, manifest)
-        arrays, samples = current.arrays, current.arrays.samples
-        fields = list(_fields(current))
-        captions = Counter(arrays.captions.tolist())
-        empty = next((n for n in captions if current.index.string(n) == ""), None)
-        common = [(current.index.string(n), count) for n, count in captions.most_common(_COMMON)]
-        in_set = np.bincount(samples["set"], minlength=len(manifest.sets)).tolist()
-        return Overview(
-            path=str(folder),
-            id=manifest.id,
-            generation=manifest.generation,
-            samples=len(samples),
-            epoch=int(samples["repeats"].sum()),
-            entries=len(arrays.entries),
-            unused=int((~current.used).sum()),
-            sets=manifest.sets,
-            set_samples=dict(zip(manifest.sets, in_set)),
-            buckets=_buckets(manifest.buckets, samples),
-            fields=fields,
-            captions=len(arrays.captions),
-            captions_distinct=len(captions),
-            captions_empty=captions[empty] if empty is not None else 0,
-            captions_common=common,
-            shards=len(manifest.shards),
-            shard_bytes=sum(shard.bytes for shard in manifest.shards),
-            index_bytes=manifest.index_bytes,
-            blob_bytes=int(current.table.nbytes.sum()),
-            bytes_unshared=sum(field.bytes for field in fields),
-            provenance=manifest.provenance,
-        )
+        return overview_of(open_current(folder, manifest))
+
+
+def overview_of(current: Current) -> Overview:
+    """The overview of a generation that is open already."""
+    manifest, arrays, samples = current.manifest, current.arrays, current.arrays.samples
+    fields = list(_fields(current))
+    captions = Counter(arrays.captions.tolist())
+    empty = next((n for n in captions if current.index.string(n) == ""), None)
+    common = [(current.index.string(n), count) for n, count in captions.most_common(_COMMON)]
+    in_set = np.bincount(samples["set"], minlength=len(manifest.sets)).tolist()
+    return Overview(
+        path=str(current.folder),
+        id=manifest.id,
+        generation=manifest.generation,
+        samples=len(samples),
+        epoch=int(samples["repeats"].sum()),
+        entries=len(arrays.entries),
+        unused=int((~current.used).sum()),
+        sets=manifest.sets,
+        set_samples=dict(zip(manifest.sets, in_set)),
+        buckets=_buckets(manifest.buckets, samples),
+        fields=fields,
+        captions=len(arrays.captions),
+        captions_distinct=len(captions),
+        captions_empty=captions[empty] if empty is not None else 0,
+        captions_common=common,
+        shards=len(manifest.shards),
+        shard_bytes=sum(shard.bytes for shard in manifest.shards),
+        index_bytes=manifest.index_bytes,
+        blob_bytes=int(current.table.nbytes.sum()),
+        bytes_unshared=sum(field.bytes for field in fields),
+        provenance=manifest.provenance,
+    )
 
 
 def bucket_chart(buckets: list[BucketCount]) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _pixels(sizes: np.ndarray) -> tuple[int, int] | None:
     return width, height
 
 
-def _fields(current: Any) -> Iterator[FieldSize]:
+def _fields(current: Current) -> Iterator[FieldSize]:
     names, table = current.manifest.fields, current.table
     of_entry = np.bincount(table.entry_of_ref, table.nbytes[table.row_of_ref], len(current.arrays.entries))
     cells, flat = variant_cells(current.arrays, len(names))

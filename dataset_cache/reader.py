@@ -76,7 +76,13 @@ class Cache(Sequence[Sample]):
     """One generation of a dataset. It stays as it was opened, whatever is published later."""
 
     def __init__(
-        self, path: Path, manifest: Manifest, index: Index, lease: Lease, check: bool = False, mode: str = "pread"
+        self,
+        path: Path,
+        manifest: Manifest,
+        index: Index,
+        lease: Lease | None,
+        check: bool = False,
+        mode: str = "pread",
     ) -> None:
         self.path = path
         self.manifest = manifest

@@ -131,7 +131,7 @@ class State:
         if self.path is None:
             return
         with self._lock:
-            target = _path_of(dataset)
+            target = state_file(dataset)
             self._db.close()
             with contextlib.suppress(OSError):  # held by somebody on Windows: the next run hashes again
                 os.replace(self.path, target)
@@ -190,10 +190,11 @@ class State:
 
 def open_state(dataset: str | None) -> State:
     """The state of a dataset by its id; None gives one that lives in memory only."""
-    return State(None if dataset is None else _path_of(dataset))
+    return State(None if dataset is None else state_file(dataset))
 
 
-def _path_of(dataset: str) -> Path:
+def state_file(dataset: str) -> Path:
+    """Where the state of a dataset is kept, by its id."""
     return state_folder() / "datasets" / f"{dataset}.sqlite"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .contents import Contents, folder_contents, total_bytes
+from .contents import folder_contents, total_bytes
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
 from .files import FOLDER as SHARDS
@@ -44,12 +44,13 @@ def usage(path: str | Path) -> Usage:
         if manifest is None:
             open_cache(folder)  # refuses, with a word on how far a build came
             raise CacheError(f"{folder}: was published just now; look again")
-        found = folder_contents(folder, manifest, publishing=writer is not None)
-        return _usage(open_current(folder, manifest), found, readers, writer)
+        return usage_of(open_current(folder, manifest), readers, writer)
 
 
-def _usage(current: Current, found: Contents, readers: tuple[str, ...], writer: str | None) -> Usage:
+def usage_of(current: Current, readers: tuple[str, ...], writer: str | None) -> Usage:
+    """The usage of a generation that is open already."""
     manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
+    found = folder_contents(current.folder, manifest, publishing=writer is not None)
     return Usage(
         published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((current.folder / NAME).stat().st_mtime)),
         fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
