@@ -10,6 +10,7 @@ from ..dataset_cache.manifest import NAME as MANIFEST
 from ..dataset_cache.segment import FOLDER as BUILD
 
 MAX_PART = 100  # characters of one folder's name
+MAX_PART_BYTES = 255  # what file systems take
 MAX_DEPTH = 8
 LISTED_DEPTH = 4  # folders below a root that are looked through for caches
 MAX_LISTED = 2000
@@ -118,7 +119,9 @@ def _problem(part: str) -> str:
         return f"has the part {part!r}, which is a device on Windows"
     if len(part) > MAX_PART:
         return f"has a part of {len(part)} characters, {MAX_PART} are allowed"
-    return "" if _is_text(part) else "is no valid Unicode"
+    if not _is_text(part):
+        return "is no valid Unicode"
+    return "" if len(part.encode()) <= MAX_PART_BYTES else "has a part that is too long for a file system"
 
 
 def _is_text(part: str) -> bool:

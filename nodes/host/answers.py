@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from comfy.cli_args import args
 
 from ...dataset_cache.errors import CacheBusy
 from ..pages.refusals import Refused
@@ -24,6 +26,7 @@ log = logging.getLogger("streamcache")
 PREFIX = "/streamcache"
 MAX_BODY = 64 * 1024
 MAX_TEXT = 2000
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,7 @@ class Question:
 
     def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self._take(name, default)
-        try:
-            number = int(value) if isinstance(value, str) else value
-        except ValueError:
-            number = None
+        number = int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
         if type(number) is not int or not least <= number <= most:
             raise Refused(f"{name}: a whole number from {least:,} to {most:,} is expected")
         return number
@@ -116,15 +116,20 @@ class Routes:
 
 def cross_site(headers: Mapping[str, str]) -> str:
     """Why a request that would change something is refused: another site's page sent it. The host checks this for
-    loopback addresses; here it holds for every address."""
+    loopback addresses; here it holds for every address, unless the host was started to answer other sites."""
+    if args.enable_cors_header:
+        return ""
     if headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
         return "the request comes from another site's page"
     origin, host = headers.get("Origin"), headers.get("Host", "")
     if origin is None:
         return ""
-    found, wanted = urlsplit(origin), urlsplit("//" + host)
-    same_port = None in (found.port, wanted.port) or found.port == wanted.port
-    return "" if found.hostname == wanted.hostname and same_port else f"the request comes from a page of {origin[:100]}"
+    try:
+        found, wanted = urlsplit(origin), urlsplit("//" + host)
+        same = found.hostname == wanted.hostname and (None in (ports := {found.port, wanted.port}) or len(ports) == 1)
+    except ValueError:  # no address at all
+        same = False
+    return "" if same else f"the request comes from a page of {origin[:100]}"
 
 
 async def _read(request: web.Request) -> bytes | None:
@@ -152,7 +157,11 @@ async def _answer(handler: Handler, ask: Callable[[], Question]) -> web.StreamRe
         return _refusal(500, f"{error.filename or 'a file'}: {error.strerror or error}")
     if isinstance(found, Picture):
         lasting = "private, max-age=31536000, immutable" if found.lasting else "no-cache"
-        return web.Response(body=found.data, content_type=found.type, headers={"Cache-Control": lasting})
+        return web.Response(
+            body=found.data,
+            content_type=found.type,
+            headers={"Cache-Control": lasting, "X-Content-Type-Options": "nosniff"},
+        )
     return web.json_response(found, headers={"Cache-Control": "no-store"})
 
 
