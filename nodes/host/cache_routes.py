@@ -1,14 +1,69 @@
-"""The routes of caches."""
+"""The routes of caches: what there is, what is in them, and pictures of it."""
 
+from pathlib import Path
+from typing import Any
+
+from ...dataset_cache.errors import CacheError
 from .. import paths
-from .answers import Question, Routes
-from .folders import cache_roots
+from ..pages.detail import cache_detail
+from ..pages.refusals import Refused
+from ..pages.samples import MOST, sample_page
+from ..pages.shelf import cache_row, list_rows
+from ..pages.thumbnail import TYPE, thumbnail
+from ..pages.views import View, view
+from .answers import Picture, Question, Routes
+from .folders import cache_roots, source_roots
+
+_END = (1 << 53) - 1  # the largest number that a page knows exactly
 
 
 def add(routes: Routes) -> None:
     routes.get("/caches", list_caches)
+    routes.get("/cache", show_cache)
+    routes.get("/cache/samples", show_samples)
+    routes.get("/cache/thumbnail", show_thumbnail)
 
 
-def list_caches(question: Question) -> dict:
+def list_caches(question: Question) -> dict[str, Any]:
     question.end()
-    return {"caches": [{"name": name} for name in paths.list_names(cache_roots())]}
+    rows = list_rows(cache_roots(), _source_folders())
+    return {"caches": [row.to_json() for row in rows], "trash": []}
+
+
+def show_cache(question: Question) -> dict[str, Any]:
+    name, folder = _cache(question)
+    question.end()
+    shown = view(folder)
+    return cache_detail(cache_row(name, folder, _source_folders()), shown)
+
+
+def show_samples(question: Question) -> dict[str, Any]:
+    shown = _view(question)
+    start, count = question.integer("start", 0, _END, 0), question.integer("count", 1, MOST, 100)
+    search, bucket = question.text("search", ""), question.text("bucket", "")
+    question.end()
+    return sample_page(shown, start, count, search, bucket)
+
+
+def show_thumbnail(question: Question) -> Picture:
+    shown, number = _view(question), question.integer("number", 0, _END)
+    generation = question.text("generation", "")
+    question.end()
+    return Picture(thumbnail(shown, number), TYPE, lasting=bool(generation))
+
+
+def _cache(question: Question) -> tuple[str, Path]:
+    name = question.text("name")
+    paths.parse_name(name)
+    try:
+        return name, paths.path_to_open(name, cache_roots())
+    except CacheError as error:
+        raise Refused(str(error), 404) from None
+
+
+def _view(question: Question) -> View:
+    return view(_cache(question)[1], question.text("generation", ""))
+
+
+def _source_folders() -> list[Path]:
+    return [folder for below in source_roots().values() for folder in below]

@@ -1,0 +1,122 @@
+"""The shelf: a row for every cache below the roots, from manifests alone. One that cannot be read is shown with its
+problem and hides no other."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...dataset_cache.errors import CacheError
+from ...dataset_cache.leases import holders
+from ...dataset_cache.manifest import NAME, Manifest, manifest_stamp, read_manifest
+from ...dataset_cache.publisher import HOLDER, current_publisher
+from ...dataset_cache.thumbnails import FIELD as THUMBNAIL
+from .. import paths
+from .bucket_names import count_by_name, peek_bucket_names
+from .origins import NONE, find_sources
+from .strangers import as_dict, cut_text
+
+_REMEMBERED = 2000
+_SHORT = 12  # characters of a hash that tell one encoder from another
+_FIELDS = {"image": "latent", "text": "conditioning"}
+
+
+@dataclass(frozen=True)
+class CacheRow:
+    """A cache in a list. `problem` says why it cannot be opened."""
+
+    name: str
+    samples: int = 0
+    bytes: int = 0
+    published: float = 0.0
+    generation: str = ""
+    buckets: list[dict[str, Any]] = field(default_factory=list)
+    encoders: dict[str, str] = field(default_factory=dict)
+    readers: tuple[str, ...] = ()
+    writer: str | None = None
+    sources: str = NONE
+    thumbnails: bool = False
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a manifest says, kept while its file is the same."""
+
+    stamp: tuple
+    manifest: Manifest
+    buckets: list[dict[str, Any]]
+
+
+_known: dict[str, _Known] = {}
+_lock = threading.Lock()
+
+
+def list_rows(roots: Sequence[Path], source_roots: Sequence[Path]) -> list[CacheRow]:
+    return [cache_row(name, paths.path_to_open(name, roots), source_roots) for name in paths.list_names(roots)]
+
+
+def cache_row(name: str, folder: Path, source_roots: Sequence[Path]) -> CacheRow:
+    """The row of one cache. Never raises for what is wrong with the cache."""
+    try:
+        known = _read(folder)
+        manifest, published = known.manifest, (folder / NAME).lstat().st_mtime
+        return CacheRow(
+            name=name,
+            samples=manifest.counts.get("samples", 0),
+            bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
+            published=published,
+            generation=manifest.generation,
+            buckets=known.buckets,
+            encoders=_encoders(manifest),
+            readers=readers(folder),
+            writer=writer(folder),
+            sources=find_sources(manifest, source_roots),
+            thumbnails=THUMBNAIL in manifest.fields,
+        )
+    except (CacheError, OSError) as error:
+        return CacheRow(name, problem=cut_text(str(error)))
+
+
+def readers(folder: Path) -> tuple[str, ...]:
+    return tuple(map(str, holders(folder)[:50]))
+
+
+def writer(folder: Path) -> str | None:
+    """Who writes to a cache. The lock itself is asked only where somebody left a name: asking touches its file."""
+    return current_publisher(folder) if (folder / HOLDER).exists() else None
+
+
+def _read(folder: Path) -> _Known:
+    stamp = manifest_stamp(folder)
+    with _lock:
+        known = _known.get(str(folder))
+    if known is not None and known.stamp == stamp:
+        return known
+    manifest = read_manifest(folder)
+    if manifest is None or stamp is None:
+        raise CacheError(f"{folder}: was removed just now")
+    known = _Known(stamp, manifest, count_by_name(peek_bucket_names(folder, manifest), manifest.buckets))
+    with _lock:
+        while len(_known) >= _REMEMBERED:
+            del _known[next(iter(_known))]
+        _known[str(folder)] = known
+    return known
+
+
+def _encoders(manifest: Manifest) -> dict[str, str]:
+    made = as_dict(as_dict(manifest.provenance.get("encode")).get("encoders"))
+    return {
+        field: short_name(made[part])
+        for part, field in _FIELDS.items()
+        if isinstance(made.get(part), str) and made[part]
+    }
+
+
+def short_name(identity: str) -> str:
+    is_hash = len(identity) >= 32 and all(c in "0123456789abcdef" for c in identity)
+    return identity[:_SHORT] if is_hash else cut_text(identity, 60)

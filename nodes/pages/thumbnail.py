@@ -1,0 +1,60 @@
+"""Thumbnail: a small picture of a sample: the stored one as it is, else its latent in false colours."""
+
+import io
+from typing import Any
+
+import torch
+from PIL import Image
+
+from ...dataset_cache.lazy import realize
+from ...dataset_cache.thumbnails import FIELD
+from .refusals import Refused
+from .views import View
+
+TYPE = "image/jpeg"
+_MAX_BYTES = 4 << 20  # of a stored thumbnail
+_MAX_LATENT_BYTES = 64 << 20
+_SIDE = 128
+_JPEG = b"\xff\xd8\xff"
+
+
+def thumbnail(view: View, number: int) -> bytes:
+    """A JPEG. A sample without anything to see is a grey square."""
+    if number >= len(view.cache):
+        raise Refused(f"there is no sample {number:,}; there are {len(view.cache):,}", 404)
+    fields = view.cache.sample(number).fields
+    return _stored(fields.get(FIELD)) or false_colours(fields.get("latent"))
+
+
+def _stored(data: Any) -> bytes | None:
+    """The bytes as they were stored; None if these are no JPEG's."""
+    if not _is_tensor(data, _MAX_BYTES) or data.dtype != torch.uint8 or data.dim() != 1:
+        return None
+    found = realize(data).numpy().tobytes()
+    return found if found.startswith(_JPEG) else None
+
+
+def false_colours(latent: Any) -> bytes:
+    """Three channels of a latent as red, green and blue, each from its darkest to its brightest value."""
+    samples = latent.get("samples") if isinstance(latent, dict) else None
+    if not _is_tensor(samples, _MAX_LATENT_BYTES) or samples.dim() < 3 or not samples.numel() or samples.is_complex():
+        return _encode(Image.new("RGB", (_SIDE, _SIDE), (128, 128, 128)))
+    values = realize(samples).float().nan_to_num(0.0, 0.0, 0.0)
+    values = values.reshape(-1, *values.shape[-2:]) if values.dim() < 5 else values[0, :, 0]
+    channels = torch.stack([values[n % len(values)] for n in range(3)])
+    low, high = channels.amin((1, 2), keepdim=True), channels.amax((1, 2), keepdim=True)
+    pixels = ((channels - low) / (high - low).clamp_min(1e-6) * 255).to(torch.uint8)
+    image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    scale = _SIDE / max(image.size)
+    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    return _encode(image.resize(size, Image.Resampling.BILINEAR))
+
+
+def _is_tensor(value: Any, most: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() * value.element_size() <= most
+
+
+def _encode(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return file.getvalue()

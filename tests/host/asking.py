@@ -1,0 +1,60 @@
+"""Asking the server's routes as a page does, or as an attacker would, and what the base folder looks like before and
+after."""
+
+import http.client
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from .server import Server
+
+COMING_AND_GOING = (".leases", ".lock", ".lock.holder")  # with readers and writers
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+    @property
+    def error(self) -> str:
+        return self.json["error"]
+
+
+def get(server: Server, path: str, **values: Any) -> Answer:
+    query = f"?{urlencode(values, errors='surrogatepass')}" if values else ""
+    return send(server, "GET", f"/streamcache{path}{query}")
+
+
+def post(server: Server, path: str, values: Any = None, **headers: str) -> Answer:
+    body = json.dumps({} if values is None else values).encode()
+    return send(server, "POST", f"/streamcache{path}", body, {"Content-Type": "application/json", **headers})
+
+
+def send(server: Server, method: str, target: str, body: bytes | None = None, headers: dict | None = None) -> Answer:
+    connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+    try:
+        connection.request(method, target, body, headers or {})
+        answer = connection.getresponse()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    finally:
+        connection.close()
+
+
+def snapshot(base: Path, skip: tuple[str, ...] = ("server.log",)) -> dict[str, tuple]:
+    """Every name below the base folder with size and time; nothing but locks and leases may differ after a refusal."""
+    found = {}
+    for path in sorted(base.rglob("*")):
+        name = path.relative_to(base).as_posix()
+        if name in skip or any(part in COMING_AND_GOING for part in path.relative_to(base).parts):
+            continue
+        status = path.lstat()
+        found[name] = (status.st_size, 0 if path.is_dir() else status.st_mtime_ns)
+    return found
