@@ -9,7 +9,7 @@ from .shelf import CacheRow
 from .strangers import as_dict, as_list, cut, cut_text
 from .views import View
 
-_EXCLUDED = 200
+_LISTED = 200
 
 
 def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
@@ -19,6 +19,7 @@ def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
         "row": row.to_json(),
         "fields": [_field(field, disk) for field in facts.fields],
         "parts": _parts(disk),
+        "missing": list(disk.missing[:_LISTED]),
         "shared": facts.shared,
         "saved_bytes": max(0, facts.bytes_unshared - facts.blob_bytes),
         "captions": _captions(facts),
@@ -53,7 +54,7 @@ def _captions(facts: Overview) -> dict[str, Any]:
 
 def _excluded(provenance: dict[str, Any]) -> dict[str, Any]:
     found = as_dict(as_dict(provenance.get("encode")).get("excluded"))
-    files = [as_dict(each) for each in as_list(found.get("files"))[:_EXCLUDED]]
+    files = [as_dict(each) for each in as_list(found.get("files"))[:_LISTED]]
     count = found.get("count")
     return {
         "count": count if type(count) is int else len(files),

@@ -1,5 +1,4 @@
-"""Asking the server's routes as a page does, or as an attacker would, and what the base folder looks like before and
-after."""
+"""Asking the server as a page does, or as an attacker would; and the base folder before and after."""
 
 import http.client
 import json
