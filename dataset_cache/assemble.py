@@ -8,7 +8,6 @@ from hashlib import blake2b
 from typing import Any
 
 from .encode_captions import named_captions
-from .keys import conditioning_key
 from .reasons import Excluded, Origin
 from .recipe import Keys, Planned
 from .thumbnails import FIELD as THUMBNAIL
@@ -41,7 +40,7 @@ class Assembly:
         for name, facts in sets.items():
             self.work.writer.describe_set(name, facts)
         for name, caption in named_captions(self.work.plan):
-            key = conditioning_key(caption, self.work.plan.recipe.text_encoder)
+            key = self.work.plan.recipe.conditioning_key(caption)
             if self.work.writer.has(key):
                 self.work.writer.name(name, key)
                 self._references["conditioning"] = self._references.get("conditioning", 0) + 1

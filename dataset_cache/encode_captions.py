@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .keys import conditioning_key
 from .phase import Phase
 from .plan import Plan
 from .recipe import Planned
@@ -39,11 +38,10 @@ def encode_captions(work: Work) -> None:
 
 def _missing(work: Work) -> dict[bytes, tuple[str, Planned]]:
     """Key → caption, and the first sample that needs it."""
-    identity = work.plan.recipe.text_encoder
     missing: dict[bytes, tuple[str, Planned]] = {}
 
     def want(caption: str, sample: Any) -> None:
-        key = conditioning_key(caption, identity)
+        key = work.plan.recipe.conditioning_key(caption)
         if key not in missing and not work.writer.has(key):
             missing[key] = caption, sample
 

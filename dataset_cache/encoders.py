@@ -5,16 +5,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from .identity import digest_of
 from .on_demand import OnDemand
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What captions may name beside the weights, such as files of embeddings. `stamp` differs when any of it may have
+    changed; `of` is the content of what one caption names, and empty for a caption that names nothing."""
+
+    stamp: str = ""
+    of: Callable[[str], str] = lambda caption: ""
+
+
 @runtime_checkable
 class Encoder(Protocol):
     """What a plan needs of an encoder. One may also say how much it writes, for the bytes that a plan expects:
-    `channels` and `dtype` of latents, `bytes_per_caption`.
+    `channels` and `dtype` of latents, `bytes_per_caption`; and one of captions may have `surroundings`.
 
     Pictures are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
     Captions are str; they become conditionings [[tensor, {"pooled_output": tensor, …}]].

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .batch import Batch
-from .encoders import Encoder, ImageEncoder
+from .encoders import Encoder, ImageEncoder, Surroundings
 from .errors import CacheError
 from .forecast import forecast
 from .inventory import Counts
@@ -90,6 +90,7 @@ class Plan(Sequence[Sample]):
             images.downscale if images is not None else 8,
             self.settings.thumbnail,
             self.settings.background,
+            getattr(texts, "surroundings", Surroundings()),
         )
         for source in self.sources:
             recipe.check(source.transform or self.settings.transform)

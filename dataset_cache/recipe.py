@@ -7,6 +7,7 @@ from typing import Any
 
 from . import keys, transforms
 from .collect import Item
+from .encoders import Surroundings
 from .errors import CacheError
 from .reasons import Origin
 from .thumbnails import FIELD as THUMBNAIL
@@ -63,6 +64,16 @@ class Recipe:
     downscale: int
     thumbnail: int  # side in pixels; 0: none
     background: tuple[int, int, int]
+    surroundings: Surroundings
+
+    @property
+    def identity(self) -> list[Any]:
+        """Equal for two recipes that make the same of the same."""
+        settings = [self.downscale, self.thumbnail, self.background]
+        return [self.image_encoder, self.text_encoder, *settings, self.surroundings.stamp]
+
+    def conditioning_key(self, caption: str) -> bytes:
+        return keys.conditioning_key(caption, self.text_encoder + self.surroundings.of(caption))
 
     def check(self, transform: transforms.Transform) -> None:
         if self.image_encoder is not None and transform.step % self.downscale:
@@ -78,7 +89,7 @@ class Recipe:
     def text_keys(self, sample: Planned) -> Keys:
         if self.text_encoder is None:
             return {}
-        return {"conditioning": [keys.conditioning_key(text, self.text_encoder) for text in sample.item.captions]}
+        return {"conditioning": [self.conditioning_key(text) for text in sample.item.captions]}
 
     def picture_keys(self, sample: Planned, placement: Placement) -> Keys:
         assert sample.content, "the picture's content is not known yet"
@@ -116,7 +127,8 @@ class Recipe:
         if self.image_encoder is not None:
             made["latent"] = Origin(sample.content.hex(), view, self.image_encoder)
         if self.text_encoder is not None:
-            made["conditioning"] = Origin(keys.conditioning_key(captions, "").hex(), "", self.text_encoder)
+            content = keys.conditioning_key(captions, self.surroundings.of(captions))
+            made["conditioning"] = Origin(content.hex(), "", self.text_encoder)
         if sample.item.source.masks.mode != "none":
             made["mask"] = Origin(_mask_content(sample).hex(), view, str(self.downscale))
         if self.thumbnail:

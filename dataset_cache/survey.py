@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +53,7 @@ class Survey:
         """Equal for two runs that would give the same dataset, as far as stamps can tell."""
         listings = [[x.directory, x.digest.hex()] for found in (*self._own, *self._masks) for x in found]
         described = [_describe(source, self._lists.get(at)) for at, source in enumerate(self.sources)]
-        return digest_of([_CODE, SIDECARS, METADATA, dataclasses.asdict(recipe), described, listings])
+        return digest_of([_CODE, SIDECARS, METADATA, recipe.identity, described, listings])
 
     def lay_out(
         self, state: State, counts: Counts, *, hash_new: bool, threads: int, check: Callable[[], None] = lambda: None

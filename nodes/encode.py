@@ -13,6 +13,7 @@ from ..dataset_cache.errors import CacheError
 from ..dataset_cache.sources import ListSource, Source, check_sets
 from ..dataset_cache.transforms import CROPS, STEPS, Transform
 from . import sockets
+from .host.embeddings import surroundings
 from .host.encoders import image_encoder, text_encoder
 from .plans import DatasetPlan
 
@@ -42,6 +43,11 @@ class StreamCacheEncode(io.ComfyNode):
                 )
             ],
         )
+
+    @classmethod
+    def fingerprint_inputs(cls, **inputs: Any) -> str:
+        """Embeddings that captions name are no input, but a change of one changes the dataset."""
+        return surroundings().stamp
 
     @classmethod
     def execute(

@@ -7,9 +7,9 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from ...dataset_cache.encoders import Encoder, ImageEncoder
+from ...dataset_cache.encoders import Encoder, ImageEncoder, Surroundings
 from ...dataset_cache.errors import CacheError
-from . import scales
+from . import embeddings, scales
 from .identity import clip_identity, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae
 
@@ -67,6 +67,10 @@ class ClipEncoder:
     @property
     def identity(self) -> str:
         return self._clip.identity if isinstance(self._clip, OnDemandClip) else clip_identity(self._clip)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        return embeddings.surroundings()
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[None]:

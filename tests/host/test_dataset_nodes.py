@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.dataset_cache.leases import holders
@@ -81,6 +82,22 @@ class TestEncoding:
         assert runs["first"]["loads"]["vae"] <= 2
         assert runs["caption"]["loads"]["clip"] == 2
         assert runs["image"]["loads"]["vae"] == runs["first"]["loads"]["vae"] + 1
+
+
+def test_a3_a_caption_is_encoded_again_when_an_embedding_that_it_names_changes(server: Server):
+    folder = write_pictures(server.base / "input" / "embedded", count=2)
+    (folder / "0.txt").write_text("a photo in embedding:mark, at night", encoding="utf-8")
+    (folder / "1.txt").write_text("a plain photo", encoding="utf-8")
+    embedding = server.base / "models" / "embeddings" / "mark.safetensors"
+    embedding.parent.mkdir(parents=True, exist_ok=True)
+    graph = Graph(server)
+    save_folder(graph, "input/embedded", "embedded")
+    texts = []
+    for value in (0.1, 0.1, 0.2):
+        save_file({"emb_params": torch.full((1, 768), value)}, embedding)
+        server.succeed(graph.prompt)
+        texts.append(open_cache(cache_path(server, "embedded"))[0].realize().conditioning[0][0])
+    assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[1], texts[2])
 
 
 def test_a_latent_is_what_the_hosts_own_vae_encode_makes(server: Server):

@@ -11,6 +11,7 @@ from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.captions import Captions
 from streamcache.dataset_cache.compact import SMALL_SHARDS
 from streamcache.dataset_cache.encode import encode
+from streamcache.dataset_cache.encoders import Surroundings
 from streamcache.dataset_cache.manifest import read_manifest
 from streamcache.dataset_cache.masks import Masks
 from streamcache.dataset_cache.plan import Settings, make_plan
@@ -102,6 +103,24 @@ def test_a3_ten_thousand_images_with_one_caption_encode_once(run, tmp_path, pict
     assert sorted(texts.items) == ["", "a cat"]  # the empty caption is always there, for caption dropout
     assert report.samples == 10_000
     assert open_cache(tmp_path / "cache").manifest.counts["entries"] == 3
+
+
+def test_a3_what_a_caption_names_beside_the_weights_is_part_of_its_key(run, picture, texts):
+    for n in range(3):
+        picture(f"set/{n}.png", seed=n, caption="a style" if n else "plain")
+    settle()
+
+    def surround(content: str) -> None:
+        texts.surroundings = Surroundings(content, lambda caption: content if "style" in caption else "")
+
+    surround("first")
+    assert run("set").samples == 3 and sorted(texts.items) == ["", "a style", "plain"]
+    assert run("set").unchanged and not texts.items
+    surround("second")
+    report = run("set")
+    assert texts.items == ["a style"] and [made.why for made in report.made] == ["content changed"]
+    surround("first")
+    assert not run("set").unchanged and not texts.items  # that one is still there
 
 
 def test_a3_edit_reorder_and_append_lines(run, tmp_path, picture, texts):
