@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache.errors import CacheBusy, CacheError
 from ..dataset_cache.manifest import NAME as MANIFEST
 from ..dataset_cache.segment import FOLDER as BUILD
 
@@ -56,6 +56,14 @@ def path_to_save(name: str, roots: Sequence[Path]) -> Path:
         raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
     if path.is_dir() and not _is_cache(path) and any(path.iterdir()):
         raise CacheError(f"the folder {_shown(name)} holds files that are no dataset's; choose another name")
+    return path
+
+
+def path_to_create(name: str, roots: Sequence[Path]) -> Path:
+    """Where something new of this name goes: below the first root. Nothing may have the name yet below any of them."""
+    path = path_to_save(name, roots)
+    if os.path.lexists(path):
+        raise CacheBusy(f"the name {_shown(name)} is taken; choose another name")
     return path
 
 

@@ -1,0 +1,58 @@
+"""Moves: a cache gets another name, or goes elsewhere below its root. Nothing that is in use is moved."""
+
+import gc
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...dataset_cache.errors import CacheBusy
+from ...dataset_cache.leases import holders
+from ...dataset_cache.publisher import PublisherLock
+from ...dataset_cache.storage import is_link
+from .. import freshness, opened, paths
+from . import views
+from .refusals import Refused
+
+
+def rename(name: str, to: str, roots: Sequence[Path]) -> Path:
+    """Give a cache another name below the root it is in."""
+    folder = paths.path_to_open(name, roots)
+    target = paths.path_to_create(to, [root_of(name, folder, roots), *roots])
+    refuse_if_in_use(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    move_folder(folder, target)
+    freshness.forget(folder)
+    return target
+
+
+def root_of(name: str, folder: Path, roots: Sequence[Path]) -> Path:
+    parts = paths.parse_name(name)
+    return next(root for root in roots if root.joinpath(*parts) == folder)
+
+
+def let_go(folder: Path) -> None:
+    """Close what this process holds open of a cache without using it."""
+    opened.close_idle(folder)
+    views.close(folder)
+    if holders(folder):
+        gc.collect()  # what was closed may wait for it
+
+
+def refuse_if_in_use(folder: Path) -> None:
+    if is_link(folder):
+        raise Refused(f"{folder.name} is a link to another place; move or remove it there", 409)
+    let_go(folder)
+    found = holders(folder)
+    if found:
+        raise CacheBusy(f"{folder.name} is in use: {found[0]} reads it; try again when that is done")
+    PublisherLock(folder).release()  # refused while somebody writes
+
+
+def move_folder(folder: Path, target: Path) -> None:
+    # Without the lock, whose file could not be moved on Windows while it is held.
+    try:
+        os.rename(folder, target)
+    except OSError as error:
+        raise Refused(
+            f"{folder.name} cannot be moved: {error.strerror or error}; close whatever has its files open", 409
+        ) from error
