@@ -6,6 +6,7 @@ from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
 from . import freshness, paths, sockets
+from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.progress import NodeProgress
 from .saving import Given, save
@@ -59,6 +60,7 @@ class StreamCacheCacheSave(io.ComfyNode):
         watch = NodeProgress()
         saved = save(given, name[0], path, watch)
         freshness.leave(path, str(cls.hidden.unique_id), saved.handle.generation)
+        caches_changed()
         watch.show("\n".join(saved.lines))
         return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})
 

@@ -8,9 +8,10 @@ from ..dataset_cache.clean import CATEGORIES, CleanPlan, clean, preview_clean
 from ..dataset_cache.errors import CacheError
 from . import freshness, paths, sockets
 from .cache_load import name_input, name_problem
+from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.progress import NodeProgress
-from .opened import close_idle
+from .pages.moves import let_go
 
 _TOOLTIPS = {
     "debris": "Files that no generation, unfinished build or reader needs.",
@@ -58,11 +59,12 @@ class StreamCacheClean(io.ComfyNode):
         wanted = [category for category in CATEGORIES if chosen.get(category)]
         if not wanted:
             raise CacheError("nothing is chosen to clean; switch on debris, superseded or unused")
-        close_idle(path)
+        let_go(path)
         plan = preview_clean(path, wanted)
         if apply:
             plan = clean(plan)
             freshness.forget(path)
+            caches_changed()
         text = "\n".join(report_lines(plan, name, apply))
         NodeProgress().show(text)
         return io.NodeOutput(text, ui={"text": [text]})

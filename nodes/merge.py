@@ -9,6 +9,7 @@ from comfy_api.latest import io
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.gather import Part
 from . import freshness, paths, sockets
+from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.progress import NodeProgress
 from .plans import is_plan
@@ -73,6 +74,7 @@ class StreamCacheMerge(io.ComfyNode):
         watch = NodeProgress()
         saved = describe(name, path, gather_parts(parts, path, watch), ())
         freshness.leave(path, str(cls.hidden.unique_id), saved.handle.generation)
+        caches_changed()
         watch.show("\n".join(saved.lines))
         return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})
 

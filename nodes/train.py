@@ -15,6 +15,7 @@ from ..lora_train.plots import plot_loss
 from ..lora_train.run import check_name
 from . import paths, setting_inputs, sockets
 from .handles import DatasetHandle
+from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.lora_folders import find_lora, lora_folder, runs_folder
 from .host.train_watch import TrainWatch
@@ -137,7 +138,9 @@ def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
     """A dataset that can be trained on: a saved one as it is, anything else saved under the run's name."""
     if isinstance(given.dataset, DatasetHandle) and not (given.latents or given.conditionings):
         return given.dataset
-    return save(given, name, paths.path_to_save(name, cache_roots()), watch.node).handle
+    saved = save(given, name, paths.path_to_save(name, cache_roots()), watch.node)
+    caches_changed()
+    return saved.handle
 
 
 def _output(trained: Trained, asked: str, cls: type) -> io.NodeOutput:

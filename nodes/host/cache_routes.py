@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.errors import CacheError
-from .. import paths
 from ..pages.detail import cache_detail
-from ..pages.refusals import Refused
 from ..pages.samples import MOST, sample_page
 from ..pages.shelf import cache_row, list_rows
 from ..pages.thumbnail import TYPE, thumbnail
+from ..pages.trash import list_trash
 from ..pages.views import View, view
 from .answers import Picture, Question, Routes
+from .asked import asked_cache
 from .folders import cache_roots, source_roots
+from .upkeep_routes import trash_roots
 
 _END = (1 << 53) - 1  # the largest number that a page knows exactly
 
@@ -27,11 +27,12 @@ def add(routes: Routes) -> None:
 def list_caches(question: Question) -> dict[str, Any]:
     question.end()
     rows = list_rows(cache_roots(), _source_folders())
-    return {"caches": [row.to_json() for row in rows], "trash": []}
+    trash = list_trash(trash_roots())
+    return {"caches": [row.to_json() for row in rows], "trash": [row.to_json() for row in trash]}
 
 
 def show_cache(question: Question) -> dict[str, Any]:
-    name, folder = _cache(question)
+    name, folder = asked_cache(question)
     question.end()
     shown = view(folder)
     return cache_detail(cache_row(name, folder, _source_folders()), shown)
@@ -52,17 +53,8 @@ def show_thumbnail(question: Question) -> Picture:
     return Picture(thumbnail(shown, number), TYPE, lasting=bool(generation))
 
 
-def _cache(question: Question) -> tuple[str, Path]:
-    name = question.text("name")
-    paths.parse_name(name)
-    try:
-        return name, paths.path_to_open(name, cache_roots())
-    except CacheError as error:
-        raise Refused(str(error), 404) from None
-
-
 def _view(question: Question) -> View:
-    return view(_cache(question)[1], question.text("generation", ""))
+    return view(asked_cache(question)[1], question.text("generation", ""))
 
 
 def _source_folders() -> list[Path]:

@@ -15,6 +15,11 @@ def tell_pages(event: str, facts: Mapping[str, Any], owner: str | None = None, p
         server.send_sync(event, {**facts, **private} if client == owner else dict(facts), client)
 
 
+def caches_changed() -> None:
+    """A cache appeared, changed or went: lists of them are out of date."""
+    tell_pages("streamcache.caches", {})
+
+
 def asking_client() -> str | None:
     """The page whose workflow runs now."""
     return getattr(getattr(PromptServer, "instance", None), "client_id", None)

@@ -15,6 +15,11 @@ def cache_roots() -> list[Path]:
     return [Path(path) for path in dict.fromkeys([own, *registered])]
 
 
+def export_root() -> Path:
+    """Where copies for elsewhere are put."""
+    return Path(folder_paths.get_output_directory()) / "streamcache_export"
+
+
 def source_roots() -> dict[str, list[Path]]:
     """Where images may be read from, by the label that a folder's name may begin with."""
     datasets = folder_paths.folder_names_and_paths.get("datasets", ([], ()))[0]

@@ -2,12 +2,12 @@
 
 from server import PromptServer
 
-from . import cache_routes, run_routes
+from . import cache_routes, run_routes, upkeep_routes
 from .answers import Routes
 
 
 def add_routes() -> None:
     routes = Routes(PromptServer.instance.routes)
-    for family in (cache_routes, run_routes):
+    for family in (cache_routes, upkeep_routes, run_routes):
         family.add(routes)
     routes.close()

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,16 @@ def send(server: Server, method: str, target: str, body: bytes | None = None, he
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
     finally:
         connection.close()
+
+
+def wait_for_job(server: Server, number: str, seconds: float = 60.0) -> dict[str, Any]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        job = next(each for each in get(server, "/jobs").json["jobs"] if each["id"] == number)
+        if job["state"] != "running":
+            return job
+        time.sleep(0.05)
+    raise AssertionError(f"the job did not end within {seconds:g} s")
 
 
 def snapshot(base: Path, skip: tuple[str, ...] = ("server.log",)) -> dict[str, tuple]:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from streamcache.tests.host.asking import get, snapshot
+from streamcache.cli.websocket import WebSocket
+from streamcache.dataset_cache import open_cache
+from streamcache.tests.host.asking import get, post, snapshot, wait_for_job
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.server import Server
+from streamcache.tests.unit.samples import write_cache
 
 pytestmark = pytest.mark.host
 
@@ -64,3 +67,75 @@ class TestLooking:
         assert get(server, "/cache/thumbnail", name="shown", number=1).status == 200
         assert get(server, "/caches").status == 200
         assert snapshot(server.base) == before
+
+
+def names(server: Server) -> list[str]:
+    return [each["name"] for each in get(server, "/caches").json["caches"]]
+
+
+class TestChanging:
+    def test_a_cache_is_renamed_deleted_restored_and_removed(self, server: Server):
+        write_cache(cache_folder(server, "mine"), 2)
+        assert post(server, "/cache/rename", {"name": "mine", "to": "group/yours"}).json == {"name": "group/yours"}
+        number = post(server, "/cache/delete", {"name": "group/yours"}).json["trash"]
+        assert "group/yours" not in names(server)
+        (lying,) = get(server, "/caches").json["trash"]
+        assert (lying["id"], lying["name"]) == (number, "group/yours")
+        assert post(server, "/trash/restore", {"id": number}).json["name"] == "group/yours"
+        assert "group/yours" in names(server)
+        number = post(server, "/cache/delete", {"name": "group/yours"}).json["trash"]
+        assert post(server, "/trash/empty", {"ids": [number]}).json["bytes"] == lying["bytes"]
+        assert get(server, "/caches").json["trash"] == []
+
+    def test_what_another_process_reads_is_left_alone(self, server: Server):
+        reader = open_cache(write_cache(cache_folder(server, "busy"), 2))
+        for path, values in {"/cache/delete": {}, "/cache/rename": {"to": "other"}}.items():
+            answer = post(server, path, {"name": "busy", **values})
+            assert answer.status == 409 and "in use" in answer.error
+        del reader
+        assert post(server, "/cache/delete", {"name": "busy"}).status == 200
+
+    def test_a_preview_is_carried_out_once(self, server: Server):
+        folder = write_cache(cache_folder(server, "wasteful"), 3)
+        (folder / ".index.1.tmp").write_bytes(b"x" * 500)
+        shown = get(server, "/cache/clean", name="wasteful").json
+        assert shown["bytes"] == 500 and (folder / ".index.1.tmp").exists()
+        asked = {"name": "wasteful", "plan": shown["plan"], "categories": ["debris"]}
+        assert post(server, "/cache/clean", asked).json["bytes"] == 500
+        assert not (folder / ".index.1.tmp").exists()
+        assert post(server, "/cache/clean", asked).status == 409
+
+    def test_a_cache_of_a_further_root_is_changed_there(self, server: Server):
+        further = server.base / "further"
+        write_cache(further / "far", 1)
+        assert "far" in names(server), "the probes register this root"
+        assert post(server, "/cache/rename", {"name": "far", "to": "farther"}).status == 200
+        assert (further / "farther" / "dataset.json").exists()
+        assert post(server, "/cache/delete", {"name": "farther"}).status == 200
+        assert (further / ".trash").is_dir()
+
+
+class TestJobs:
+    def test_jobs_run_to_their_end_and_pages_hear_of_it(self, server: Server):
+        folder = write_cache(cache_folder(server, "worked"), 4)
+        with WebSocket(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=jobs", 20) as events:
+            job = post(server, "/cache/verify", {"name": "worked"}).json["job"]
+            assert job["kind"] == "verify"
+            heard = next(message for message in events if isinstance(message, str) and "streamcache.job" in message)
+            assert job["id"] in heard
+            assert post(server, "/cache/duplicate", {"name": "worked", "to": "copied"}).status == 200
+            next(message for message in events if isinstance(message, str) and "streamcache.caches" in message)
+        assert wait_for_job(server, job["id"])["state"] == "done"
+        assert len(open_cache(cache_folder(server, "copied"))) == len(open_cache(folder)) == 4
+        job = post(server, "/cache/export", {"name": "worked", "to": "away/there"}).json["job"]
+        assert wait_for_job(server, job["id"])["state"] == "done"
+        assert (server.base / "output" / "streamcache_export" / "away" / "there" / "dataset.json").exists()
+        assert post(server, "/job/cancel", {"id": job["id"]}).json == {}
+        assert post(server, "/cache/export", {"name": "worked", "to": "away/there"}).status == 409
+
+    def test_a_save_is_told_to_all_pages(self, server: Server, shown: dict[str, Any]):
+        graph = Graph(server)
+        save_folder(graph, "input/shown", "told", texts=False)
+        with WebSocket(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=looker", 60) as events:
+            server.succeed(graph.prompt)
+            next(message for message in events if isinstance(message, str) and "streamcache.caches" in message)

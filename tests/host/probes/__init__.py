@@ -1,9 +1,14 @@
 """Nodes of these tests that look at what flows between other nodes in the host."""
 
 import hashlib
+import os
 
+import folder_paths
 import torch
 from comfy_api.latest import ComfyExtension, io
+
+# A further root of caches, as a user registers one in extra_model_paths.yaml.
+folder_paths.add_model_folder_path("streamcache", os.path.join(folder_paths.base_path, "further"))
 
 
 class ProbeModel(io.ComfyNode):
