@@ -27,6 +27,7 @@ LOCK = ".lock"
 _OWN_FOLDERS = ("states", "samples", "events")
 PATIENCE_SECONDS = 0.3  # for a lock: who looks whether it is held has it for a moment
 _NAME = re.compile(r"[^\s./\\:*?\"<>|~][^/\\:*?\"<>|]*")
+_MAX_BYTES = 240  # file systems take 255, and files are called after a run
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
 
 def check_name(name: str) -> None:
     """A run's name is one folder's name on every system."""
-    if not _NAME.fullmatch(name) or name != name.rstrip(". ") or len(name) > 120:
+    too_long = len(name) > 120 or len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES
+    if too_long or not _NAME.fullmatch(name) or name != name.rstrip(". "):
         raise TrainError(f'name = "{name}": expected a plain folder name, such as my_run')
 
 

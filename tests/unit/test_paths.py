@@ -49,6 +49,7 @@ ATTACKS = [
     "\x7f",
     "half\ud800pair",
     "x" * 101,
+    "💀" * 100,
     "/".join("abcdefghi"),
 ]
 

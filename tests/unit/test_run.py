@@ -40,7 +40,9 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, mode: str) -> None:
     assert (tmp_path / "photos" / "a.png").exists()
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", "C:\\x", "a\\b", " a", "a.", "x" * 200, "~a", "a?b"])
+@pytest.mark.parametrize(
+    "name", ["", "..", "a/b", "/etc", "C:\\x", "a\\b", " a", "a.", "x" * 200, "~a", "a?b", "💀" * 100]
+)
 def test_a_name_that_is_no_folder_name_is_refused(tmp_path, name: str) -> None:
     with pytest.raises(TrainError, match="expected a plain folder name"), open_run(tmp_path, name):
         pass
