@@ -28,7 +28,7 @@ class Answer:
         return self.json["error"]
 
 
-def get(server: Server, path: str, **values: Any) -> Answer:
+def get(server: Server, path: str, /, **values: Any) -> Answer:
     query = f"?{urlencode(values, errors='surrogatepass')}" if values else ""
     return send(server, "GET", f"/streamcache{path}{query}")
 

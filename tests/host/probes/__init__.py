@@ -5,10 +5,19 @@ import os
 
 import folder_paths
 import torch
+from aiohttp import web
 from comfy_api.latest import ComfyExtension, io
+from server import PromptServer
 
 # A further root of caches, as a user registers one in extra_model_paths.yaml.
 folder_paths.add_model_folder_path("streamcache", os.path.join(folder_paths.base_path, "further"))
+
+
+@PromptServer.instance.routes.get("/probe/routes")
+async def list_routes(request: web.Request) -> web.Response:
+    """Every route that answers something, with its method; those for all methods only refuse."""
+    found = [(route.method, route.resource.canonical) for route in request.app.router.routes() if route.resource]
+    return web.json_response(sorted(row for row in set(found) if row[0] not in ("*", "HEAD")))
 
 
 class ProbeModel(io.ComfyNode):

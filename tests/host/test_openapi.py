@@ -1,0 +1,135 @@
+"""docs/openapi.json tells of every route of the real server, of no other, and of their answers as they are."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamcache.tests.host.asking import Answer, get, post, wait_for_job
+from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems
+from streamcache.tests.host.server import ROOT, Server
+from streamcache.tests.unit.samples import write_cache
+
+pytestmark = pytest.mark.host
+
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def check(answer: Answer, method: str, path: str) -> Any:
+    """The answer's JSON, which must be what the document says of this status."""
+    responses = DOCUMENT["paths"][PREFIX + path][method.lower()]["responses"]
+    assert str(answer.status) in responses, f"{method} {path}: {answer.status} {answer.data[:200]!r}"
+    schema = responses[str(answer.status)]["content"]["application/json"]["schema"]
+    assert list(problems(answer.json, schema, DOCUMENT)) == []
+    return answer.json
+
+
+def test_every_route_is_documented_and_every_documented_route_exists(server: Server):
+    registered = {(method, path) for method, path in server.client.get("/probe/routes") if path.startswith(PREFIX)}
+    assert registered == {(method, PREFIX + path) for method, path, _ in operations()}
+
+
+def test_the_page_for_people_names_every_route():
+    told = set(re.findall(r"`(GET|POST) (/streamcache/[a-z/]+)`", API))
+    assert told == {(method, PREFIX + path) for method, path, _ in operations()}
+
+
+def test_every_reference_leads_somewhere():
+    names = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(DOCUMENT))
+    assert set(names) == set(DOCUMENT["components"]["schemas"])
+
+
+def test_the_checker_finds_what_is_wrong():
+    good = {"name": "64×64", "samples": 1}
+    schema = {"$ref": "#/components/schemas/Bucket"}
+    assert list(problems(good, schema, DOCUMENT)) == []
+    for bad in ({**good, "samples": -1}, {**good, "samples": True}, {"name": "a"}, {**good, "more": 1}, [good], None):
+        assert list(problems(bad, schema, DOCUMENT)), bad
+    assert list(problems("x", {"type": "string", "enum": ["y"]}, DOCUMENT))
+    assert list(problems([1, "a"], {"type": "array", "items": {"type": "number"}}, DOCUMENT))
+
+
+@pytest.fixture(scope="module")
+def documented(server: Server) -> Path:
+    folder = write_cache(server.base / "output" / "streamcache" / "documented", 3)
+    return write_cache(folder, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation"), list(operations()), ids=lambda part: part if isinstance(part, str) else ""
+)
+def test_parameters_are_those_that_the_server_knows(
+    server: Server, documented: Path, method: str, path: str, operation: dict[str, Any]
+):
+    """Without a required one, with one outside its limits, or with another, nothing is done."""
+    ask = (
+        (lambda values: get(server, path, **values)) if method == "GET" else (lambda values: post(server, path, values))
+    )
+    wanted = parameters(operation)
+    right = _right(wanted)
+    for name in right:
+        answer = ask({key: value for key, value in right.items() if key != name})
+        assert answer.status == 400 and answer.error == f"{name}: is missing"
+    for name, (_, schema) in wanted.items():
+        assert ask({**right, name: _wrong(schema)}).status == 400, name
+    answer = ask({**right, "unheard_of": "1"})
+    assert answer.status == 400 and sorted(answer.error.split("there are: ")[1].split(", ")) == (
+        sorted(wanted) or ["none"]
+    )
+
+
+def test_answers_are_as_documented(server: Server, documented: Path):
+    folder = documented
+    (folder.parent / "unreadable").mkdir()
+    (folder.parent / "unreadable" / "dataset.json").write_text("{}")
+    name = {"name": "documented"}
+    check(get(server, "/cache", **name), "GET", "/cache")
+    check(get(server, "/cache/samples", **name, search="caption"), "GET", "/cache/samples")
+    check(get(server, "/cache/samples", **name, generation="gone"), "GET", "/cache/samples")
+    assert get(server, "/cache/thumbnail", **name, number=0).headers["content-type"] == "image/jpeg"
+    check(get(server, "/cache/thumbnail", **name, number=9), "GET", "/cache/thumbnail")
+    plan = check(get(server, "/cache/clean", **name), "GET", "/cache/clean")["plan"]
+    check(post(server, "/cache/clean", {**name, "plan": plan, "categories": ["debris"]}), "POST", "/cache/clean")
+    check(post(server, "/cache/clean", {**name, "plan": "old", "categories": ["debris"]}), "POST", "/cache/clean")
+    for path, values in {"/cache/verify": {}, "/cache/duplicate": {"to": "d2"}, "/cache/export": {"to": "d3"}}.items():
+        job = check(post(server, path, {**name, **values}), "POST", path)["job"]
+        assert wait_for_job(server, job["id"])["state"] == "done"
+    check(get(server, "/jobs"), "GET", "/jobs")
+    check(post(server, "/job/cancel", {"id": job["id"]}), "POST", "/job/cancel")
+    check(post(server, "/job/cancel", {"id": "none"}), "POST", "/job/cancel")
+    check(post(server, "/cache/rename", {**name, "to": "d4"}), "POST", "/cache/rename")
+    number = check(post(server, "/cache/delete", {"name": "d4"}), "POST", "/cache/delete")["trash"]
+    listed = check(get(server, "/caches"), "GET", "/caches")
+    assert any(row["problem"] for row in listed["caches"]) and listed["trash"]
+    check(post(server, "/trash/restore", {"id": number}), "POST", "/trash/restore")
+    number = post(server, "/cache/delete", {"name": "d4"}).json["trash"]
+    check(post(server, "/trash/empty", {"ids": [number]}), "POST", "/trash/empty")
+    check(post(server, "/trash/empty", {"ids": [number]}), "POST", "/trash/empty")
+    check(get(server, "/runs"), "GET", "/runs")
+    check(get(server, "/run", name="nothing"), "GET", "/run")
+    check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")
+
+
+def test_refusals_of_bodies_are_as_documented(server: Server):
+    for method, path, _ in operations():
+        if method == "POST":
+            assert "error" in check(post(server, path, **{"Content-Type": "text/plain"}), method, path)
+            assert "error" in check(post(server, path, {"name": "x" * 70_000}), method, path)
+            assert "error" in check(post(server, path, **{"Sec-Fetch-Site": "same-site"}), method, path)
+
+
+def _wrong(schema: dict[str, Any]) -> Any:
+    """A value of the right type for a query, but outside what the schema allows."""
+    if schema["type"] == "integer":
+        return schema.get("maximum", 1 << 60) + 1
+    if schema["type"] == "array":
+        return [""] * (schema["maxItems"] + 1)
+    return "x" * (schema.get("maxLength", 2000) + 1)
+
+
+def _right(wanted: dict[str, tuple[bool, dict[str, Any]]]) -> dict[str, Any]:
+    """Required values that the server takes as far as their form goes; there is nothing of these names."""
+    plain = {"string": "documented", "integer": 1, "array": ["debris"]}
+    return {name: plain[schema["type"]] for name, (required, schema) in wanted.items() if required}

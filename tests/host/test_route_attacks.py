@@ -1,0 +1,344 @@
+"""Hostile requests to the real server: each is refused with a sentence, and nothing below its base folder changes."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from streamcache.dataset_cache import open_cache
+from streamcache.tests.host.asking import Answer, get, post, send, snapshot
+from streamcache.tests.host.schemas import operations, parameters
+from streamcache.tests.host.server import Server
+from streamcache.tests.unit.samples import write_cache
+
+pytestmark = pytest.mark.host
+
+NAMES = [
+    *(
+        "..",
+        "../victim",
+        "../../input",
+        "a/../victim",
+        "victim/..",
+        "./victim",
+        "group//x",
+        "/",
+        "/etc/passwd",
+        "//victim",
+    ),
+    *("..\\victim", "\\\\server\\share", "C:\\victim", "C:/victim", "c:victim", "\\\\?\\C:\\x", "victim::$DATA"),
+    *(
+        "con",
+        "NUL",
+        "nul.txt",
+        "aux/x",
+        "com1",
+        "lpt9.json",
+        "conin$",
+        "victim.",
+        "victim/ x",
+        "x/.hidden",
+        ".trash",
+        "..",
+    ),
+    *(
+        "victim\0",
+        "a\0/../victim",
+        "\0",
+        "a\nb",
+        "\x7f",
+        "\ud800",
+        "x\udfff",
+        "a<b",
+        "a|b",
+        'a"b',
+        "a*",
+        "?",
+        "",
+        "   ",
+    ),
+    *(
+        "x" * 101,
+        "x" * 1999,
+        "/".join("x" * 9),
+        "é" * 100 + "/" + "💀" * 100,
+        "💀" * 100,
+        "out",
+        "out/x",
+        "loop",
+        "victim/shards",
+    ),
+]
+NUMBERS = [
+    "-1",
+    "-0.5",
+    "1.5",
+    "1e3",
+    "NaN",
+    "Infinity",
+    "0x10",
+    "",
+    " 1",
+    "1 ",
+    "+1",
+    "1_0",
+    "١",
+    "9" * 400,
+    str(1 << 53),
+]
+WRONG_TYPES = [None, 1, 1.5, True, [], {}, ["victim"], {"name": "victim"}]
+BODIES = [
+    b"",
+    b"null",
+    b"[]",
+    b"1",
+    b'"x"',
+    b"{",
+    b"\xff\xfe",
+    b'{"name": "victim"',
+    b"[" * 5000,
+    b"NaN",
+    b"{'name': 1}",
+]
+PATHS = ("name", "to", "id", "file")
+
+
+@pytest.fixture(scope="module")
+def attacked(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The server's base folder, with a cache, a copy and a run to attack, and links that lead out of there."""
+    output, outside = server.base / "output", write_cache(tmp_path_factory.mktemp("outside") / "secret", 1)
+    (outside / "run.json").write_text("{}")
+    roots = [output / name for name in ("streamcache", "streamcache_export", "streamcache_runs")]
+    for root in roots:
+        write_cache(root / "victim", 3)
+        (root / "out").symlink_to(outside)
+        (root / "loop").symlink_to(root / "loop")
+    (roots[2] / "victim" / "run.json").write_text("{}")
+    write_cache(roots[0] / "thrown", 1)
+    assert post(server, "/cache/delete", {"name": "thrown"}).status == 200
+    yield server.base
+    for root in roots:
+        (root / "out").unlink()
+        (root / "loop").unlink()
+    shutil.rmtree(roots[2] / "victim")
+
+
+@pytest.fixture(autouse=True)
+def nothing_changes(server: Server, attacked: Path) -> Iterator[None]:
+    before, printed = snapshot(attacked), len(server.printed())
+    yield
+    assert snapshot(attacked) == before
+    assert "Traceback" not in server.printed()[printed:], server.printed()[-3000:]
+    assert get(server, "/cache", name="victim").status == 200, "the server goes on"
+
+
+def assert_refused(answer: Answer, what: Any) -> None:
+    assert 400 <= answer.status < 500, f"{answer.status} for {what!r:.200}: {answer.data[:200]!r}"
+    assert isinstance(answer.json["error"], str) and answer.json["error"].strip(), what
+
+
+def valid(operation: dict[str, Any]) -> dict[str, Any]:
+    """Values for all parameters that are right in form."""
+    plain = {"name": "victim", "categories": ["debris"], "ids": ["0" * 32], "number": 0, "to": "new", "id": "0" * 32}
+    plain |= {"plan": "0" * 32, "file": "step-00000001-0.png"}
+    return {name: plain[name] for name, (required, _) in parameters(operation).items() if required}
+
+
+def ask(server: Server, method: str, path: str, values: dict[str, Any]) -> Answer:
+    return get(server, path, **values) if method == "GET" else post(server, path, values)
+
+
+def test_names_lead_nowhere_else(server: Server):
+    asked = 0
+    for method, path, operation in operations():
+        values = valid(operation)
+        for name in (name for name in PATHS if name in values):
+            for attack in NAMES:
+                assert_refused(ask(server, method, path, {**values, name: attack}), (path, name, attack))
+                asked += 1
+    assert asked > 500
+
+
+def test_ids_of_the_trash_lead_nowhere_else(server: Server):
+    for attack in [*NAMES, "0" * 32, "f" * 32, "../" + "0" * 29]:
+        assert_refused(post(server, "/trash/restore", {"id": attack}), attack)
+        assert_refused(post(server, "/trash/empty", {"ids": [attack]}), attack)
+
+
+def test_numbers_are_bounded(server: Server):
+    for name, attacks in {"start": NUMBERS, "count": ["0", "501", *NUMBERS], "number": ["3", *NUMBERS]}.items():
+        path = "/cache/thumbnail" if name == "number" else "/cache/samples"
+        for attack in attacks:
+            assert_refused(get(server, path, name="victim", **{name: attack}), (name, attack))
+    for name, attacks in {"points": ["49", "5001", *NUMBERS], "smoothing": ["1000", *NUMBERS]}.items():
+        for attack in attacks:
+            assert_refused(get(server, "/run", name="victim", **{name: attack}), (name, attack))
+
+
+def test_types_are_checked(server: Server):
+    for method, path, operation in operations():
+        values = valid(operation)
+        for name, right in values.items() if method == "POST" else ():
+            lists = [["a"] * 101, [1], [None], [["a"]], "debris"] if isinstance(right, list) else []
+            for wrong in [*lists, *(each for each in WRONG_TYPES if type(each) is not type(right))]:
+                assert_refused(post(server, path, {**values, name: wrong}), (path, name, wrong))
+        for body in BODIES if method == "POST" else ():
+            headers = {"Content-Type": "application/json"}
+            assert_refused(send(server, "POST", f"/streamcache{path}", body, headers), (path, body[:20]))
+
+
+def test_other_parameters_are_refused(server: Server):
+    for method, path, operation in operations():
+        values = valid(operation)
+        assert_refused(ask(server, method, path, {**values, "path": "/etc/passwd"}), path)
+        twice = f"/streamcache{path}?name=victim&name=victim"
+        assert_refused(send(server, "GET", twice), twice) if method == "GET" else None
+
+
+def test_other_methods_are_refused(server: Server):
+    known = {(method, path) for method, path, _ in operations()}
+    for path in {path for _, path in known}:
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            if (method, path) not in known:
+                answer = send(server, method, f"/streamcache{path}?name=victim", b"{}" if method != "GET" else None)
+                assert_refused(answer, (method, path))
+                assert answer.status == 405 and answer.headers["allow"]
+
+
+def test_other_places_are_refused(server: Server):
+    for path in (
+        "",
+        "/",
+        "/nothing",
+        "/cache/",
+        "/cache/samples/1",
+        "//cache",
+        "/cache/%2e%2e/caches/x",
+        "/.git/config",
+    ):
+        for prefix in ("/streamcache", "/api/streamcache"):
+            answer = send(server, "GET", f"{prefix}{path}")
+            assert answer.status == 404, path
+
+
+@pytest.mark.parametrize("prefix", ["/streamcache", "/api/streamcache"])
+def test_pages_of_other_sites_are_refused(server: Server, prefix: str):
+    origins = [
+        "https://evil.example",
+        "http://127.0.0.1.evil.example",
+        "null",
+        "",
+        "http://127.0.0.1:1",
+        "http://localhost",
+    ]
+    sites = [{"Origin": origin} for origin in origins]
+    sites += [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+    for method, path, operation in operations():
+        body = json.dumps(valid(operation)).encode()
+        for site in sites if method == "POST" else ():
+            answer = send(server, "POST", prefix + path, body, {"Content-Type": "application/json", **site})
+            assert answer.status == 403, (path, site)  # some by the host itself, without a word
+
+
+def test_a_form_of_another_site_is_refused(server: Server):
+    """What a page can send to another site without being asked first: no JSON."""
+    for method, path, operation in operations():
+        body = json.dumps(valid(operation)).encode()
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", None):
+            if method == "POST":
+                answer = send(
+                    server, "POST", f"/streamcache{path}", body, {} if kind is None else {"Content-Type": kind}
+                )
+                assert_refused(answer, (path, kind))
+                assert answer.status == 415
+
+
+def test_long_bodies_are_not_read(server: Server):
+    long = json.dumps({"name": "victim", "more": "x" * (1 << 20)}).encode()
+    for method, path, _ in operations():
+        if method == "POST":
+            answer = send(server, "POST", f"/streamcache{path}", long, {"Content-Type": "application/json"})
+            assert_refused(answer, path)
+            assert answer.status == 413
+            many = {f"key {n}": n for n in range(3000)}
+            assert_refused(post(server, path, many), path)
+
+
+def test_searches_are_bounded(server: Server):
+    for attack in (" ".join(map(str, range(30))), "x" * 2001):
+        assert_refused(get(server, "/cache/samples", name="victim", search=attack), attack)
+    for odd in ("(", "[", "\\", "%", "\0", "\ud800", "💀", "a" * 2000, ".*"):
+        assert get(server, "/cache/samples", name="victim", search=odd).json["total"] == 0
+
+
+def test_what_lies_behind_a_link_is_not_told(server: Server):
+    rows = get(server, "/caches").json["caches"]
+    assert not {"out", "loop", "out/x"} & {row["name"] for row in rows}
+    for path in ("/cache", "/cache/samples", "/cache/clean"):
+        assert "secret" not in get(server, path, name="out").data.decode()
+
+
+def test_raw_targets_are_refused(server: Server):
+    for name in ("%2e%2e%2fvictim", "%00", "..%5cvictim", "%c0%ae%c0%ae/", "%ed%a0%80", quote("..\\..\\x")):
+        assert_refused(send(server, "GET", f"/streamcache/cache?name={name}"), name)
+
+
+class TestStrangers:
+    """A cache folder that somebody else made cannot break the server, nor make it read elsewhere."""
+
+    @pytest.fixture
+    @staticmethod
+    def folder(attacked: Path, nothing_changes: None) -> Iterator[Path]:
+        folder = write_cache(attacked / "output" / "streamcache" / "stranger", 2)
+        yield folder
+        shutil.rmtree(folder)
+
+    def look(self, server: Server) -> list[Answer]:
+        name = {"name": "stranger"}
+        answers = [get(server, path, **name) for path in ("/cache", "/cache/samples", "/cache/clean")]
+        answers += [
+            get(server, "/cache/samples", **name, search="a"),
+            get(server, "/cache/thumbnail", **name, number=1),
+        ]
+        assert all(answer.status < 500 for answer in answers), [answer.data[:200] for answer in answers]
+        rows = [row["name"] for row in get(server, "/caches").json["caches"]]
+        assert "victim" in rows and "stranger" in rows
+        return answers
+
+    @pytest.mark.parametrize("name", ["dataset.json", "index", "shards"])
+    def test_links_are_not_followed(self, server: Server, folder: Path, tmp_path: Path, name: str):
+        place = next(folder.glob("index-*")) if name == "index" else folder / name
+        os.rename(place, tmp_path / "moved")
+        place.symlink_to(tmp_path / "moved")
+        answers = self.look(server)
+        assert answers[4].status >= 400, "no picture comes from behind the link"
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"{}", b"[" * 100_000, b'{"format": 1}', b"\xff" * 100, b'{"format": 1e999}']
+    )
+    def test_no_manifest_breaks_the_list(self, server: Server, folder: Path, content: bytes):
+        (folder / "dataset.json").write_bytes(content)
+        assert all(answer.status >= 400 for answer in self.look(server))
+
+    def test_an_index_cut_short_is_refused(self, server: Server, folder: Path):
+        index = next(folder.glob("index-*"))
+        index.write_bytes(index.read_bytes()[:100])
+        self.look(server)
+
+    def test_a_pipe_does_not_keep_anybody_waiting(self, server: Server, folder: Path):
+        if not hasattr(os, "mkfifo"):
+            pytest.skip("no pipes here")
+        (folder / "dataset.json").unlink()
+        os.mkfifo(folder / "dataset.json")
+        assert get(server, "/caches").status == 200
+        assert get(server, "/cache", name="victim").status == 200
+        (folder / "dataset.json").unlink()
+
+
+def test_the_victim_is_well(attacked: Path):
+    assert len(open_cache(attacked / "output" / "streamcache" / "victim", check=True)) == 3
