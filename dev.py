@@ -27,6 +27,7 @@ WINDOWS = os.name == "nt"
 PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 STAMP = VENV / "streamcache-installed.txt"
 PINS = ROOT / "requirements-dev.txt"
+MOST_WORKERS = 4  # each of them starts a ComfyUI of its own
 TEST_FOLDERS = ("tests/unit", "tests/host", "tests/browser")
 HOW_TO_GET_A_HOST = (
     "no ComfyUI found. Get one: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
@@ -63,10 +64,13 @@ def test(arguments: list[str]) -> int:
     """run all tests; arguments go to pytest (--slow runs the slow ones too)"""
     install()
     chosen = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else existing_test_folders()
+    # All tests are many: they share the cores, a file at a time, since the tests of a file share what they prepared.
+    workers = [f"-n{min(os.cpu_count() or 1, MOST_WORKERS)}", "--dist=loadfile"] if chosen else []
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that each take all cores only wait for one another
     report = VENV / "last-test.xml"
     report.unlink(missing_ok=True)
     started = time.monotonic()
-    code = run([PYTHON, "-m", "pytest", f"--junitxml={report}", *arguments, *chosen])
+    code = run([PYTHON, "-m", "pytest", f"--junitxml={report}", *workers, *arguments, *chosen])
     tell_tests(report, code, time.monotonic() - started)
     return code
 

@@ -282,7 +282,11 @@ def test_any_provenance_that_json_can_hold_comes_back(tmp_path, provenance):
     assert repr(open_cache(path).provenance) == repr(json.loads(json.dumps(provenance)))
 
 
-@pytest.mark.parametrize("provenance", [{"a": object()}, {"a": {1, 2}}, {(1, 2): 3}, {"a": b"x"}], ids=str)
+@pytest.mark.parametrize(
+    "provenance",
+    [{"a": object()}, {"a": {1, 2}}, {(1, 2): 3}, {"a": b"x"}],
+    ids=["object", "set", "tuple key", "bytes"],
+)
 def test_any_other_provenance_is_refused_before_anything_is_written(tmp_path, provenance):
     with pytest.raises(CacheError, match="provenance"):
         CacheWriter(tmp_path / "set", provenance=provenance)
