@@ -93,13 +93,18 @@ def path_of_folder(name: str, roots: dict[str, Sequence[Path]]) -> Path:
 
 def list_names(roots: Sequence[Path]) -> list[str]:
     """The names of all caches below the roots, sorted."""
-    names: set[str] = set()
+    return sorted(list_caches(roots))
+
+
+def list_caches(roots: Sequence[Path]) -> dict[str, Path]:
+    """Where all caches below the roots are, by their names; of two of one name, the one that would be opened."""
+    found: dict[str, Path] = {}
     for root in roots:
         for folder in _walk(root, LISTED_DEPTH, _is_published):
-            names.add(folder.relative_to(root).as_posix())
-            if len(names) >= MAX_LISTED:
+            found.setdefault(folder.relative_to(root).as_posix(), folder)
+            if len(found) >= MAX_LISTED:
                 break
-    return sorted(names)
+    return found
 
 
 def list_folders(roots: dict[str, Sequence[Path]]) -> list[str]:
@@ -146,7 +151,7 @@ def _is_cache(path: Path) -> bool:
 
 
 def _is_published(path: Path) -> bool:
-    return (path / MANIFEST).is_file()
+    return os.path.isfile(path / MANIFEST)  # False also where nobody may look
 
 
 def _walk(root: Path, depth: int, stop: Callable[[Path], bool], every: bool = False) -> Iterator[Path]:

@@ -26,6 +26,7 @@ log = logging.getLogger("streamcache")
 PREFIX = "/streamcache"
 MAX_BODY = 64 * 1024
 MAX_TEXT = 2000
+MAX_ITEMS = 500
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -60,8 +61,8 @@ class Question:
 
     def texts(self, name: str) -> list[str]:
         value = self._take(name, None)
-        if not isinstance(value, list) or len(value) > 100 or not all(isinstance(each, str) for each in value):
-            raise Refused(f"{name}: a list of at most 100 texts is expected")
+        if not isinstance(value, list) or len(value) > MAX_ITEMS or not all(isinstance(each, str) for each in value):
+            raise Refused(f"{name}: a list of at most {MAX_ITEMS} texts is expected")
         return value
 
     def end(self) -> None:

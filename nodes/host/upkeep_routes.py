@@ -1,7 +1,6 @@
 """The routes that change caches: clean, rename, delete and restore, and the jobs that verify and copy."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .. import freshness, paths
@@ -100,15 +99,16 @@ def verify_cache(question: Question) -> dict[str, Any]:
 def duplicate_cache(question: Question) -> dict[str, Any]:
     (name, folder), to = asked_cache(question), question.text("to")
     question.end()
-    target = paths.path_to_create(to, [root_of(name, folder, cache_roots()), *cache_roots()])
-    return {"job": JOBS.start("duplicate", name, duplicating(folder, target), to)}
+    root = root_of(name, folder, cache_roots())
+    target = paths.path_to_create(to, [root, *cache_roots()])
+    return {"job": JOBS.start("duplicate", name, duplicating(folder, target, root), to)}
 
 
 def export_cache(question: Question) -> dict[str, Any]:
     (name, folder), to = asked_cache(question), question.text("to")
     question.end()
-    target: Path = paths.path_to_create(to, [export_root()])
-    return {"job": JOBS.start("export", name, exporting(folder, target), to)}
+    target = paths.path_to_create(to, [export_root()])
+    return {"job": JOBS.start("export", name, exporting(folder, target, export_root()), to)}
 
 
 def list_jobs(question: Question) -> dict[str, Any]:

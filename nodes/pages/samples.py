@@ -13,6 +13,7 @@ from .views import View
 
 MOST = 500  # on one page
 _WORDS, _CAPTIONS, _KEPT = 20, 8, 8
+_TEXTS, _TEXT_BYTES = 5_000_000, 1 << 30  # that are searched
 _NAME = 500
 
 
@@ -59,6 +60,8 @@ def _with_words(view: View, words: tuple[str, ...]) -> np.ndarray:
     found = np.ones(len(arrays.samples), bool)
     if not words:
         return found
+    if len(arrays.string_ends) > _TEXTS or len(arrays.strings) > _TEXT_BYTES:
+        raise Refused(f"{len(arrays.string_ends):,} texts are too many to be searched here")
     sources, captions = arrays.samples["source"], arrays.captions
     first = arrays.samples["captions"].astype(np.int64)
     last = first + arrays.samples["caption_count"]

@@ -57,7 +57,7 @@ _lock = threading.Lock()
 
 
 def list_rows(roots: Sequence[Path], source_roots: Sequence[Path]) -> list[CacheRow]:
-    return [cache_row(name, paths.path_to_open(name, roots), source_roots) for name in paths.list_names(roots)]
+    return [cache_row(name, folder, source_roots) for name, folder in sorted(paths.list_caches(roots).items())]
 
 
 def cache_row(name: str, folder: Path, source_roots: Sequence[Path]) -> CacheRow:

@@ -1,6 +1,7 @@
 """What pages do to caches: clean, rename, trash and jobs. What is in use stays, and what is refused changes nothing."""
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -126,6 +127,12 @@ class TestTrash:
         assert trash.restore(number, [Root(tmp_path)]).name == "group/set"
         assert content(tmp_path / "group" / "set") == kept
         assert trash.list_trash([Root(tmp_path)]) == [] and not any((tmp_path / ".trash").iterdir())
+
+    def test_a_cache_that_cannot_be_opened_can_be_deleted(self, tmp_path: Path):
+        (write_cache(tmp_path / "set", 1) / "dataset.json").write_text("no JSON")
+        refuse_if_in_use(tmp_path / "set")
+        trash.throw_away(Root(tmp_path), "set", tmp_path / "set")
+        assert paths.list_names([tmp_path]) == []
 
     def test_a_name_taken_meanwhile_is_not_overwritten(self, tmp_path: Path):
         number = self.put(tmp_path, "set")
@@ -298,11 +305,12 @@ class TestJobs:
     @pytest.mark.parametrize(("work", "same_id"), [(duplicating, False), (exporting, True)])
     def test_a_copy_holds_the_same(self, tmp_path: Path, work: Callable, same_id: bool):
         path = write_set(tmp_path / "set", range(4))
-        job = Told().run("copy", "set", work(path, tmp_path / "copy"), to="copy")
+        job = Told().run("copy", "set", work(path, tmp_path / "group" / "copy", tmp_path), to="copy")
         assert job["state"] == "done" and job["to"] == "copy"
-        assert content(tmp_path / "copy") == content(path)
-        assert (read_manifest(path).id == read_manifest(tmp_path / "copy").id) is same_id
-        assert {each.name for each in tmp_path.iterdir()} == {"set", "copy"}
+        copy = tmp_path / "group" / "copy"
+        assert content(copy) == content(path)
+        assert (read_manifest(path).id == read_manifest(copy).id) is same_id
+        assert {each.name for each in tmp_path.iterdir()} == {"set", "group"}
 
     def test_a_cancelled_copy_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = write_set(tmp_path / "set", range(4))
@@ -316,18 +324,26 @@ class TestJobs:
             progress(1, 2)
 
         monkeypatch.setattr("streamcache.nodes.pages.upkeep.duplicate", slowly)
-        number = told.jobs.start("duplicate", "set", duplicating(path, tmp_path / "copy"))["id"]
+        number = told.jobs.start("duplicate", "set", duplicating(path, tmp_path / "group" / "copy", tmp_path))["id"]
         assert started.wait(60)
         with pytest.raises(Refused, match="under way"):
-            told.jobs.start("duplicate", "set", duplicating(path, tmp_path / "copy"))
+            told.jobs.start("duplicate", "set", duplicating(path, tmp_path / "group" / "copy", tmp_path))
         told.jobs.cancel(number)
         go_on.set()
         assert told.over.wait(60) and told.heard[-1]["state"] == "cancelled"
         assert [each.name for each in tmp_path.iterdir()] == ["set"]
 
+    def test_copies_of_a_killed_server_go_after_a_day(self, tmp_path: Path):
+        path = write_set(tmp_path / "set", range(2))
+        for name in (".copy-old", ".copy-new"):
+            (tmp_path / name).mkdir()
+        os.utime(tmp_path / ".copy-old", (0, 0))
+        assert Told().run("duplicate", "set", duplicating(path, tmp_path / "copy", tmp_path))["state"] == "done"
+        assert {each.name for each in tmp_path.iterdir()} == {"set", "copy", ".copy-new"}
+
     def test_a_failure_is_told(self, tmp_path: Path):
         shutil.copytree(write_cache(tmp_path / "set", 1), tmp_path / "copy")
-        job = Told().run("duplicate", "set", duplicating(tmp_path / "set", tmp_path / "copy"))
+        job = Told().run("duplicate", "set", duplicating(tmp_path / "set", tmp_path / "copy", tmp_path))
         assert job["state"] == "failed" and "taken" in job["error"]
         job = Told().run("odd", "set", lambda watch: 1 // 0)
         assert job["state"] == "failed" and "ZeroDivisionError" in job["error"]

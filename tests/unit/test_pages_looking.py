@@ -94,6 +94,12 @@ class TestRows:
         assert rows.pop("good").problem == ""
         assert all(row.problem for row in rows.values())
 
+    def test_a_link_that_leads_out_hides_no_other(self, tmp_path: Path):
+        write_cache(tmp_path / "second" / "set", 2)
+        (tmp_path / "first").mkdir()
+        (tmp_path / "first" / "set").symlink_to(tmp_path)
+        assert [row.name for row in list_rows([tmp_path / "first", tmp_path / "second"], [])] == ["set"]
+
     def test_readers_are_named(self, tmp_path: Path):
         write_cache(tmp_path / "set", 2)
         with_reader = open_cache(tmp_path / "set")
