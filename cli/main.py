@@ -68,7 +68,3 @@ def _print_any_character() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # replaced by something that is no text file, as in notebooks
             stream.reconfigure(errors="replace")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

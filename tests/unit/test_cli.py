@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -220,19 +221,35 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert run("convert", tmp_path, "--to", tmp_path / "x") == 130
 
 
-def test_the_module_runs_as_a_program(tmp_path: Path):
+@pytest.fixture
+def program(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment that run this checkout as a program."""
     try:
         os.symlink(ROOT, tmp_path / "streamcache")
     except OSError:
         pytest.skip("symbolic links need a privilege on this Windows")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "streamcache.cli.main"]
+    return [sys.executable, "-m", "streamcache.cli"], {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+
+def test_the_module_runs_as_a_program(program: tuple[list[str], dict[str, str]]):
+    command, environment = program
     done = subprocess.run([*command, "--help"], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "convert" in done.stdout
     refused = subprocess.run(
         [*command, "convert", "nowhere", "--to", "x"], env=environment, capture_output=True, text=True, timeout=120
     )
     assert refused.returncode == 1 and "Traceback" not in refused.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends Ctrl-C to all programs of a console")
+def test_ctrl_c_while_it_starts_ends_it_without_a_word(program: tuple[list[str], dict[str, str]]):
+    command, environment = program
+    # Interrupts itself as soon as the import of torch begins.
+    begin = "import os, signal, sys\nclass Finder:\n  def find_spec(self, name, *_):\n"
+    begin += "    if name == 'torch': os.kill(os.getpid(), signal.SIGINT)\nsys.meta_path.insert(0, Finder())\n"
+    begin += "import streamcache.cli.__main__ as program\nprogram.main()"
+    done = subprocess.run([command[0], "-c", begin], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGINT and done.stderr == ""
 
 
 @pytest.mark.parametrize(
