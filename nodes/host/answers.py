@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from comfy.cli_args import args
 
 from ...dataset_cache.errors import CacheBusy
 from ..pages.refusals import Refused
+from ..pages.sites import cross_site
 
 log = logging.getLogger("streamcache")
 
@@ -99,7 +99,7 @@ class Routes:
 
     def post(self, path: str, handler: Handler) -> None:
         async def answer(request: web.Request) -> web.StreamResponse:
-            problem = cross_site(request.headers)
+            problem = cross_site(request.headers, bool(args.enable_cors_header))
             if problem:
                 return _refusal(403, problem)
             body = await _read(request)
@@ -113,24 +113,6 @@ class Routes:
         for path, methods in self._methods.items():
             self._table.route("*", PREFIX + path)(_only(methods))
         self._table.route("*", PREFIX + "/{rest:.*}")(_nothing_here)
-
-
-def cross_site(headers: Mapping[str, str]) -> str:
-    """Why a request that would change something is refused: another site's page sent it. The host checks this for
-    loopback addresses; here it holds for every address, unless the host was started to answer other sites."""
-    if args.enable_cors_header:
-        return ""
-    if headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
-        return "the request comes from another site's page"
-    origin, host = headers.get("Origin"), headers.get("Host", "")
-    if origin is None:
-        return ""
-    try:
-        found, wanted = urlsplit(origin), urlsplit("//" + host)
-        same = found.hostname == wanted.hostname and (None in (ports := {found.port, wanted.port}) or len(ports) == 1)
-    except ValueError:  # no address at all
-        same = False
-    return "" if same else f"the request comes from a page of {origin[:100]}"
 
 
 async def _read(request: web.Request) -> bytes | None:

@@ -10,6 +10,7 @@ from ...dataset_cache.errors import CacheError
 from ...dataset_cache.index import Index
 from ...dataset_cache.manifest import Manifest
 
+_LISTED = 500  # buckets; more than a page can show
 _LOOKED_AT = 256  # samples: enough to learn how many pixels a latent pixel covers
 
 
@@ -34,13 +35,14 @@ def peek_bucket_names(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def count_by_name(names: Sequence[str], buckets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Samples by name, the fullest first."""
+    """Samples by name, the fullest buckets first."""
     counts: dict[str, int] = {}
     for name, bucket in zip(names, buckets):
         number = bucket.get("samples")
         counts[name] = counts.get(name, 0) + (number if type(number) is int else 0)
     filled = [(name, number) for name, number in counts.items() if number > 0]
-    return [{"name": name, "samples": number} for name, number in sorted(filled, key=lambda row: (-row[1], row[0]))]
+    ordered = sorted(filled, key=lambda row: (-row[1], row[0]))
+    return [{"name": name, "samples": number} for name, number in ordered[:_LISTED]]
 
 
 def _name(shape: Sequence[int], scale: tuple[int, int] | None) -> str:

@@ -17,7 +17,7 @@ def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
     disk = usage_of(view.current, row.readers, row.writer)
     return {
         "row": row.to_json(),
-        "fields": [_field(field, disk) for field in facts.fields],
+        "fields": [_field(field, disk) for field in facts.fields[:_LISTED]],
         "parts": _parts(disk),
         "missing": list(disk.missing[:_LISTED]),
         "shared": facts.shared,
@@ -25,7 +25,7 @@ def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
         "captions": _captions(facts),
         "sets": [
             {"name": cut_text(name), "samples": facts.set_samples[name], "facts": cut(known)}
-            for name, known in facts.sets.items()
+            for name, known in list(facts.sets.items())[:_LISTED]
         ],
         "excluded": _excluded(facts.provenance),
         "provenance": cut(facts.provenance),
@@ -40,7 +40,7 @@ def _field(field: Any, disk: Usage) -> dict[str, Any]:
 def _parts(disk: Usage) -> dict[str, Any]:
     """Bytes by what they are for; older generations, unfinished builds and debris are of whole files."""
     parts = {name: getattr(disk, name) for name in ("index", "unused", "older", "building", "debris")}
-    return {"fields": disk.fields, **parts, "older_generations": disk.older_generations}
+    return {"fields": cut(disk.fields), **parts, "older_generations": disk.older_generations}
 
 
 def _captions(facts: Overview) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,31 @@ PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
 _MOST = 50  # folders that are looked for
 # From one folder to the next by the table's key: the rows of their files are not read.
 _FOLDERS = """
-WITH RECURSIVE folder(name) AS (
+WITH RECURSIVE folder(place) AS (
   SELECT min(directory) FROM file
-  UNION ALL SELECT (SELECT min(directory) FROM file WHERE directory > name) FROM folder WHERE name IS NOT NULL
-) SELECT name FROM folder WHERE name IS NOT NULL LIMIT ?
+  UNION ALL SELECT (SELECT min(directory) FROM file WHERE directory > place) FROM folder WHERE place IS NOT NULL
+) SELECT place FROM folder WHERE place IS NOT NULL LIMIT ?
 """
 
 
-def find_sources(manifest: Manifest, roots: Sequence[Path]) -> str:
-    """Whether the source folders exist: those that this machine remembers, else folders of their names below `roots`.
+@dataclass(frozen=True)
+class Origin:
+    """What a manifest says about where its samples are from: names of folders, not where on its machine they were."""
 
-    A manifest tells names only, not where on its machine they were.
-    """
-    names = set(_source_names(manifest.provenance))
-    if not names:
+    dataset: str
+    folders: tuple[str, ...]
+
+
+def origin_of(manifest: Manifest) -> Origin:
+    return Origin(manifest.id, tuple(sorted(set(_source_names(manifest.provenance))))[:_MOST])
+
+
+def find_sources(origin: Origin, roots: Sequence[Path]) -> str:
+    """Whether the source folders exist: those that this machine remembers, else any of their names below `roots`."""
+    if not origin.folders:
         return NONE
-    known = _remembered(manifest.id)
-    found = [os.path.isdir(path) for path in known] or [_is_below(name, roots) for name in sorted(names)[:_MOST]]
+    known = _remembered(origin.dataset)
+    found = [os.path.isdir(path) for path in known] or [_is_below(name, roots) for name in origin.folders]
     return PRESENT if all(found) else PARTLY if any(found) else MISSING
 
 

@@ -1,9 +1,10 @@
 """The shelf: a row for every cache below the roots, from manifests alone. One that cannot be read is shown with its
 problem and hides no other."""
 
+import re
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from ...dataset_cache.publisher import HOLDER, current_publisher
 from ...dataset_cache.thumbnails import FIELD as THUMBNAIL
 from .. import paths
 from .bucket_names import count_by_name, peek_bucket_names
-from .origins import NONE, find_sources
+from .origins import NONE, Origin, find_sources, origin_of
 from .strangers import as_dict, cut_text
 
 _REMEMBERED = 2000
+_LISTED = 50
+_HASH = re.compile(r"[0-9a-f]{32,}")
 _SHORT = 12  # characters of a hash that tell one encoder from another
 _FIELDS = {"image": "latent", "text": "conditioning"}
 
@@ -48,8 +51,8 @@ class _Known:
     """What a manifest says, kept while its file is the same."""
 
     stamp: tuple
-    manifest: Manifest
-    buckets: list[dict[str, Any]]
+    row: CacheRow
+    origin: Origin
 
 
 _known: dict[str, _Known] = {}
@@ -63,35 +66,14 @@ def list_rows(roots: Sequence[Path], source_roots: Sequence[Path]) -> list[Cache
 def cache_row(name: str, folder: Path, source_roots: Sequence[Path]) -> CacheRow:
     """The row of one cache. Never raises for what is wrong with the cache."""
     try:
-        known = _read(folder)
-        manifest, published = known.manifest, (folder / NAME).lstat().st_mtime
-        return CacheRow(
-            name=name,
-            samples=manifest.counts.get("samples", 0),
-            bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
-            published=published,
-            generation=manifest.generation,
-            buckets=known.buckets,
-            encoders=_encoders(manifest),
-            readers=readers(folder),
-            writer=writer(folder),
-            sources=find_sources(manifest, source_roots),
-            thumbnails=THUMBNAIL in manifest.fields,
-        )
+        known = _recall(folder)
+        sources = find_sources(known.origin, source_roots)
+        return replace(known.row, name=name, readers=_readers(folder), writer=_writer(folder), sources=sources)
     except (CacheError, OSError) as error:
         return CacheRow(name, problem=cut_text(str(error)))
 
 
-def readers(folder: Path) -> tuple[str, ...]:
-    return tuple(map(str, holders(folder)[:50]))
-
-
-def writer(folder: Path) -> str | None:
-    """Who writes to a cache. The lock itself is asked only where somebody left a name: asking touches its file."""
-    return current_publisher(folder) if (folder / HOLDER).exists() else None
-
-
-def _read(folder: Path) -> _Known:
+def _recall(folder: Path) -> _Known:
     stamp = manifest_stamp(folder)
     with _lock:
         known = _known.get(str(folder))
@@ -100,7 +82,7 @@ def _read(folder: Path) -> _Known:
     manifest = read_manifest(folder)
     if manifest is None or stamp is None:
         raise CacheError(f"{folder}: was removed just now")
-    known = _Known(stamp, manifest, count_by_name(peek_bucket_names(folder, manifest), manifest.buckets))
+    known = _Known(stamp, _row(folder, manifest), origin_of(manifest))
     with _lock:
         while len(_known) >= _REMEMBERED:
             del _known[next(iter(_known))]
@@ -108,15 +90,33 @@ def _read(folder: Path) -> _Known:
     return known
 
 
+def _row(folder: Path, manifest: Manifest) -> CacheRow:
+    return CacheRow(
+        name=folder.name,
+        samples=manifest.counts.get("samples", 0),
+        bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
+        published=(folder / NAME).lstat().st_mtime,
+        generation=manifest.generation,
+        buckets=count_by_name(peek_bucket_names(folder, manifest), manifest.buckets),
+        encoders=_encoders(manifest),
+        thumbnails=THUMBNAIL in manifest.fields,
+    )
+
+
+def _readers(folder: Path) -> tuple[str, ...]:
+    return tuple(map(str, holders(folder)[:_LISTED]))
+
+
+def _writer(folder: Path) -> str | None:
+    """Who writes to a cache. The lock itself is asked only where somebody left a name: asking touches its file."""
+    return current_publisher(folder) if (folder / HOLDER).exists() else None
+
+
 def _encoders(manifest: Manifest) -> dict[str, str]:
     made = as_dict(as_dict(manifest.provenance.get("encode")).get("encoders"))
-    return {
-        field: short_name(made[part])
-        for part, field in _FIELDS.items()
-        if isinstance(made.get(part), str) and made[part]
-    }
+    named = {field: made.get(part) for part, field in _FIELDS.items()}
+    return {field: _short(name) for field, name in named.items() if isinstance(name, str) and name}
 
 
-def short_name(identity: str) -> str:
-    is_hash = len(identity) >= 32 and all(c in "0123456789abcdef" for c in identity)
-    return identity[:_SHORT] if is_hash else cut_text(identity, 60)
+def _short(identity: str) -> str:
+    return identity[:_SHORT] if _HASH.fullmatch(identity) else cut_text(identity, 60)

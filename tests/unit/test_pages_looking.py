@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,12 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.errors import CacheError
 from streamcache.dataset_cache.manifest import read_manifest, write_manifest
+from streamcache.dataset_cache.plan import Settings, make_plan
+from streamcache.dataset_cache.sources import FolderSource
+from streamcache.dataset_cache.transforms import Transform
 from streamcache.nodes.pages import views
 from streamcache.nodes.pages.detail import cache_detail
 from streamcache.nodes.pages.refusals import Refused
@@ -129,6 +134,23 @@ class TestRows:
 
 
 class TestSources:
+    def test_folders_are_remembered_where_they_were(self, tmp_path: Path, picture, images, texts):
+        for name in ("here/cats/a.png", "there/cats/b.png"):
+            picture(name)
+        sources = [FolderSource(tmp_path / place / "cats", set=place) for place in ("here", "there")]
+        settings = Settings(Transform((64,), step=8), thumbnail=0)
+        encode(make_plan(sources, image_encoder=images, text_encoder=texts, settings=settings), tmp_path / "set")
+
+        def found() -> str:
+            return cache_row("set", tmp_path / "set", []).sources
+
+        before = snapshot(tmp_path)
+        assert found() == "present" and snapshot(tmp_path) == before
+        shutil.rmtree(tmp_path / "here")
+        assert found() == "partly"
+        shutil.rmtree(tmp_path / "there")
+        assert found() == "missing"
+
     def provenance(self, tmp_path: Path, provenance: dict) -> str:
         write_cache(tmp_path / "set", 1, provenance=provenance)
         return cache_row("set", tmp_path / "set", [tmp_path / "input"]).sources

@@ -1,0 +1,48 @@
+"""Only the server's own pages change anything."""
+
+import pytest
+
+from streamcache.nodes.pages.sites import cross_site
+
+HOST = {"Host": "comfy.example:8188"}
+OWN = [
+    {},
+    {"Origin": "http://comfy.example:8188"},
+    {"Origin": "https://COMFY.example:8188"},
+    {"Origin": "http://comfy.example"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "http://comfy.example:8188"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "https://behind.a.proxy"},
+    {"Sec-Fetch-Site": "none"},
+]
+OTHERS = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://comfy.example:81"},
+    {"Origin": "http://comfy.example.evil.example:8188"},
+    {"Origin": "http://comfy.example@evil.example"},
+    {"Origin": "null"},
+    {"Origin": ""},
+    {"Origin": "http://comfy.example:99999"},
+    {"Origin": "http://[comfy.example"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site", "Origin": "http://comfy.example:8188"},
+]
+
+
+@pytest.mark.parametrize("headers", OWN)
+def test_own_pages_and_programs_are_served(headers: dict[str, str]):
+    assert cross_site({**HOST, **headers}) == ""
+
+
+@pytest.mark.parametrize("headers", OTHERS)
+def test_other_sites_are_refused(headers: dict[str, str]):
+    assert "another site" in cross_site({**HOST, **headers}) or "page of" in cross_site({**HOST, **headers})
+
+
+@pytest.mark.parametrize("headers", OTHERS)
+def test_a_host_that_is_open_to_other_sites_is_followed(headers: dict[str, str]):
+    assert cross_site({**HOST, **headers}, open_to_others=True) == ""
+
+
+def test_a_request_without_a_host_is_refused_to_pages():
+    assert cross_site({"Origin": "http://comfy.example"})
+    assert cross_site({"Origin": "null"})
