@@ -27,6 +27,7 @@ PREFIX = "/streamcache"
 MAX_BODY = 64 * 1024
 MAX_TEXT = 2000
 MAX_ITEMS = 500
+_FRESH = {"Cache-Control": "no-store"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -61,8 +62,9 @@ class Question:
 
     def texts(self, name: str) -> list[str]:
         value = self._take(name, None)
-        if not isinstance(value, list) or len(value) > MAX_ITEMS or not all(isinstance(each, str) for each in value):
-            raise Refused(f"{name}: a list of at most {MAX_ITEMS} texts is expected")
+        texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not texts or not 1 <= len(value) <= MAX_ITEMS:
+            raise Refused(f"{name}: a list of 1 to {MAX_ITEMS} texts is expected")
         return value
 
     def end(self) -> None:
@@ -127,14 +129,16 @@ async def _read(request: web.Request) -> bytes | None:
 
 async def _answer(handler: Handler, ask: Callable[[], Question]) -> web.StreamResponse:
     try:
-        # Off the event loop: a folder on a slow disk must not stop the server.
-        found = await asyncio.to_thread(lambda: handler(ask()))
+        # Off the event loop: neither a folder on a slow disk nor a long answer must stop the server.
+        found = await asyncio.to_thread(lambda: _written(handler(ask())))
     except Refused as refusal:
         return _refusal(refusal.status, str(refusal))
     except CacheBusy as error:
         return _refusal(409, str(error))
     except ValueError as error:  # the pack's own errors are kin of it
         return _refusal(400, str(error))
+    except FileNotFoundError:
+        return _refusal(409, "what was asked for went away meanwhile; look again")
     except OSError as error:
         log.exception("A route could not read or write")
         return _refusal(500, f"{error.filename or 'a file'}: {error.strerror or error}")
@@ -145,7 +149,11 @@ async def _answer(handler: Handler, ask: Callable[[], Question]) -> web.StreamRe
             content_type=found.type,
             headers={"Cache-Control": lasting, "X-Content-Type-Options": "nosniff"},
         )
-    return web.json_response(found, headers={"Cache-Control": "no-store"})
+    return web.Response(body=found, content_type="application/json", charset="utf-8", headers=_FRESH)
+
+
+def _written(found: Any) -> Picture | bytes:
+    return found if isinstance(found, Picture) else json.dumps(found, allow_nan=False).encode()
 
 
 def _query(request: web.Request) -> Question:
@@ -169,7 +177,7 @@ def _body(request: web.Request, data: bytes | None) -> Question:
 
 
 def _refusal(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status, headers={"Cache-Control": "no-store"})
+    return web.json_response({"error": message}, status=status, headers=_FRESH)
 
 
 def _only(methods: set[str]) -> Callable[[web.Request], Any]:

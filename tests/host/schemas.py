@@ -19,7 +19,7 @@ TYPES = {
     "null": lambda value: value is None,
 }
 KNOWN = {"type", "properties", "required", "additionalProperties", "items", "enum", "minimum", "maximum", "$ref"}
-KNOWN |= {"description", "maxLength", "maxItems", "default", "format"}
+KNOWN |= {"description", "maxLength", "maxItems", "minItems", "default", "format"}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -55,6 +55,8 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], place
         yield f"{place}: {value} is out of range"
     if isinstance(value, (list, str)) and len(value) > schema.get("maxItems", schema.get("maxLength", len(value))):
         yield f"{place}: is too long"
+    if isinstance(value, list) and len(value) < schema.get("minItems", 0):
+        yield f"{place}: is too short"
     if isinstance(value, list):
         for number, item in enumerate(value if "items" in schema else ()):
             yield from problems(item, schema["items"], document, f"{place}[{number}]")

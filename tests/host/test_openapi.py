@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streamcache import __version__
 from streamcache.tests.host.asking import Answer, get, post, wait_for_job
 from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems
 from streamcache.tests.host.server import ROOT, Server
@@ -34,6 +35,10 @@ def test_every_route_is_documented_and_every_documented_route_exists(server: Ser
 def test_the_page_for_people_names_every_route():
     told = set(re.findall(r"`(GET|POST) (/streamcache/[a-z/]+)`", API))
     assert told == {(method, PREFIX + path) for method, path, _ in operations()}
+
+
+def test_the_document_is_of_this_version():
+    assert DOCUMENT["openapi"].startswith("3.1") and DOCUMENT["info"]["version"] == __version__
 
 
 def test_every_reference_leads_somewhere():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +191,25 @@ def test_types_are_checked(server: Server):
         for body in BODIES if method == "POST" else ():
             headers = {"Content-Type": "application/json"}
             assert_refused(send(server, "POST", f"/streamcache{path}", body, headers), (path, body[:20]))
+
+
+def drawn(draw: random.Random, depth: int = 3) -> Any:
+    """Any JSON: mostly small, now and then long, deep or odd."""
+    plain = [None, True, -1, 0, 1 << 70, 1.5, "", "a", "x" * 3000, draw.choice(NAMES), draw.choice(NUMBERS)]
+    if not depth or draw.random() < 0.6:
+        return draw.choice(plain)
+    if draw.random() < 0.5:
+        return [drawn(draw, depth - 1) for _ in range(draw.randrange(4))]
+    return {draw.choice(["name", "to", "id", "ids", "plan", "more"]): drawn(draw, depth - 1) for _ in range(3)}
+
+
+def test_whatever_is_sent_is_refused(server: Server):
+    draw = random.Random(6)
+    posts = [(path, operation) for method, path, operation in operations() if method == "POST"]
+    for _ in range(600):
+        path, operation = draw.choice(posts)
+        values = {name: drawn(draw) for name in parameters(operation)}
+        assert_refused(post(server, path, draw.choice([values, drawn(draw, 2) or 1])), (path, values))
 
 
 def test_other_parameters_are_refused(server: Server):

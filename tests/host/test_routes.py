@@ -1,6 +1,8 @@
 """The routes on the real server: what pages ask for is answered, and what they do is done."""
 
 import io
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,35 @@ class TestChanging:
         assert (further / "farther" / "dataset.json").exists()
         assert post(server, "/cache/delete", {"name": "farther"}).status == 200
         assert (further / ".trash").is_dir()
+
+
+def test_a_cache_can_be_looked_at_while_it_is_saved_and_moved(server: Server):
+    folder, over, statuses = cache_folder(server, "restless"), threading.Event(), Counter()
+    looks = {
+        "/cache": {},
+        "/cache/samples": {"search": "caption"},
+        "/cache/thumbnail": {"number": 0},
+        "/cache/clean": {},
+    }
+
+    def look() -> None:
+        while not over.is_set():
+            for path, values in looks.items():
+                statuses[get(server, path, name="restless", **values).status] += 1
+            statuses[get(server, "/caches").status] += 1
+
+    lookers = [threading.Thread(target=look) for _ in range(3)]
+    for looker in lookers:
+        looker.start()
+    for count in range(1, 11):
+        write_cache(folder, count)
+        assert post(server, "/cache/rename", {"name": "restless", "to": "resting"}).status == 200
+        assert post(server, "/cache/rename", {"name": "resting", "to": "restless"}).status == 200
+    over.set()
+    for looker in lookers:
+        looker.join()
+    assert max(statuses) < 500 and statuses[200] > 20, server.printed()[-3000:]
+    assert get(server, "/cache", name="restless").json["row"]["samples"] == 10
 
 
 class TestJobs:
