@@ -17,6 +17,24 @@ from streamcache.cli.websocket import WebSocket
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOW_TO_GET = "no Chromium found. Get one: sudo apt install chromium, or name its program in CHROMIUM"
 _TEXT = 1
+_KEY_CODES = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36}
+_KEY_CODES |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+_KEY_TEXTS = {"Enter": "\r"}
+# Where an element is, once it moves no more and nothing covers it.
+_MIDDLE = """(async () => {
+  let before = "";
+  for (let frame = 0; frame < 300; frame += 1) {
+    const element = %s;
+    element?.scrollIntoView({block: "nearest"});
+    const {left, top, width, height} = element?.getBoundingClientRect() ?? {};
+    const [x, y] = [left + width / 2, top + height / 2];
+    const now = [x, y, width, height].join();
+    if (width > 0 && now === before && element.contains(document.elementFromPoint(x, y))) return [x, y];
+    before = now;
+    await new Promise((next) => setTimeout(next, 30));
+  }
+  throw new Error("cannot be clicked");
+})()"""
 
 
 def find_chromium() -> str | None:
@@ -30,19 +48,23 @@ class Page(WebSocket):
     def __init__(self, url: str) -> None:
         super().__init__(url, timeout=60)
         self._number = 0
+        self.errors: list[str] = []  # what the page wrote to its console as an error, and what it threw
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
         self._send_text(json.dumps({"id": self._number, "method": method, "params": parameters}))
         for message in self:
             answer = json.loads(message)
+            if "method" in answer:
+                self.errors += _errors(answer["method"], answer["params"])
             if answer.get("id") == self._number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return answer["result"]
         raise ConnectionError("Chromium closed the page")
 
     def open(self, address: str) -> None:
-        self.call("Page.enable")
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
         self.call("Page.navigate", url=address)
 
     def run(self, script: str) -> Any:
@@ -69,6 +91,42 @@ class Page(WebSocket):
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         return base64.b64decode(self.call("Page.captureScreenshot", format="jpeg", quality=80, clip=clip)["data"])
 
+    def screenshot(self, path: Path) -> None:
+        """A PNG of all that is seen."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def press(self, *keys: str, shift: bool = False) -> None:
+        """Real key strokes: names as in KeyboardEvent.key, or single characters."""
+        for key in keys:
+            text = _KEY_TEXTS.get(key, key if len(key) == 1 else "")
+            code = _KEY_CODES.get(key) or (ord(key.upper()) if len(key) == 1 else 0)
+            about = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+            self.call("Input.dispatchKeyEvent", type="keyDown", **about, **({"text": text} if text else {}))
+            self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def click(self, element: str) -> None:
+        """A real click in the middle of what an expression finds."""
+        x, y = self.run(_MIDDLE % element)
+        self.mouse("mouseMoved", x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.mouse(kind, x, y, button="left", clickCount=1)
+
+    def drag(self, element: str, x: float, y: float) -> None:
+        """Drags an element to a place and drops it there, with the mouse."""
+        left, top = self.run(_MIDDLE % element)
+        self.mouse("mouseMoved", left, top)
+        self.mouse("mousePressed", left, top, button="left", clickCount=1)
+        for share in (0.1, 0.3, 0.6, 0.9, 1, 1):
+            self.mouse("mouseMoved", left + (x - left) * share, top + (y - top) * share, button="left", buttons=1)
+        self.mouse("mouseReleased", x, y, button="left", clickCount=1)
+
     def _send_text(self, text: str) -> None:
         data, mask = text.encode(), os.urandom(4)
         size = len(data)
@@ -76,6 +134,17 @@ class Page(WebSocket):
         repeated = (mask * (size // 4 + 1))[:size]
         masked = (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big") if size else b""
         self._socket.sendall(bytes([128 | _TEXT]) + length + mask + masked)
+
+
+def _errors(method: str, event: dict[str, Any]) -> list[str]:
+    if method == "Runtime.exceptionThrown":
+        details = event["exceptionDetails"]
+        return [(details.get("exception") or {}).get("description") or details["text"]]
+    if method == "Runtime.consoleAPICalled" and event["type"] in ("error", "assert"):
+        return [" ".join(str(each.get("value", each.get("description", ""))) for each in event["args"])]
+    if method == "Log.entryAdded" and event["entry"]["level"] == "error":
+        return [f"{event['entry']['text']} {event['entry'].get('url', '')}"]
+    return []
 
 
 class Chromium:
