@@ -1,6 +1,7 @@
 // The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is training.js.
 
 import { app } from "../../scripts/app.js";
+import { registerCachesTab } from "./caches/tab.js";
 import { CACHES_TAB, openTab, TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
@@ -19,8 +20,8 @@ const SETTINGS = [
     name: "Size of thumbnails in the tab of dataset caches, in pixels",
     category: ["StreamCache", "View", "ThumbnailSize"],
     type: "slider",
-    attrs: { min: 64, max: 256, step: 16 },
-    defaultValue: 112,
+    attrs: { min: 64, max: 256, step: 8 },
+    defaultValue: 88,
   },
   {
     id: "StreamCache.Smoothing",
@@ -59,5 +60,6 @@ app.registerExtension({
   async setup() {
     useStyle();
     await loadWords();
+    registerCachesTab();
   },
 });

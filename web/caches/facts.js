@@ -1,0 +1,60 @@
+// How the facts of a cache are worded, in the list and in its own view.
+
+import { h, icon } from "../lib/dom.js";
+import { address } from "../lib/server.js";
+import { age, bytes, moment } from "../lib/units.js";
+import { words } from "../lib/words.js";
+
+/** What is special about a cache: in use, damaged, its files gone. */
+export function badges(row) {
+  const found = [];
+  const add = (kind, sign, key, title) =>
+    found.push(h("span", { class: `sc-badge ${kind}`, title }, icon(sign), words(key)));
+  if (row.problem) add("bad", "exclamation-circle", "caches.unreadable", row.problem);
+  if (row.writer) add("good", "pencil", "caches.being_written", String(row.writer));
+  else if (row.readers?.length) add("good", "eye", "caches.in_use", row.readers.map(readerName).join("\n"));
+  if (row.sources === "missing") add("warn", "images", "caches.sources_missing", words("caches.sources_missing_why"));
+  if (row.sources === "partly") add("warn", "images", "caches.sources_partly", words("caches.sources_partly_why"));
+  return found;
+}
+
+export function readerName(reader) {
+  return typeof reader === "string" ? reader : (reader?.words ?? JSON.stringify(reader));
+}
+
+export function inUse(row) {
+  return Boolean(row.writer || row.readers?.length);
+}
+
+/** "812 samples · 5 buckets · 1.24 GB" */
+export function amounts(row) {
+  return [
+    words("caches.count_samples", { count: row.samples ?? 0 }),
+    words("caches.count_buckets", { count: row.buckets?.length ?? 0 }),
+    bytes(row.bytes),
+  ].join(" · ");
+}
+
+/** "3 days ago · taesd3 · clip_l" */
+export function origin(row) {
+  return [age(row.published), ...encoders(row)].filter(Boolean).join(" · ");
+}
+
+export function encoders(row) {
+  return Object.values(row.encoders ?? {}).filter(Boolean);
+}
+
+export function exactly(row) {
+  return moment(row.published);
+}
+
+/** The first sample's picture, or a sign where there is none. */
+export function cover(row) {
+  const frame = h("div", { class: "sc-cover" }, icon(row.problem ? "exclamation-triangle" : "images"));
+  if (row.problem || !row.samples) return frame;
+  const query = { name: row.name, generation: row.generation, number: 0 };
+  const picture = h("img", { alt: "", loading: "lazy", draggable: false, src: address("/cache/thumbnail", query) });
+  picture.addEventListener("error", () => picture.remove());
+  frame.append(picture);
+  return frame;
+}

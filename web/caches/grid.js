@@ -1,0 +1,232 @@
+// A grid of thumbnails that has elements only for what is seen, whatever the number of samples.
+//
+// The focus stays on the grid itself and aria-activedescendant names the sample, so no focus is lost when the element
+// of a sample that went out of sight is used for another one.
+
+import { h } from "../lib/dom.js";
+import { address } from "../lib/server.js";
+import { number } from "../lib/units.js";
+import { words } from "../lib/words.js";
+import { TallScroll } from "./tall.js";
+
+const GAP = 4;
+const MOST_TILES = 600; // on very large screens tiles grow instead
+const MOST_SPARE = 100;
+const ROWS_AHEAD = 2;
+const QUIET = 70; // milliseconds at one place before pictures are asked for while scrolling fast
+
+export class Grid {
+  /** `size`: how large a tile shall be, at least; `opened(place)`, `looked(place | null)`. */
+  constructor({ size, opened, looked }) {
+    this.size = size;
+    this.opened = opened;
+    this.looked = looked;
+    this.scroll = new TallScroll();
+    this.tiles = new Map(); // place → element
+    this.spare = [];
+    this.active = 0;
+    this.columns = 1;
+    this.tile = size;
+    this.sizer = h("div", { class: "sc-grid-sizer", role: "presentation" });
+    this.element = h(
+      "div",
+      {
+        class: "sc-grid",
+        role: "listbox",
+        tabIndex: 0,
+        "aria-label": words("caches.samples_label"),
+        onscroll: () => this.scrolled(),
+        onkeydown: (event) => this.key(event),
+        onclick: (event) => this.click(event),
+        onmouseover: (event) => this.hover(event),
+        onmouseleave: () => this.looked(document.activeElement === this.element ? this.active : null),
+        onfocus: () => this.point(),
+        onblur: () => this.looked(null),
+      },
+      this.sizer,
+    );
+    this.observer = new ResizeObserver(() => this.layout());
+    this.observer.observe(this.element);
+  }
+
+  /** Shows other samples, from the top, or goes on showing the same ones. */
+  show(samples) {
+    if (this.samples !== samples) {
+      this.samples = samples;
+      this.active = 0;
+      this.element.scrollTop = this.scroll.jump(0);
+      this.recycle(() => true);
+    }
+    this.layout();
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    clearTimeout(this.timer);
+    cancelAnimationFrame(this.frame);
+    this.samples?.stop();
+  }
+
+  layout() {
+    const width = this.sizer.clientWidth;
+    const view = this.element.clientHeight;
+    if (!width || !view || !this.samples) return;
+    const least = Math.max(this.size, Math.sqrt((width * view) / MOST_TILES));
+    const before = this.columns * Math.floor(this.scroll.top / (this.tile + GAP));
+    const columns = Math.max(1, Math.floor((width + GAP) / (least + GAP)));
+    const changed = columns !== this.columns;
+    this.columns = columns;
+    this.tile = (width - GAP * (columns - 1)) / columns;
+    const rows = Math.ceil((this.samples.total ?? 0) / columns);
+    this.scroll.resize(Math.max(0, rows * (this.tile + GAP) - GAP), view);
+    this.sizer.style.height = `${this.scroll.barHeight}px`;
+    if (changed) this.element.scrollTop = this.scroll.jump(Math.floor(before / columns) * (this.tile + GAP));
+    this.draw();
+  }
+
+  scrolled() {
+    this.scroll.move(this.element.scrollTop);
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.draw();
+    });
+  }
+
+  /** The places that have an element now: what is seen and a little more. */
+  range() {
+    const row = this.tile + GAP;
+    const first = Math.max(0, Math.floor(this.scroll.top / row) - ROWS_AHEAD);
+    const last = Math.ceil((this.scroll.top + this.scroll.view) / row) + ROWS_AHEAD;
+    return [first * this.columns, Math.min(this.samples.total ?? 0, last * this.columns)];
+  }
+
+  draw() {
+    if (!this.samples) return;
+    const [first, end] = this.range();
+    this.recycle((place) => place < first || place >= end);
+    for (let place = first; place < end; place += 1) this.put(place);
+    this.samples.want(first, Math.max(end, first + 1));
+    clearTimeout(this.timer);
+    if (!this.painted) this.load();
+    else this.timer = setTimeout(() => this.load(), QUIET);
+    this.point();
+  }
+
+  /** Pictures of what is seen. One that was started and is out of sight again was stopped with its tile. */
+  load() {
+    for (const [place, tile] of this.tiles) {
+      const found = this.samples.numberAt(place);
+      if (found === undefined || tile.dataset.number === String(found)) continue;
+      tile.dataset.number = found;
+      const { name, generation } = this.samples.query;
+      tile.firstChild.src = address("/cache/thumbnail", { name, generation, number: found });
+    }
+    if (!this.painted && this.tiles.size) this.firstPaint();
+  }
+
+  firstPaint() {
+    this.painted = true;
+    requestAnimationFrame(() => setTimeout(() => performance.mark("streamcache:grid")));
+  }
+
+  put(place) {
+    let tile = this.tiles.get(place);
+    if (!tile) {
+      tile = this.spare.pop() ?? this.makeTile();
+      this.tiles.set(place, tile);
+      tile.id = `sc-sample-${place}`;
+      tile.dataset.place = place;
+      tile.hidden = false;
+    }
+    const [row, column] = [Math.floor(place / this.columns), place % this.columns];
+    const y = row * (this.tile + GAP) - this.scroll.top + this.scroll.bar;
+    tile.style.transform = `translate(${column * (this.tile + GAP)}px, ${y}px)`;
+    tile.style.width = tile.style.height = `${this.tile}px`;
+    this.label(tile, place);
+  }
+
+  label(tile, place) {
+    const sample = this.samples.at(place);
+    const captions = sample?.captions.filter(Boolean) ?? [];
+    const label = sample ? captions[0] || words("caches.no_caption") : words("caches.loading");
+    if (tile.dataset.label === label && tile.dataset.of === String(place)) return;
+    tile.dataset.label = label;
+    tile.dataset.of = place;
+    tile.setAttribute("aria-label", sample ? `${number(sample.number)}: ${label}` : label);
+    tile.setAttribute("aria-posinset", place + 1);
+    tile.setAttribute("aria-setsize", this.samples.total);
+  }
+
+  makeTile() {
+    const picture = h("img", { alt: "", decoding: "async", draggable: false });
+    picture.addEventListener("error", () => picture.hasAttribute("src") && tile.classList.add("broken"));
+    const tile = h("div", { class: "sc-tile", role: "option", "aria-selected": "false" }, picture);
+    this.sizer.append(tile);
+    return tile;
+  }
+
+  /** Takes elements away from places; their pictures stop loading. */
+  recycle(away) {
+    for (const [place, tile] of this.tiles) {
+      if (!away(place)) continue;
+      this.tiles.delete(place);
+      tile.hidden = true;
+      tile.classList.remove("broken");
+      tile.removeAttribute("id");
+      delete tile.dataset.number;
+      tile.firstChild.removeAttribute("src");
+      if (this.spare.length < MOST_SPARE) this.spare.push(tile);
+      else tile.remove();
+    }
+  }
+
+  /** Marks the sample that the keyboard is at. */
+  point() {
+    const focused = document.activeElement === this.element;
+    for (const [place, tile] of this.tiles) {
+      tile.setAttribute("aria-selected", String(place === this.active));
+      tile.classList.toggle("active", focused && place === this.active);
+    }
+    if (this.tiles.has(this.active)) this.element.setAttribute("aria-activedescendant", `sc-sample-${this.active}`);
+    else this.element.removeAttribute("aria-activedescendant");
+    if (focused) this.looked(this.active);
+  }
+
+  go(place) {
+    const last = (this.samples.total ?? 0) - 1;
+    if (last < 0) return;
+    this.active = Math.max(0, Math.min(last, place));
+    const top = Math.floor(this.active / this.columns) * (this.tile + GAP);
+    if (top < this.scroll.top) this.element.scrollTop = this.scroll.jump(top);
+    else if (top + this.tile > this.scroll.top + this.scroll.view)
+      this.element.scrollTop = this.scroll.jump(top + this.tile - this.scroll.view);
+    this.draw();
+  }
+
+  key(event) {
+    const page = this.columns * Math.max(1, Math.floor(this.scroll.view / (this.tile + GAP)));
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page, PageDown: page };
+    const all = this.samples?.total ?? 0;
+    if (event.key in steps) this.go(this.active + steps[event.key]);
+    else if (event.key === "Home") this.go(0);
+    else if (event.key === "End") this.go(all - 1);
+    else if ((event.key === "Enter" || event.key === " ") && all) this.opened(this.active);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  click(event) {
+    const tile = event.target.closest(".sc-tile");
+    if (!tile) return;
+    this.active = Number(tile.dataset.place);
+    this.element.focus({ preventScroll: true });
+    this.point();
+    this.opened(this.active);
+  }
+
+  hover(event) {
+    const tile = event.target.closest(".sc-tile");
+    if (tile) this.looked(Number(tile.dataset.place));
+  }
+}

@@ -1,0 +1,71 @@
+// Long work of the server: a line with its progress until it is done, then with what came of it.
+
+import { h, icon, iconButton } from "../lib/dom.js";
+import { get, post } from "../lib/server.js";
+import { words } from "../lib/words.js";
+
+const PROBLEMS_SHOWN = 30;
+
+export class Jobs {
+  constructor(panel) {
+    this.panel = panel;
+    this.lines = new Map(); // id → element
+    this.element = h("div", { class: "sc-jobs", role: "log", "aria-label": words("jobs.label") });
+  }
+
+  /** Whatever is running when the tab is opened. */
+  async load() {
+    const { jobs } = await get("/jobs").catch(() => ({ jobs: [] }));
+    for (const job of jobs) if (job.state === "running") this.heard(job);
+  }
+
+  heard(job) {
+    const line = this.draw(job);
+    const known = this.lines.get(job.id);
+    if (known) known.replaceWith(line);
+    else this.element.append(line);
+    this.lines.set(job.id, line);
+  }
+
+  draw(job) {
+    const facts = { name: job.name, to: job.to };
+    if (job.state === "running") return this.running(job, words(`jobs.${job.kind}_running`, facts));
+    const problems = job.problems ?? [];
+    const bad = job.state === "failed" || problems.length > 0;
+    const sign = bad ? "exclamation-circle" : job.state === "cancelled" ? "ban" : "check-circle";
+    const text = {
+      failed: () => job.error || words("jobs.failed", facts),
+      cancelled: () => words("jobs.cancelled", facts),
+      done: () => (problems.length ? words("jobs.problems", { ...facts, count: problems.length }) : job.words || words(`jobs.${job.kind}_done`, facts)),
+    }[job.state]();
+    const close = iconButton("times", words("actions.close"), () => this.forget(job.id));
+    return h(
+      "div",
+      { class: `sc-job ${bad ? "bad" : "good"}`, dataset: { job: job.kind, state: job.state } },
+      h("div", { class: "sc-row" }, icon(sign), h("span", { class: "sc-grow" }, text), close),
+      problems.length > 0 && h("ul", { class: "sc-problems" }, problems.slice(0, PROBLEMS_SHOWN).map(problemLine)),
+    );
+  }
+
+  running(job, text) {
+    const share = job.total ? Math.min(1, job.done / job.total) : 0;
+    const stop = iconButton("times", words("jobs.stop"), () => this.panel.attempt(() => post("/job/cancel", { id: job.id })));
+    const bar = h("div", { style: { width: `${share * 100}%` } });
+    const progress = { role: "progressbar", "aria-label": text, "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 };
+    return h(
+      "div",
+      { class: "sc-job", dataset: { job: job.kind, state: job.state } },
+      h("div", { class: "sc-row" }, h("span", { class: "sc-grow sc-clip" }, text), h("span", { class: "sc-soft sc-number sc-small" }, `${Math.round(share * 100)} %`), stop),
+      h("div", { class: "sc-progress", ...progress }, bar),
+    );
+  }
+
+  forget(id) {
+    this.lines.get(id)?.remove();
+    this.lines.delete(id);
+  }
+}
+
+function problemLine(problem) {
+  return h("li", {}, h("span", { class: "sc-soft" }, `${problem.place ?? ""} `), problem.words ?? problem.kind);
+}

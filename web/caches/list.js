@@ -1,0 +1,173 @@
+// All caches: search, order, and how to make the first one.
+
+import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.js";
+import { notice } from "../lib/dialog.js";
+import { words } from "../lib/words.js";
+import { cacheMenu } from "./actions.js";
+import { addLoadNode, makeDraggable } from "./canvas.js";
+import { openExample } from "./example.js";
+import { amounts, badges, cover, encoders, exactly, origin } from "./facts.js";
+
+const ORDERS = {
+  newest: (a, b) => (b.published ?? 0) - (a.published ?? 0),
+  name: (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }),
+  largest: (a, b) => (b.bytes ?? 0) - (a.bytes ?? 0),
+  samples: (a, b) => (b.samples ?? 0) - (a.samples ?? 0),
+};
+const FIRST = 60; // more are drawn when asked for
+const memory = { search: "", order: "newest", opened: "" };
+
+export class ListView {
+  constructor(panel) {
+    this.panel = panel;
+    this.most = FIRST;
+    this.cards = h("ul", { class: "sc-cards", "aria-label": words("caches.title") });
+    this.state = h("div", { "aria-live": "polite" }, h("div", { class: "sc-empty" }, h("div", { class: "sc-spin" })));
+    this.roving = roving(this.cards, ".sc-card-open");
+    this.trash = button("", () => panel.show("trash"), { sign: "trash", look: "plain" });
+    this.count = h("span", { class: "sc-soft sc-small sc-grow" });
+    this.foot = h("div", { class: "sc-foot" }, this.count, this.trash);
+    this.tools = h("div", { class: "sc-tools", hidden: true }, this.searchField(), this.orderField());
+    this.element = h(
+      "div",
+      { class: "sc-view" },
+      h(
+        "header",
+        { class: "sc-head" },
+        h("h2", {}, words("caches.title")),
+        iconButton("refresh", words("actions.refresh"), () => panel.refresh()),
+      ),
+      this.tools,
+      h("div", { class: "sc-body" }, this.state, this.cards),
+      this.foot,
+    );
+  }
+
+  searchField() {
+    const label = words("caches.search");
+    const search = debounce((text) => {
+      memory.search = text;
+      this.draw();
+    }, 120);
+    const field = h("input", {
+      class: "sc-field",
+      type: "search",
+      placeholder: label,
+      "aria-label": label,
+      value: memory.search,
+      oninput: () => search(field.value),
+    });
+    return h("div", { class: "sc-search" }, icon("search"), field);
+  }
+
+  orderField() {
+    const field = h(
+      "select",
+      { class: "sc-field sc-order", "aria-label": words("caches.order"), title: words("caches.order") },
+      Object.keys(ORDERS).map((name) => h("option", { value: name }, words(`caches.order_${name}`))),
+    );
+    field.value = memory.order;
+    field.addEventListener("change", () => {
+      memory.order = field.value;
+      this.draw();
+    });
+    return field;
+  }
+
+  update(shelf) {
+    this.shelf = shelf;
+    this.draw();
+  }
+
+  /** The list could not be had at all. */
+  broken(error) {
+    const again = button(words("actions.again"), () => this.panel.refresh(), { sign: "refresh" });
+    fill(this.state, notice("bad", error.message, again));
+  }
+
+  focus() {
+    this.wantsFocus = true;
+  }
+
+  draw() {
+    const { caches, trash } = this.shelf;
+    const asked = memory.search.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = (row) => [row.name, ...encoders(row)].join(" ").toLowerCase();
+    const found = caches.filter((row) => asked.every((word) => text(row).includes(word))).sort(ORDERS[memory.order]);
+    const focused = document.activeElement?.closest?.(".sc-card")?.dataset.name;
+    fill(this.cards, found.slice(0, this.most).map((row) => this.card(row)));
+    if (found.length > this.most) this.cards.append(this.more(found.length));
+    this.tools.hidden = caches.length === 0;
+    this.foot.hidden = caches.length === 0 && trash.length === 0;
+    this.trash.hidden = trash.length === 0;
+    this.trash.lastChild.textContent = words("caches.trash_count", { count: trash.length });
+    this.count.textContent = caches.length ? words("caches.count_caches", { count: caches.length }) : "";
+    fill(this.state, caches.length === 0 ? this.empty() : found.length === 0 ? this.nothing() : null);
+    this.restoreFocus(focused);
+  }
+
+  restoreFocus(focused) {
+    this.roving.settle();
+    const name = focused ?? (this.wantsFocus && memory.opened);
+    const card = [...this.cards.children].find((each) => each.dataset.name === name);
+    this.wantsFocus = false;
+    card?.querySelector(".sc-card-open").focus();
+  }
+
+  card(row) {
+    const open = () => {
+      memory.opened = row.name;
+      this.panel.show("cache", row.name);
+    };
+    const marks = badges(row);
+    // Not a <button>: Firefox starts no drag on one.
+    const press = (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), open());
+    const text = h(
+      "div",
+      { role: "button", class: "sc-card-open", tabIndex: -1, onclick: open, onkeydown: press },
+      h("span", { class: "sc-card-name sc-clip", title: row.name }, row.name),
+      row.problem
+        ? h("span", { class: "sc-small sc-problem", title: row.problem }, row.problem)
+        : h("span", { class: "sc-small sc-number" }, amounts(row)),
+      h("span", { class: "sc-small sc-soft sc-clip", title: [exactly(row), ...encoders(row)].join("\n") }, origin(row)),
+      marks.length > 0 && h("span", { class: "sc-row wrap sc-badges" }, marks),
+    );
+    const add = iconButton("plus-circle", words("caches.add", { name: row.name }), () => addLoadNode(row.name), { tabIndex: -1 });
+    const more = iconButton("ellipsis-v", words("caches.more", { name: row.name }), () => cacheMenu(this.panel, row, more), {
+      tabIndex: -1,
+      "aria-haspopup": "menu",
+    });
+    const card = h("li", { class: "sc-card", dataset: { name: row.name } }, cover(row), text, h("div", { class: "sc-card-tools" }, !row.problem && add, more));
+    card.addEventListener("contextmenu", (event) => {
+      event.preventDefault();
+      cacheMenu(this.panel, row, more);
+    });
+    if (!row.problem) makeDraggable(card, row.name);
+    return card;
+  }
+
+  more(all) {
+    const show = () => {
+      this.most = all;
+      this.draw();
+    };
+    return h("li", { class: "sc-more" }, button(words("caches.show_all", { count: all }), show));
+  }
+
+  empty() {
+    const steps = ["caches.first_step", "caches.second_step", "caches.third_step"].map((key) => h("li", {}, words(key)));
+    return h(
+      "div",
+      { class: "sc-empty" },
+      icon("database"),
+      h("h3", {}, words("caches.none")),
+      h("p", { class: "sc-soft" }, words("caches.none_why")),
+      h("ol", {}, steps),
+      button(words("caches.example"), () => this.panel.attempt(openExample), { sign: "sitemap", look: "primary" }),
+    );
+  }
+
+  nothing() {
+    return h("div", { class: "sc-empty" }, icon("search"), h("p", { class: "sc-soft" }, words("caches.no_match", { search: memory.search })));
+  }
+}

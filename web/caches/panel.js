@@ -1,0 +1,83 @@
+// The tab of dataset caches: what it shows now, and what everything in it needs: the list, notices, jobs.
+
+import { button, debounce, fill, h, iconButton } from "../lib/dom.js";
+import { notice } from "../lib/dialog.js";
+import { notify } from "../lib/host.js";
+import { get, listen } from "../lib/server.js";
+import { words } from "../lib/words.js";
+import { CacheView } from "./cache.js";
+import { Jobs } from "./jobs.js";
+import { ListView } from "./list.js";
+import { TrashView } from "./trash.js";
+
+// What was shown when the tab was closed is shown when it is opened again.
+const memory = { view: "list", name: "" };
+
+export class CachesPanel {
+  constructor(element) {
+    this.shelf = null; // what the server last told: {caches, trash}
+    this.stage = h("div", { class: "sc-stage" });
+    this.notices = h("div", { class: "sc-notices" });
+    this.jobs = new Jobs(this);
+    const label = words("caches.title");
+    this.root = h("section", { class: "sc sc-panel", "aria-label": label }, this.stage, this.notices, this.jobs.element);
+    element.style.height = "100%";
+    fill(element, this.root);
+    const later = debounce(() => this.refresh(), 250);
+    this.stops = [listen("streamcache.caches", later), listen("streamcache.job", (job) => this.jobs.heard(job))];
+    this.stops.push(later.cancel);
+    this.show(memory.view, memory.name);
+    this.refresh();
+    this.jobs.load();
+  }
+
+  destroy() {
+    for (const stop of this.stops) stop();
+    this.view?.destroy?.();
+    this.root.remove();
+  }
+
+  /** "list", "trash", or "cache" with a name. */
+  show(view, name = "") {
+    Object.assign(memory, { view, name });
+    this.view?.destroy?.();
+    if (view === "cache") this.view = new CacheView(this, name);
+    else this.view = view === "trash" ? new TrashView(this) : new ListView(this);
+    fill(this.stage, this.view.element);
+    if (this.shelf) this.view.update(this.shelf);
+    this.view.focus?.();
+  }
+
+  async refresh() {
+    try {
+      this.shelf = await get("/caches");
+    } catch (error) {
+      if (this.shelf) this.fail(error);
+      else this.view.broken?.(error);
+      return;
+    }
+    this.view.update(this.shelf);
+  }
+
+  /** Does something that may be refused. The reason is shown, and null is returned. */
+  async attempt(act) {
+    try {
+      return await act();
+    } catch (error) {
+      this.fail(error);
+      return null;
+    }
+  }
+
+  fail(error) {
+    notify("error", words("caches.failed"), error.message);
+    this.tell("bad", error.message);
+  }
+
+  /** One notice at a time; a good one can carry a button, such as Undo. */
+  tell(kind, text, action = "", act = undefined) {
+    const close = () => fill(this.notices);
+    const more = action && button(action, () => (close(), act()), { class: "sc-button sc-undo" });
+    fill(this.notices, notice(kind, text, more, iconButton("times", words("actions.close"), close)));
+  }
+}

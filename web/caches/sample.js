@@ -1,0 +1,85 @@
+// One sample, large: its picture, all its captions, where it came from. Arrow keys go to its neighbours.
+
+import { show } from "../lib/dialog.js";
+import { fill, h, iconButton } from "../lib/dom.js";
+import { address } from "../lib/server.js";
+import { number } from "../lib/units.js";
+import { words } from "../lib/words.js";
+
+export class SampleWindow {
+  constructor(samples, place, { moved, closed }) {
+    this.samples = samples;
+    this.place = place;
+    this.moved = moved;
+    this.picture = h("img", { class: "sc-sample-picture", alt: "" });
+    this.text = h("div", { class: "sc-sample-text", "aria-live": "polite" });
+    this.title = h("h2", { id: "sc-sample-title" });
+    this.before = iconButton("chevron-left", words("actions.previous"), () => this.go(this.place - 1));
+    this.after = iconButton("chevron-right", words("actions.next"), () => this.go(this.place + 1));
+    const close = iconButton("times", words("actions.close"), () => this.close());
+    this.element = h(
+      "dialog",
+      { class: "sc sc-dialog wide sc-sample", "aria-labelledby": "sc-sample-title", onkeydown: (event) => this.key(event) },
+      h("header", { class: "sc-head" }, this.title, this.before, this.after, close),
+      h("div", { class: "sc-sample-body" }, h("div", { class: "sc-sample-frame" }, this.picture), this.text),
+    );
+    this.update();
+    show(this.element, closed);
+    this.after.focus();
+  }
+
+  close() {
+    this.element.close();
+  }
+
+  key(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    this.go(this.place + step);
+  }
+
+  go(place) {
+    if (place < 0 || place >= this.samples.total) return;
+    this.place = place;
+    this.moved(place); // the grid goes along, and asks for what is not known yet
+    this.update();
+  }
+
+  update() {
+    const sample = this.samples.at(this.place);
+    const { name, generation } = this.samples.query;
+    this.title.textContent = words("sample.title", { place: number(this.place + 1), all: number(this.samples.total) });
+    this.before.disabled = this.place === 0;
+    this.after.disabled = this.place >= this.samples.total - 1;
+    const found = this.samples.numberAt(this.place);
+    if (found !== undefined) {
+      const src = address("/cache/thumbnail", { name, generation, number: found });
+      if (this.picture.getAttribute("src") !== src) this.picture.src = src;
+    }
+    if (!sample) return fill(this.text, h("div", { class: "sc-spin" }));
+    this.picture.alt = sample.captions.filter(Boolean)[0] ?? "";
+    fill(this.text, captions(sample), facts(sample));
+  }
+}
+
+function captions(sample) {
+  const texts = sample.captions.filter(Boolean);
+  const title = h("h3", {}, words("sample.captions", { count: texts.length }));
+  if (texts.length === 0) return [h("h3", {}, words("caches.no_caption"))];
+  return [title, h("ul", { class: "sc-sample-captions" }, texts.map((text) => h("li", {}, text)))];
+}
+
+function facts(sample) {
+  const size = sample.width && sample.height ? `${number(sample.width)} × ${number(sample.height)}` : "";
+  const lines = [
+    ["sample.number", number(sample.number)],
+    ["sample.source", sample.source],
+    ["sample.size", size],
+    ["sample.bucket", sample.bucket],
+    ["sample.set", sample.set],
+    ["sample.repeats", sample.repeats === 1 ? "" : number(sample.repeats)],
+    ["sample.weight", sample.weight === 1 ? "" : number(sample.weight, 3)],
+  ].filter(([, value]) => value !== "" && value !== undefined && value !== null);
+  return h("dl", { class: "sc-list" }, lines.map(([key, value]) => [h("dt", {}, words(key)), h("dd", {}, String(value))]));
+}

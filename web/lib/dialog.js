@@ -1,0 +1,72 @@
+// Windows over the page: native dialogs, so focus stays inside and returns to where it was.
+
+import { button, fill, h, icon } from "./dom.js";
+import { words } from "./words.js";
+
+let last = 0;
+
+/** A sentence in a coloured frame. `kind`: "bad" | "warn" | "good" | "". */
+export function notice(kind, text, ...more) {
+  const sign = { bad: "exclamation-circle", warn: "exclamation-triangle", good: "check-circle" }[kind] ?? "info-circle";
+  const role = kind === "bad" ? "alert" : "status";
+  return h("div", { class: `sc-notice ${kind}`, role }, icon(sign), h("div", { class: "sc-grow" }, text), ...more);
+}
+
+/**
+ * Asks something. `act` does it when the main button is pressed: the window closes when it is done, and shows what it
+ * throws. The promise gives what `act` returned, or null if the answer was no.
+ */
+export function ask({ title, content, action, act, look = "primary", ready }) {
+  const problem = h("div");
+  const go = button(action, undefined, { look, type: "submit" });
+  const no = button(words("actions.cancel"), () => window_.close());
+  const id = `sc-dialog-${++last}`;
+  const form = h(
+    "form",
+    { method: "dialog" },
+    h("h2", { id }, title),
+    content,
+    problem,
+    h("div", { class: "sc-actions" }, no, go),
+  );
+  const window_ = h("dialog", { class: "sc sc-dialog", "aria-labelledby": id }, form);
+  ready?.((can) => (go.disabled = !can));
+  return new Promise((resolve) => {
+    let result = null;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      go.disabled = true;
+      fill(problem);
+      try {
+        result = (await act()) ?? true;
+        window_.close();
+      } catch (error) {
+        fill(problem, notice("bad", error.message));
+        go.disabled = false;
+      }
+    });
+    show(window_, () => resolve(result));
+  });
+}
+
+/** A window with content of its own, closed by its cross, by Escape, or by a click beside it. */
+export function show(window_, closed = () => {}) {
+  window_.addEventListener("close", () => {
+    window_.remove();
+    closed();
+  });
+  window_.addEventListener("keydown", (event) => event.stopPropagation());
+  window_.addEventListener("mousedown", (event) => event.target === window_ && window_.close());
+  document.body.append(window_);
+  window_.showModal();
+}
+
+/** Asks for a name; `act` gets it. */
+export function askName({ title, text, label, value = "", action, act }) {
+  const field = h("input", { class: "sc-field", type: "text", value, required: true, maxLength: 200, spellcheck: false });
+  const content = h("label", { class: "sc-stack" }, text && h("span", { class: "sc-soft" }, text), label, field);
+  const asked = ask({ title, content, action, act: () => act(field.value.trim()) });
+  field.focus();
+  field.select();
+  return asked;
+}
