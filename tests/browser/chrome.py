@@ -17,8 +17,8 @@ from streamcache.cli.websocket import WebSocket
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOW_TO_GET = "no Chromium found. Get one: sudo apt install chromium, or name its program in CHROMIUM"
 _TEXT = 1
-_KEY_CODES = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36}
-_KEY_CODES |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+_KEY_CODES = {"Backspace": 8, "Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34}
+_KEY_CODES |= {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 _KEY_TEXTS = {"Enter": "\r"}
 # Where an element is, once it moves no more and nothing covers it.
 _MIDDLE = """(async () => {
@@ -111,17 +111,20 @@ class Page(WebSocket):
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
-    def click(self, element: str) -> None:
-        """A real click in the middle of what an expression finds."""
+    def point_at(self, element: str) -> tuple[float, float]:
+        """Moves the mouse to the middle of what an expression finds."""
         x, y = self.run(_MIDDLE % element)
         self.mouse("mouseMoved", x, y)
+        return x, y
+
+    def click(self, element: str) -> None:
+        x, y = self.point_at(element)
         for kind in ("mousePressed", "mouseReleased"):
             self.mouse(kind, x, y, button="left", clickCount=1)
 
     def drag(self, element: str, x: float, y: float) -> None:
         """Drags an element to a place and drops it there, with the mouse."""
-        left, top = self.run(_MIDDLE % element)
-        self.mouse("mouseMoved", left, top)
+        left, top = self.point_at(element)
         self.mouse("mousePressed", left, top, button="left", clickCount=1)
         for share in (0.1, 0.3, 0.6, 0.9, 1, 1):
             self.mouse("mouseMoved", left + (x - left) * share, top + (y - top) * share, button="left", buttons=1)

@@ -20,7 +20,12 @@ SKIES = {
     "at dusk": ((250, 120, 90), (60, 40, 110)),
     "at night": ((40, 50, 100), (10, 12, 35)),
 }
-HILLS = {"green hills": (50, 120, 70), "red dunes": (190, 90, 50), "blue mountains": (60, 85, 140), "a grey coast": (95, 100, 110)}
+HILLS = {
+    "green hills": (50, 120, 70),
+    "red dunes": (190, 90, 50),
+    "blue mountains": (60, 85, 140),
+    "a grey coast": (95, 100, 110),
+}
 EXTRAS = ("and a pale moon", "and a low sun", "and nothing else")
 
 
@@ -64,9 +69,7 @@ def conditioning(caption: str) -> list:
     return [[tokens, {"pooled_output": tokens[:, 0].clone()}]]
 
 
-def landscape(
-    width: int, height: int, side: int, sky: str, hill: str, extra: str, draw: random.Random
-) -> torch.Tensor:
+def landscape(width: int, height: int, side: int, sky: str, hill: str, extra: str, draw: random.Random) -> torch.Tensor:
     scale = side / max(width, height)
     w, h = round(width * scale), round(height * scale)
     low, high = SKIES[sky]

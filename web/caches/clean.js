@@ -24,7 +24,10 @@ export async function openClean(panel, row) {
 }
 
 function question(name, preview, useful) {
-  const boxes = useful.map((each) => ({ each, box: h("input", { type: "checkbox", checked: !held(each), disabled: held(each) }) }));
+  // Unused entries save encoding when their files come back, so they go only if that is asked for.
+  const wanted = (each) => !held(each) && each.category !== "unused";
+  const tick = (each) => h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });
+  const boxes = useful.map((each) => ({ each, box: tick(each) }));
   const sum = h("strong", { class: "sc-number", role: "status" });
   const chosen = () => boxes.filter(({ box }) => box.checked).map(({ each }) => each);
   let enable = () => {};
@@ -64,12 +67,13 @@ function removal(each, box) {
       h("span", { class: "sc-grow" }, hasWords(key) ? words(key, { count: each.count }) : `${each.words}: ${each.count}`),
       h("span", { class: "sc-number" }, bytes(each.bytes)),
     ),
+    each.category === "unused" && h("p", { class: "sc-small sc-soft" }, words("clean.unused_why")),
     (each.kept || held(each)) && h("p", { class: "sc-small sc-soft" }, reason(each)),
     files.length > 0 &&
       h(
         "details",
         { class: "sc-small" },
-        h("summary", {}, words("clean.files", { count: files.length })),
+        h("summary", {}, words("clean.files", { count: each.file_count })),
         h("ul", { class: "sc-files" }, files.map((file) => h("li", {}, file))),
       ),
   );

@@ -35,13 +35,16 @@ export function amounts(row) {
   ].join(" · ");
 }
 
-/** "3 days ago · taesd3 · clip_l" */
+/** "3 days ago · VAE taesd3 · text clip_l" */
 export function origin(row) {
   return [age(row.published), ...encoders(row)].filter(Boolean).join(" · ");
 }
 
+/** ["VAE taesd3", "text clip_l"]: by which models it was made; what is known only by its hash, by the start of it. */
 export function encoders(row) {
-  return Object.values(row.encoders ?? {}).filter(Boolean);
+  const short = (name) => (/^[0-9a-f]{12,}$/.test(name) ? name.slice(0, 6) : name);
+  const found = Object.entries(row.encoders ?? {}).filter(([, name]) => name);
+  return found.map(([field, name]) => words(`encoders.${field}`, { name: short(name) }));
 }
 
 export function exactly(row) {

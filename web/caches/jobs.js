@@ -9,7 +9,7 @@ const PROBLEMS_SHOWN = 30;
 export class Jobs {
   constructor(panel) {
     this.panel = panel;
-    this.lines = new Map(); // id → element
+    this.lines = new Map(); // id → {job, element}
     this.element = h("div", { class: "sc-jobs", role: "log", "aria-label": words("jobs.label") });
   }
 
@@ -20,29 +20,32 @@ export class Jobs {
   }
 
   heard(job) {
-    const line = this.draw(job);
     const known = this.lines.get(job.id);
-    if (known) known.replaceWith(line);
-    else this.element.append(line);
-    this.lines.set(job.id, line);
+    // The answer to the request that started it may come after the news that it is done.
+    if (known && known.job.state !== "running") return;
+    if (!known) this.tidy();
+    const element = this.draw(job);
+    if (known) known.element.replaceWith(element);
+    else this.element.append(element);
+    this.lines.set(job.id, { job, element });
   }
 
   draw(job) {
     const facts = { name: job.name, to: job.to };
     if (job.state === "running") return this.running(job, words(`jobs.${job.kind}_running`, facts));
     const problems = job.problems ?? [];
-    const bad = job.state === "failed" || problems.length > 0;
+    const bad = isBad(job);
     const sign = bad ? "exclamation-circle" : job.state === "cancelled" ? "ban" : "check-circle";
     const text = {
       failed: () => job.error || words("jobs.failed", facts),
       cancelled: () => words("jobs.cancelled", facts),
-      done: () => (problems.length ? words("jobs.problems", { ...facts, count: problems.length }) : job.words || words(`jobs.${job.kind}_done`, facts)),
+      done: () => (bad ? words("jobs.problems", { ...facts, count: job.problem_count }) : words(`jobs.${job.kind}_done`, facts)),
     }[job.state]();
     const close = iconButton("times", words("actions.close"), () => this.forget(job.id));
     return h(
       "div",
       { class: `sc-job ${bad ? "bad" : "good"}`, dataset: { job: job.kind, state: job.state } },
-      h("div", { class: "sc-row" }, icon(sign), h("span", { class: "sc-grow" }, text), close),
+      h("div", { class: "sc-row" }, icon(sign), h("span", { class: "sc-grow", title: job.words }, text), close),
       problems.length > 0 && h("ul", { class: "sc-problems" }, problems.slice(0, PROBLEMS_SHOWN).map(problemLine)),
     );
   }
@@ -60,10 +63,19 @@ export class Jobs {
     );
   }
 
+  /** What went well was read by the time the next work begins. */
+  tidy() {
+    for (const { job } of this.lines.values()) if (job.state !== "running" && !isBad(job)) this.forget(job.id);
+  }
+
   forget(id) {
-    this.lines.get(id)?.remove();
+    this.lines.get(id)?.element.remove();
     this.lines.delete(id);
   }
+}
+
+function isBad(job) {
+  return job.state === "failed" || job.problems?.length > 0;
 }
 
 function problemLine(problem) {

@@ -87,6 +87,7 @@ export class ListView {
 
   focus() {
     this.wantsFocus = true;
+    if (this.shelf) this.restoreFocus();
   }
 
   draw() {

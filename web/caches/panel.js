@@ -13,6 +13,8 @@ import { TrashView } from "./trash.js";
 // What was shown when the tab was closed is shown when it is opened again.
 const memory = { view: "list", name: "" };
 
+const SHOWN_FOR = 8000; // milliseconds
+
 export class CachesPanel {
   constructor(element) {
     this.shelf = null; // what the server last told: {caches, trash}
@@ -26,26 +28,27 @@ export class CachesPanel {
     const later = debounce(() => this.refresh(), 250);
     this.stops = [listen("streamcache.caches", later), listen("streamcache.job", (job) => this.jobs.heard(job))];
     this.stops.push(later.cancel);
-    this.show(memory.view, memory.name);
+    this.show(memory.view, memory.name, false);
     this.refresh();
     this.jobs.load();
   }
 
   destroy() {
+    clearTimeout(this.fading);
     for (const stop of this.stops) stop();
     this.view?.destroy?.();
     this.root.remove();
   }
 
-  /** "list", "trash", or "cache" with a name. */
-  show(view, name = "") {
+  /** "list", "trash", or "cache" with a name. The focus goes along where somebody went there. */
+  show(view, name = "", withFocus = true) {
     Object.assign(memory, { view, name });
     this.view?.destroy?.();
     if (view === "cache") this.view = new CacheView(this, name);
     else this.view = view === "trash" ? new TrashView(this) : new ListView(this);
     fill(this.stage, this.view.element);
     if (this.shelf) this.view.update(this.shelf);
-    this.view.focus?.();
+    if (withFocus) this.view.focus();
   }
 
   async refresh() {
@@ -74,10 +77,12 @@ export class CachesPanel {
     this.tell("bad", error.message);
   }
 
-  /** One notice at a time; a good one can carry a button, such as Undo. */
+  /** One notice at a time. A good one can carry a button, such as Undo; without one it goes by itself. */
   tell(kind, text, action = "", act = undefined) {
     const close = () => fill(this.notices);
     const more = action && button(action, () => (close(), act()), { class: "sc-button sc-undo" });
     fill(this.notices, notice(kind, text, more, iconButton("times", words("actions.close"), close)));
+    clearTimeout(this.fading);
+    if (kind === "good" && !action) this.fading = setTimeout(close, SHOWN_FOR);
   }
 }

@@ -1,9 +1,9 @@
-// Deleted caches: they can come back until the trash is emptied.
+// Deleted caches, and training runs: they can come back until the trash is emptied.
 
 import { ask } from "../lib/dialog.js";
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
 import { post } from "../lib/server.js";
-import { age, bytes } from "../lib/units.js";
+import { age, bytes, moment } from "../lib/units.js";
 import { words } from "../lib/words.js";
 
 export class TrashView {
@@ -42,7 +42,7 @@ export class TrashView {
   card(row) {
     const restore = button(words("caches.restore"), () => this.restore(row), { sign: "undo" });
     const remove = iconButton("times", words("caches.remove_for_good", { name: row.name }), () => this.empty([row]));
-    const when = words("caches.deleted", { age: age(row.deleted) });
+    const when = h("span", { title: words("caches.deleted", { age: moment(row.deleted) }) }, age(row.deleted));
     return h(
       "li",
       { class: "sc-card", dataset: { name: row.name } },
@@ -50,7 +50,8 @@ export class TrashView {
         "div",
         { class: "sc-card-text" },
         h("span", { class: "sc-card-name sc-clip", title: row.name }, row.name),
-        h("span", { class: "sc-small sc-soft sc-number" }, [bytes(row.bytes), when].join(" · ")),
+        h("span", { class: "sc-small sc-soft sc-number" }, bytes(row.bytes), " · ", when),
+        row.kind === "run" && h("span", { class: "sc-row sc-badges" }, h("span", { class: "sc-badge" }, icon("chart-line"), words("caches.run"))),
       ),
       h("div", { class: "sc-card-tools" }, restore, remove),
     );

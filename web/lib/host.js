@@ -18,8 +18,9 @@ export function notify(severity, summary, detail = "") {
   app.extensionManager.toast.add({ severity, summary, detail, life: severity === "error" ? 8000 : 4000 });
 }
 
-/** Shows a sidebar tab; the same again leaves it as it is. */
+/** Shows a sidebar tab, and puts the focus into it: it is asked for by a key or a command. */
 export function openTab(id) {
   const tabs = app.extensionManager.sidebarTab;
   if (tabs.activeSidebarTabId !== id) tabs.toggleSidebarTab(id);
+  requestAnimationFrame(() => document.querySelector(".side-bar-panel .sc-panel :is(input, button)")?.focus());
 }

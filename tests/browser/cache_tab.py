@@ -1,0 +1,82 @@
+"""The tab of dataset caches, as a person uses it: with clicks and keys."""
+
+import json
+import os
+from pathlib import Path
+
+from .chrome import Page
+
+BUTTON = "document.querySelector('.streamcache-caches-tab-button')"
+PANEL = ".sc-panel[aria-label]"
+TILES = "[...document.querySelectorAll('.sc-tile:not([hidden])')]"
+
+
+def find(selector: str, text: str = "") -> str:
+    """An expression for the first element that is seen of a selector, with just this text if one is given."""
+    same = f" && element.textContent.trim() === {json.dumps(text)}" if text else ""
+    return f"[...document.querySelectorAll({json.dumps(selector)})].find((element) => element.checkVisibility(){same})"
+
+
+class CacheTab:
+    def __init__(self, page: Page, shots: Path) -> None:
+        self.page = page
+        self.shots = shots
+
+    def open(self) -> None:
+        """The list of caches, whatever was open before."""
+        if not self.page.run(f"Boolean(document.querySelector('{PANEL}'))"):
+            self.page.click(BUTTON)
+        self.page.wait_for(f"document.querySelector('{PANEL}')")
+        if self.page.run("Boolean(document.querySelector('.sc-head .pi-arrow-left'))"):
+            self.page.click("document.querySelector('.sc-head .pi-arrow-left').parentElement")
+        self.page.wait_for("document.querySelector('.sc-cards')")
+
+    def card(self, name: str) -> str:
+        return f"document.querySelector('.sc-card[data-name={json.dumps(name)}]')"
+
+    def wait_for_card(self, name: str, there: bool = True) -> None:
+        self.page.wait_for(f"{'' if there else '!'}Boolean({self.card(name)})", 30)
+
+    def refresh(self) -> None:
+        self.page.click(f"{find('.sc-head .pi-refresh')}.parentElement")
+
+    def show(self, name: str) -> None:
+        """Open a cache and wait for its first pictures."""
+        self.wait_for_card(name)
+        self.page.click(f"{self.card(name)}?.querySelector('.sc-card-open')")
+        self.page.wait_for(f"{TILES}.length && {TILES}.every((tile) => tile.firstChild.naturalWidth > 0)", 30)
+
+    def choose(self, name: str, action: str) -> None:
+        """An entry of a cache's menu in the list."""
+        self.wait_for_card(name)
+        self.page.click(f"{self.card(name)}.querySelector('.pi-ellipsis-v').parentElement")
+        self.page.click(find(".sc-menu-item", action))
+
+    def press_button(self, label: str) -> None:
+        self.page.click(find(".sc-button", label))
+
+    def wait_for_text(self, selector: str, text: str) -> None:
+        said = f"element.checkVisibility() && element.textContent.includes({json.dumps(text)})"
+        self.page.wait_for(f"[...document.querySelectorAll({json.dumps(selector)})].some((element) => {said})", 30)
+
+    def labels(self) -> list[str]:
+        return self.page.run(f"{TILES}.map((tile) => tile.getAttribute('aria-label'))")
+
+    def wait_for_labels(self) -> list[str]:
+        self.page.wait_for(f"{TILES}.length && {TILES}.every((tile) => tile.dataset.label !== 'loading')", 30)
+        return self.labels()
+
+    def search(self, selector: str, text: str) -> None:
+        self.page.click(find(selector))
+        self.page.run(f"{find(selector)}.select()")
+        if text:
+            self.page.type(text)
+        else:
+            self.page.press("Backspace")
+
+    def shot(self, name: str) -> None:
+        self.page.screenshot(self.shots / f"{name}.png")
+
+
+def screenshot_folder(otherwise: Path) -> Path:
+    return Path(os.environ.get("STREAMCACHE_SCREENSHOTS") or otherwise)
