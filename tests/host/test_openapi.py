@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from streamcache import __version__
 from streamcache.tests.host.asking import Answer, get, post, wait_for_job
@@ -112,8 +113,18 @@ def test_answers_are_as_documented(server: Server, documented: Path):
     number = post(server, "/cache/delete", {"name": "d4"}).json["trash"]
     check(post(server, "/trash/empty", {"ids": [number]}), "POST", "/trash/empty")
     check(post(server, "/trash/empty", {"ids": [number]}), "POST", "/trash/empty")
-    check(get(server, "/runs"), "GET", "/runs")
+
+
+def test_answers_about_runs_are_as_documented(server: Server):
+    write_run(server.base / "output" / "streamcache_runs" / "told")
+    assert check(get(server, "/runs"), "GET", "/runs")["runs"]
+    run = check(get(server, "/run", name="told"), "GET", "/run")
+    assert run["curves"]["loss"] and run["samples"]
+    picture = get(server, "/run/sample", name="told", file=run["samples"][0]["file"])
+    assert picture.headers["content-type"] == "image/png"
+    check(get(server, "/run/sample", name="told", file="step-00000009-0.png"), "GET", "/run/sample")
     check(get(server, "/run", name="nothing"), "GET", "/run")
+    check(post(server, "/run/stop", {"name": "told"}), "POST", "/run/stop")
     check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")
 
 
@@ -123,6 +134,16 @@ def test_refusals_of_bodies_are_as_documented(server: Server):
             assert "error" in check(post(server, path, **{"Content-Type": "text/plain"}), method, path)
             assert "error" in check(post(server, path, {"name": "x" * 70_000}), method, path)
             assert "error" in check(post(server, path, **{"Sec-Fetch-Site": "same-site"}), method, path)
+
+
+def write_run(folder: Path) -> None:
+    """A run that ended, as the trainer leaves one."""
+    (folder / "samples").mkdir(parents=True)
+    facts = {"status": "done", "step": 3, "steps": 3, "config": {"rank": 4}, "dataset": "", "updated": 1e9}
+    (folder / "run.json").write_text(json.dumps(facts))
+    rows = [{"step": n, "epoch": 0, "loss": 1 / n, "learning_rate": 1e-4} for n in (1, 2, 3)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Image.new("RGB", (8, 8)).save(folder / "samples" / "step-00000003-0.png")
 
 
 def _wrong(schema: dict[str, Any]) -> Any:
