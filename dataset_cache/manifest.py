@@ -146,6 +146,7 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         manifest.next_shard,
         *(s.bytes for s in manifest.shards),
         *manifest.counts.values(),
+        *(bucket["samples"] for bucket in manifest.buckets),
     ]
     if any(type(n) is not int or not 0 <= n < 1 << 60 for n in numbers):
         raise CacheError(f"{path}: holds a count that is no count")

@@ -1,0 +1,115 @@
+"""Fuzzing what pages see: whatever a stranger's cache holds, there is an answer that is JSON, or a refusal."""
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamcache.nodes.pages import cleaning, views
+from streamcache.nodes.pages.detail import cache_detail
+from streamcache.nodes.pages.samples import sample_page
+from streamcache.nodes.pages.shelf import cache_row, list_rows
+from streamcache.nodes.pages.thumbnail import thumbnail
+from streamcache.nodes.pages.views import view
+
+from .datasets import forge, write_set
+from .mutations import mutate
+
+ROUNDS = 60
+ODD: list[Any] = [None, True, -1, 0, 1 << 70, 1.5, float("nan"), "", "../x", "\ud800", [], {}, [[]], {"a": 1}, [1, "a"]]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = {"encode": {"sources": [{"folder": "cats"}], "encoders": {"image": "a" * 32}, "excluded": {"count": 1}}}
+    return write_set(tmp_path_factory.mktemp("fuzz") / "set", range(4), provenance=made)
+
+
+@pytest.fixture
+def stranger(original: Path, tmp_path: Path):
+    yield Path(shutil.copytree(original, tmp_path / "set"))
+    views._open.clear()
+
+
+def look(path: Path) -> int:
+    """Everything that a page asks. Returns how much of it was answered."""
+    row = cache_row("set", path, [path.parent])
+    looks: list[Callable[[], Any]] = [
+        lambda: cache_detail(row, view(path)),
+        lambda: sample_page(view(path), 0, 10),
+        lambda: sample_page(view(path), 1, 10, "caption", "64×64"),
+        lambda: sample_page(view(path), 0, 10, "", row.buckets[0]["name"] if row.buckets else "x"),
+        lambda: cleaning.preview(path),
+    ]
+    answered = 0
+    for each in looks:
+        try:
+            json.dumps(each(), allow_nan=False)
+            answered += 1
+        except (ValueError, FileNotFoundError) as refusal:
+            assert "JSON compliant" not in str(refusal)
+    for number in range(2):
+        try:
+            assert thumbnail(view(path), number).startswith(b"\xff\xd8")
+            answered += 1
+        except (ValueError, FileNotFoundError):
+            continue
+    assert json.dumps([row.to_json() for row in list_rows([path.parent], [])], allow_nan=False)
+    return answered
+
+
+def test_a_sound_cache_is_answered_for(stranger: Path):
+    assert look(stranger) == 7
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_damaged_bytes_are_refused(stranger: Path, seed: int):
+    draw = random.Random(seed)
+    mutate(draw.choice(sorted(file for file in stranger.rglob("*") if file.is_file() and file.stat().st_size)), draw)
+    look(stranger)
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_forged_numbers_are_refused(stranger: Path, seed: int):
+    draw = random.Random(seed)
+
+    def change(arrays: dict[str, np.ndarray]) -> None:
+        name = draw.choice([name for name, array in arrays.items() if array.nbytes])
+        data = arrays[name].view("u1").reshape(-1)
+        at = draw.randrange(len(data))
+        size = min(draw.choice((1, 4, 8)), len(data) - at)
+        data[at : at + size] = np.frombuffer(draw.choice((bytes(size), b"\xff" * size, draw.randbytes(size))), "u1")
+
+    forge(stranger, change)
+    look(stranger)
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_forged_manifests_are_refused(stranger: Path, seed: int):
+    draw = random.Random(seed)
+    body = json.loads((stranger / "dataset.json").read_text())
+    place: Any = body
+    while True:
+        key = draw.choice([*place] if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], (dict, list)) or not place[key] or draw.random() < 0.3:
+            break
+        place = place[key]
+    place[key] = draw.choice(ODD)
+    sign(stranger, body)
+    look(stranger)
+
+
+def sign(path: Path, body: dict[str, Any]) -> None:
+    """The manifest as a writer would have published it."""
+    old = next(path.glob("index-*"))
+    signed = {name: value for name, value in body.items() if name not in ("generation", "published")}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":")).encode()
+    generation = hashlib.blake2b(text, digest_size=16).hexdigest()
+    (path / "dataset.json").write_text(json.dumps({**signed, "generation": generation}))
+    old.rename(path / f"index-{generation}.safetensors")
