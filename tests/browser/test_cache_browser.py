@@ -294,6 +294,42 @@ def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
     tab.page.run("document.querySelectorAll('.sc-job .pi-times').forEach((sign) => sign.parentElement.click())")
 
 
+def test_work_in_progress_is_shown_until_it_is_done(tab: CacheTab):
+    job = {"id": "1", "kind": "verify", "name": "large", "to": "", "problems": [], "problem_count": 0, "words": ""}
+    tell = "app.api.dispatchEvent(new CustomEvent('streamcache.job', {detail: %s}))"
+    bar = "document.querySelector('.sc-job [role=progressbar]')"
+    tab.page.run(tell % json.dumps({**job, "state": "running", "done": 3, "total": 12}))
+    tab.page.wait_for(f"{bar}?.getAttribute('aria-valuenow') === '25' && {bar}.ariaLabel === 'Verifying large'")
+    tab.page.run(tell % json.dumps({**job, "state": "done", "done": 12, "total": 12}))
+    tab.page.run(tell % json.dumps({**job, "state": "running", "done": 0, "total": 0}))  # late news
+    tab.wait_for_text(".sc-job", "large is sound")
+    assert not tab.page.run(f"Boolean({bar})")
+
+
+def test_a_cache_in_use_says_so_and_is_not_deleted(tab: CacheTab, root: Path):
+    reader = open_cache(root / "landscapes")
+    tab.refresh()
+    tab.wait_for_text(".sc-card[data-name=landscapes]", "in use")
+    tab.page.click(f"{tab.card('landscapes')}.querySelector('.pi-ellipsis-v').parentElement")
+    disabled = "[...document.querySelectorAll('.sc-menu-item:disabled')].map((item) => item.textContent).join()"
+    tab.page.wait_for(f"{disabled} === 'Rename…,Move to the trash'")
+    tab.page.press("Escape")
+    del reader
+    tab.refresh()
+    tab.page.wait_for(f"!{tab.card('landscapes')}.textContent.includes('in use')")
+
+
+def test_sizes_are_told_in_the_units_of_the_setting(tab: CacheTab):
+    size = f"{tab.card('landscapes')}.textContent"
+    tab.page.wait_for(f"{size}.includes('21.3 MB')")
+    try:
+        tab.page.run("app.extensionManager.setting.set('StreamCache.Units', 'MiB')")
+        tab.refresh()
+        tab.page.wait_for(f"{size}.includes('20.3 MiB')")
+    finally:
+        tab.page.run("app.extensionManager.setting.set('StreamCache.Units', 'MB')")
+
+
 @pytest.mark.parametrize("modern", [False, True], ids=["classic", "nodes 2.0"])
 def test_a_cache_dropped_onto_the_canvas_becomes_a_load_node(tab: CacheTab, modern: bool):
     tab.page.run(f"app.extensionManager.setting.set('Comfy.VueNodes.Enabled', {json.dumps(modern)})")

@@ -88,7 +88,12 @@ function made({ row, provenance }) {
   // The files that were left out have a tab of their own.
   const { excluded: _, ...encode } = provenance?.encode ?? {};
   const shown = { ...provenance, encode };
-  const lines = [[words("about.published"), moment(row.published)], [words("about.generation"), String(row.generation)], ...flat(shown)];
+  const lines = [
+    [words("about.published"), moment(row.published)],
+    [words("about.sources"), words(`sources.${row.sources}`)],
+    [words("about.generation"), row.generation],
+    ...flat(shown),
+  ];
   return section("about.made", facts(lines));
 }
 

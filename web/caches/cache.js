@@ -49,7 +49,7 @@ export class CacheView {
   key(event) {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    this.panel.show("list");
+    if (!event.target.value) this.panel.show("list"); // a search that has text is cleared first
   }
 
   focus() {

@@ -27,7 +27,7 @@ export class ListView {
     this.trash = button("", () => panel.show("trash"), { sign: "trash", look: "plain" });
     this.count = h("span", { class: "sc-soft sc-small sc-grow" });
     this.foot = h("div", { class: "sc-foot" }, this.count, this.trash);
-    this.tools = h("div", { class: "sc-tools", hidden: true }, this.searchField(), this.orderField());
+    this.tools = h("div", { class: "sc-tools" }, this.searchField(), this.orderField());
     this.element = h(
       "div",
       { class: "sc-view" },

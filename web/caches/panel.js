@@ -26,8 +26,12 @@ export class CachesPanel {
     element.style.height = "100%";
     fill(element, this.root);
     const later = debounce(() => this.refresh(), 250);
-    this.stops = [listen("streamcache.caches", later), listen("streamcache.job", (job) => this.jobs.heard(job))];
-    this.stops.push(later.cancel);
+    this.stops = [
+      listen("streamcache.caches", later),
+      listen("reconnected", later), // whatever was told meanwhile was not heard
+      listen("streamcache.job", (job) => this.jobs.heard(job)),
+      later.cancel,
+    ];
     this.show(memory.view, memory.name, false);
     this.refresh();
     this.jobs.load();
