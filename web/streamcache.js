@@ -1,4 +1,5 @@
-// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is training.js.
+// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is
+// training.js.
 
 import { app } from "../../scripts/app.js";
 import { registerCachesTab } from "./caches/tab.js";

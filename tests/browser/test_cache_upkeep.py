@@ -50,7 +50,7 @@ def test_cleaning_shows_what_would_go_and_removes_just_that(tab: CacheTab, root:
     assert len(open_cache(folder)) == 2
 
 
-def test_rename_duplicate_delete_undo_and_trash(tab: CacheTab, root: Path):
+def test_rename_duplicate_export_delete_undo_and_trash(tab: CacheTab, root: Path):
     write_landscapes(root / "first", 3, seed=5)
     tab.refresh()
     tab.choose("first", "Rename…")
@@ -64,6 +64,10 @@ def test_rename_duplicate_delete_undo_and_trash(tab: CacheTab, root: Path):
     tab.choose("second", "Duplicate…")
     rename(tab, "third", "Duplicate")
     tab.wait_for_card("third")
+    tab.choose("second", "Export…")
+    rename(tab, "taken_along", "Export")
+    tab.wait_for_text(".sc-job", "second is exported to output/streamcache_export/taken_along.")
+    assert len(open_cache(root.parent / "streamcache_export" / "taken_along")) == 3
     tab.choose("third", "Move to the trash")
     tab.wait_for_card("third", there=False)
     tab.shot("undo")
@@ -147,3 +151,23 @@ def test_what_goes_wrong_is_told_in_a_sentence(tab: CacheTab, root: Path):
     tab.page.run("void 0")
     assert all("status of 404" in error for error in tab.page.errors)
     tab.page.errors.clear()
+
+
+def test_a_strangers_texts_are_shown_as_texts(tab: CacheTab, root: Path):
+    evil = "<img src=x onerror='window.broken = true'>"
+    with CacheWriter(root / "stranger", provenance={"encode": {"encoders": {"image": evil}, evil: [evil]}}) as writer:
+        writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, caption=[evil, evil + "2"], source=evil)
+    tab.refresh()
+    tab.wait_for_text(".sc-card", f"VAE {evil}")
+    tab.show("stranger")
+    tab.page.click("document.querySelector('.sc-tile')")
+    tab.wait_for_text(".sc-sample-text", evil)
+    tab.page.press("Escape")
+    tab.page.click("document.querySelector('#sc-tab-about')")
+    tab.wait_for_text(".sc-about", evil)
+    assert tab.page.run("window.broken === undefined && !document.querySelector('img[src=x]')")
+    tab.page.click("document.querySelector('#sc-tab-samples')")
+    shutil.rmtree(root / "stranger")
+    tab.open()
+    tab.refresh()
+    tab.wait_for_card("stranger", there=False)

@@ -13,6 +13,7 @@ FORMS = {"one", "other"}
 MADE = (
     "actions",
     "caches.order_",
+    "caches.tab_",
     "clean",
     "duplicate",
     "encoders",

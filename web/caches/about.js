@@ -16,7 +16,8 @@ export class About {
 
   know(detail) {
     this.known = true;
-    fill(this.element, missing(detail), sizes(detail), sharing(detail), captions(detail), sets(detail), users(detail.row), made(detail));
+    const sections = [missing, sizes, sharing, captions, sets, users, made];
+    fill(this.element, ...sections.map((draw) => draw(detail)));
   }
 }
 
@@ -56,29 +57,44 @@ function sharing({ shared, saved_bytes: saved, fields }) {
   return section(
     "about.sharing",
     h("p", {}, words("about.shared", { size: bytes(saved), factor: number(shared, 2) })),
-    facts(lines.map((field) => [named("parts", field.name), `${bytes(field.bytes)} / ${bytes(field.bytes_unshared)} (−${percent(1 - field.bytes / field.bytes_unshared)})`])),
+    facts(lines.map((field) => [named("parts", field.name), saving(field)])),
   );
+}
+
+/** 449 kB / 1.4 MB (−68%) */
+function saving({ bytes: stored, bytes_unshared: otherwise }) {
+  return `${bytes(stored)} / ${bytes(otherwise)} (−${percent(1 - stored / otherwise)})`;
 }
 
 function captions({ captions: found }) {
   if (!found?.total) return null;
-  const common = (found.common ?? []).map(([text, count]) => h("li", {}, h("span", { class: "sc-grow sc-two-lines" }, text || "–"), h("span", { class: "sc-soft sc-number" }, `×${number(count)}`)));
+  const { total, distinct, empty } = found;
+  const line = ([text, count]) =>
+    h(
+      "li",
+      {},
+      h("span", { class: "sc-grow sc-two-lines" }, text || "–"),
+      h("span", { class: "sc-soft sc-number" }, `×${number(count)}`),
+    );
+  const counts = { total: number(total), distinct: number(distinct), empty: number(empty) };
   return section(
     "about.captions",
-    h("p", {}, words("about.captions_text", { total: number(found.total), distinct: number(found.distinct), empty: number(found.empty) })),
-    common.length > 0 && h("ul", { class: "sc-common" }, common),
+    h("p", {}, words("about.captions_text", counts)),
+    found.common?.length > 0 && h("ul", { class: "sc-common" }, found.common.map(line)),
   );
 }
 
 function sets({ sets: found }) {
   if (!found?.length || (found.length === 1 && !found[0].name)) return null;
   const known = (all) => Object.entries(all ?? {}).filter(([, each]) => each !== "" && each !== null);
-  const value = (set) =>
-    [words("caches.count_samples", { count: set.samples ?? 0 }), ...known(set.facts).map(([key, each]) => `${key}: ${plain(each)}`)].join(" · ");
+  const value = ({ samples, facts: told }) => {
+    const count = words("caches.count_samples", { count: samples ?? 0 });
+    return [count, ...known(told).map(([key, each]) => `${key}: ${plain(each)}`)].join(" · ");
+  };
   return section("about.sets", facts(found.map((set) => [set.name || "–", value(set)])));
 }
 
-function users(row) {
+function users({ row }) {
   const names = [...(row.writer ? [row.writer] : []), ...(row.readers ?? [])].map(readerName);
   if (names.length === 0) return null;
   return section("about.users", h("ul", { class: "sc-files" }, names.map((name) => h("li", {}, name))));

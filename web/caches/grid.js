@@ -205,7 +205,8 @@ export class Grid {
 
   key(event) {
     const page = this.columns * Math.max(1, Math.floor(this.scroll.view / (this.tile + GAP)));
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page, PageDown: page };
+    const row = this.columns;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -row, ArrowDown: row, PageUp: -page, PageDown: page };
     const all = this.samples?.total ?? 0;
     if (event.key in steps) this.go(this.active + steps[event.key]);
     else if (event.key === "Home") this.go(0);

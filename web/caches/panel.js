@@ -21,8 +21,8 @@ export class CachesPanel {
     this.stage = h("div", { class: "sc-stage" });
     this.notices = h("div", { class: "sc-notices" });
     this.jobs = new Jobs(this);
-    const label = words("caches.title");
-    this.root = h("section", { class: "sc sc-panel", "aria-label": label }, this.stage, this.notices, this.jobs.element);
+    const props = { class: "sc sc-panel", "aria-label": words("caches.title") };
+    this.root = h("section", props, this.stage, this.notices, this.jobs.element);
     element.style.height = "100%";
     fill(element, this.root);
     const later = debounce(() => this.refresh(), 250);

@@ -4,11 +4,13 @@ import { app } from "../../../scripts/app.js";
 import { CACHES_TAB } from "../lib/host.js";
 import { useStyle } from "../lib/style.js";
 import { words } from "../lib/words.js";
+import { acceptDrops } from "./canvas.js";
 import { CachesPanel } from "./panel.js";
 
 let panel;
 
 export function registerCachesTab() {
+  acceptDrops();
   app.extensionManager.registerSidebarTab({
     id: CACHES_TAB,
     icon: "pi pi-database",
