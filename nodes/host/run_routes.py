@@ -1,8 +1,10 @@
-"""The routes of training runs: which there are, how they do, their pictures; and to stop one."""
+"""The routes of training runs: which there are, how they do, their pictures; and to stop or delete one."""
 
 from ..pages.live_runs import RUNS
 from ..pages.runs import RunPlaces, Runs
+from ..pages.trash import RUN, Root, throw_away
 from .answers import Picture, Question, Routes
+from .events import caches_changed
 from .folders import cache_roots
 from .lora_folders import lora_folder, runs_folder
 
@@ -14,6 +16,7 @@ def add(routes: Routes) -> None:
     routes.get("/run", show_run)
     routes.get("/run/sample", show_sample)
     routes.post("/run/stop", stop_run)
+    routes.post("/run/delete", delete_run)
 
 
 def list_runs(question: Question) -> dict:
@@ -44,6 +47,15 @@ def stop_run(question: Question) -> dict:
     _runs().folder(name)
     RUNS.stop(name)
     return {}
+
+
+def delete_run(question: Question) -> dict:
+    """To the trash, as caches. The LoRA that it trained is no part of it and stays."""
+    name = question.text("name")
+    question.end()
+    number = throw_away(Root(runs_folder(), RUN), name, _runs().idle_folder(name))
+    caches_changed()
+    return {"trash": number}
 
 
 _KEPT: dict[str, Runs] = {}
