@@ -2,7 +2,7 @@
 // training.js.
 
 import { app } from "../../scripts/app.js";
-import { registerCachesTab } from "./caches/tab.js";
+import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
 import { CACHES_TAB, openTab, TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
@@ -15,6 +15,7 @@ const SETTINGS = [
     type: "combo",
     options: ["MB", "MiB"],
     defaultValue: "MB",
+    onChange: redrawCachesTab,
   },
   {
     id: "StreamCache.ThumbnailSize",
@@ -23,6 +24,7 @@ const SETTINGS = [
     type: "slider",
     attrs: { min: 64, max: 256, step: 8 },
     defaultValue: 88,
+    onChange: redrawCachesTab,
   },
   {
     id: "StreamCache.Smoothing",

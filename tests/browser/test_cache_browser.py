@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from streamcache.dataset_cache import open_cache
+from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.tests.browser.cache_tab import PANEL, TILES, CacheTab, find
 from streamcache.tests.browser.chrome import Page
 from streamcache.tests.browser.conftest import MANY
@@ -44,6 +45,22 @@ def test_a_list_is_searched_and_ordered(tab: CacheTab):
     tab.page.run(f"({find('.sc-order')}).value = 'samples'")
     tab.page.run(f"({find('.sc-order')}).dispatchEvent(new Event('change'))")
     tab.page.wait_for(f"{names}[0] === 'many' && {names}[1] === 'landscapes'")
+
+
+def test_a_long_list_is_drawn_in_part_until_more_is_asked_for(tab: CacheTab, root: Path):
+    for number in range(61):
+        with CacheWriter(root / "long" / str(number)) as writer:
+            writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)})
+    tab.refresh()
+    cards = "document.querySelectorAll('.sc-card').length"
+    tab.page.wait_for(f"{cards} === 60")
+    every = tab.page.run("Number(document.querySelector('.sc-foot').textContent.match(/[0-9]+/)[0])")
+    assert every > 61
+    tab.press_button(f"Show all {every}")
+    tab.page.wait_for(f"{cards} === {every}")
+    shutil.rmtree(root / "long")
+    tab.refresh()
+    tab.page.wait_for(f"{cards} < 60")
 
 
 def test_pictures_captions_and_facts_of_a_cache(tab: CacheTab):
@@ -141,15 +158,21 @@ def test_ten_million_samples_are_within_reach_of_the_scroll_bar(tab: CacheTab):
     assert within and abs(middle / 1e9 - 0.5) < 0.001 and step == 30 and end == 1e9 - 1000 and top == 0
 
 
-def test_sizes_are_told_in_the_units_of_the_setting(tab: CacheTab):
+def test_settings_of_units_and_thumbnails_hold_at_once(tab: CacheTab):
+    setting = "app.extensionManager.setting.set('StreamCache.%s', %s)"
     size = f"{tab.card('landscapes')}.textContent"
     tab.page.wait_for(f"{size}.includes('21.3 MB')")
+    width = f"{TILES}[0]?.getBoundingClientRect().width"
     try:
-        tab.page.run("app.extensionManager.setting.set('StreamCache.Units', 'MiB')")
-        tab.refresh()
+        tab.page.run(setting % ("Units", "'MiB'"))
         tab.page.wait_for(f"{size}.includes('20.3 MiB')")
+        tab.show("landscapes")
+        assert 88 <= tab.page.run(width) < 130
+        tab.page.run(setting % ("ThumbnailSize", 136))
+        tab.page.wait_for(f"{width} >= 136")
     finally:
-        tab.page.run("app.extensionManager.setting.set('StreamCache.Units', 'MB')")
+        tab.page.run(setting % ("Units", "'MB'"))
+        tab.page.run(setting % ("ThumbnailSize", 88))
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["classic", "nodes 2.0"])

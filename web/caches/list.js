@@ -109,9 +109,9 @@ export class ListView {
 
   restoreFocus(focused) {
     this.roving.settle();
-    const name = focused ?? (this.wantsFocus && memory.opened);
-    const card = [...this.cards.children].find((each) => each.dataset.name === name);
+    const name = focused ?? (this.wantsFocus ? memory.opened : "");
     this.wantsFocus = false;
+    const card = [...this.cards.querySelectorAll(".sc-card")].find((each) => each.dataset.name === name);
     card?.querySelector(".sc-card-open").focus();
   }
 

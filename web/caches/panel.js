@@ -55,6 +55,10 @@ export class CachesPanel {
     if (withFocus) this.view.focus();
   }
 
+  redraw() {
+    this.show(memory.view, memory.name, false);
+  }
+
   async refresh() {
     try {
       this.shelf = await get("/caches");

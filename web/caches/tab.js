@@ -23,6 +23,11 @@ export function registerCachesTab() {
   });
 }
 
+/** A setting changes: the host tells so just before it does. */
+export function redrawCachesTab() {
+  setTimeout(() => panel?.redraw());
+}
+
 function render(element) {
   if (panel?.host === element && element.contains(panel.root)) return;
   destroy();
