@@ -101,24 +101,27 @@ function users({ row }) {
 }
 
 function made({ row, provenance }) {
-  // The files that were left out have a tab of their own.
-  const { excluded: _, ...encode } = provenance?.encode ?? {};
-  const shown = { ...provenance, encode };
+  // The files that were left out have a tab of their own; what comes of encoding goes without saying so.
+  const { encode, ...rest } = provenance ?? {};
+  const { excluded: _, ...shown } = encode ?? {};
   const lines = [
     [words("about.published"), moment(row.published)],
     [words("about.sources"), words(`sources.${row.sources}`)],
     [words("about.generation"), row.generation],
-    ...flat(shown),
   ];
-  return section("about.made", facts(lines));
+  return section("about.made", facts(lines), tree({ ...shown, ...rest }));
 }
 
-/** [["encoders › image", "taesd3"], …]. What comes of encoding is most of it and goes without saying so. */
-function flat(value, path = []) {
-  const inside = value && typeof value === "object" && path.length < DEEP && !isPlainList(value);
-  if (inside) return Object.entries(value).flatMap(([key, each]) => flat(each, [...path, key]));
-  const name = (path[0] === "encode" ? path.slice(1) : path).join(" › ");
-  return plain(value) === "" ? [] : [[name.replaceAll("_", " "), plain(value)]];
+/** Nested facts: plain ones as lines, and each of the others below its name. */
+function tree(value, depth = 0) {
+  const entries = Object.entries(value).filter(([, each]) => plain(each) !== "");
+  const isPlain = ([, each]) => typeof each !== "object" || isPlainList(each) || depth >= DEEP;
+  const name = (key) => (Array.isArray(value) ? `${Number(key) + 1}` : key.replaceAll("_", " "));
+  const branch = ([key, each]) => h("div", { class: "sc-branch" }, h("h4", {}, name(key)), tree(each, depth + 1));
+  return [
+    facts(entries.filter(isPlain).map(([key, each]) => [name(key), plain(each)])),
+    ...entries.filter((entry) => !isPlain(entry)).map(branch),
+  ];
 }
 
 function isPlainList(value) {
@@ -131,5 +134,6 @@ function plain(value) {
 }
 
 function facts(lines) {
+  if (lines.length === 0) return null;
   return h("dl", { class: "sc-list" }, lines.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
