@@ -1,4 +1,4 @@
-"""Locks: whether somebody holds one. Looking makes no file and changes none, whatever becomes of the folder meanwhile."""
+"""Locks: whether somebody holds one. Looking makes no file and changes none, whatever becomes of the folder."""
 
 import os
 from pathlib import Path
