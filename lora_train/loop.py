@@ -22,7 +22,7 @@ from .metrics import MetricsFile
 from .optim import set_rate
 from .prefetch import Prefetcher
 from .report import Progress, Reporter, open_events
-from .run import Run
+from .run import Run, read_description
 from .run_report import write_report
 from .samples import Decode, Prompt, Sampler, drop_later, find_prompts
 from .session import Session, open_session
@@ -72,8 +72,9 @@ def train(
     """
     # The host runs nodes under inference mode, whose tensors cannot be trained on.
     with torch.inference_mode(False), torch.enable_grad(), denoiser.session():
-        session = open_session(denoiser, dataset, config, run)
-        sampler = _make_sampler(session, run, decode, prompts)
+        with _explained(run):
+            session = open_session(denoiser, dataset, config, run)
+            sampler = _make_sampler(session, run, decode, prompts)
         run.describe(
             status="running",
             config=config.to_dict(),
@@ -229,6 +230,17 @@ class _Loop:
             yield
         finally:
             self.reporter.paused += time.perf_counter() - began
+
+
+@contextmanager
+def _explained(run: Run) -> Iterator[None]:
+    """A new run that cannot begin keeps the reason; one that was there before stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        if "status" not in read_description(run.folder):
+            run.describe(problem=str(error)[:MAX_PROBLEM])
+        raise
 
 
 def _make_sampler(

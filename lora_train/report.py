@@ -103,8 +103,9 @@ class Reporter:
         return progress
 
     def validation(self, step: int, loss: float) -> None:
-        """A held-out loss."""
+        """A held-out loss. They are rare, so each is on disk at once."""
         self._metrics.write(step=step, validation=loss)
+        self._metrics.flush()
         self._event("validation", loss, step)
 
     def data_wait(self, now: float | None = None) -> float:

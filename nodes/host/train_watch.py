@@ -42,12 +42,12 @@ class TrainWatch:
     def running(self, run: Run) -> Iterator[Hooks]:
         """While a run trains: it is listed as live, and every page hears how it begins and ends."""
         self.live.name = run.name
-        with RUNS.running(self.live):
-            self._send({"status": "running", "step": 0})
-            try:
+        try:
+            with RUNS.running(self.live):
+                self._send({"status": "running", "step": 0})
                 yield self.hooks()
-            finally:
-                self._end(run)
+        finally:
+            self._end(run)  # when it is no longer listed as live: pages ask at once how it ended
 
     def hooks(self) -> Hooks:
         return Hooks(progress=self.step, samples=self.samples, validation=self.validation, stop=self.live.stop.is_set)

@@ -10,20 +10,7 @@ import streamcache
 ROOT = Path(streamcache.__file__).parent
 FORMS = {"one", "other"}
 # The beginnings of keys that are put together in the code.
-MADE = (
-    "actions",
-    "caches.order_",
-    "caches.tab_",
-    "clean",
-    "duplicate",
-    "encoders",
-    "export",
-    "jobs",
-    "parts",
-    "sources",
-    "training",
-    "nodes",
-)
+MADE = ("actions", "caches.order_", "clean", "duplicate", "encoders", "export", "jobs", "parts", "training", "nodes")
 
 
 def texts(language: str) -> dict[str, list[str]]:

@@ -29,6 +29,15 @@ def test_every_step_is_a_line_and_the_callback_hears_the_same(tmp_path) -> None:
     assert "step 3/10" in last.line() and "data wait 0.0%" in last.line()
 
 
+def test_samples_per_second_count_the_rows_of_all_batches_of_a_step(tmp_path) -> None:
+    with MetricsFile(tmp_path / "m.jsonl") as metrics:
+        reporter = Reporter(metrics, 2, CPU)
+        first = reporter.step(1, 0, 1.0, 1e-3, waited=0.0, rows=8)
+        second = reporter.step(2, 0, 1.0, 1e-3, waited=0.0, rows=4)
+    assert first.samples_per_second == pytest.approx(8 * first.rate)
+    assert second.samples_per_second == pytest.approx(6 * second.rate)
+
+
 def test_b8_the_share_of_waiting_is_told(tmp_path) -> None:
     with MetricsFile(tmp_path / "m.jsonl") as metrics:
         reporter = Reporter(metrics, 2, CPU)
