@@ -5,10 +5,12 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
+from ..dataset_cache.manifest import read_manifest
 from . import paths, sockets
 from .handles import handle_of, published_generation
 from .host.folders import cache_roots
 from .listing import Listing
+from .saving import summarize
 
 _CACHES = Listing(lambda: paths.list_names(cache_roots()))
 
@@ -43,6 +45,7 @@ class StreamCacheCacheLoad(io.ComfyNode):
             description="Opens a saved dataset by its name, in milliseconds, whatever its size. Select Samples makes "
             "lists of it.",
             search_aliases=["load training dataset", "load latents", "load dataset", "open cache"],
+            has_intermediate_output=True,  # so that its summary is shown also when the host has its result already
             inputs=[name_input("A dataset below output/streamcache, or below a folder registered as streamcache.")],
             outputs=[
                 sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The dataset as it is now."),
@@ -64,8 +67,11 @@ class StreamCacheCacheLoad(io.ComfyNode):
 
     @classmethod
     def execute(cls, name: str) -> io.NodeOutput:
-        handle = handle_of(name, paths.path_to_open(name, cache_roots()))
-        return io.NodeOutput(handle, len(handle))
+        path = paths.path_to_open(name, cache_roots())
+        handle = handle_of(name, path)
+        manifest = read_manifest(path)
+        shown = {"streamcache": [summarize(name, path, manifest)]} if manifest is not None else None
+        return io.NodeOutput(handle, len(handle), ui=shown)
 
 
 NODES = [StreamCacheCacheLoad]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.gather import Part, gather
-from ..dataset_cache.manifest import read_manifest
+from ..dataset_cache.manifest import Manifest, read_manifest
 from ..dataset_cache.rows import split_rows
 from ..dataset_cache.writer import CacheWriter
 from .handles import DatasetHandle
+from .pages.bucket_names import count_by_name, peek_bucket_names
 from .plans import DatasetPlan
 
 if TYPE_CHECKING:
@@ -113,16 +114,26 @@ def describe(name: str, path: Path, generation: str, lines: Sequence[str], repor
     manifest = read_manifest(path)
     if manifest is None or manifest.generation != generation:
         raise CacheError(f"the dataset {name} was changed by somebody else while it was being saved; save it again")
-    size = sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes
-    samples = manifest.counts["samples"]
-    buckets = {"×".join(map(str, b["shape"])): b["samples"] for b in manifest.buckets if b.get("samples")}
-    first = f"{samples:,} samples in {len(buckets):,} buckets, {size / 1e6:,.1f} MB: {name}"
+    facts = summarize(name, path, manifest)
+    buckets, size = facts["buckets"], facts["bytes"]
+    first = f"{facts['samples']:,} samples in {len(buckets):,} buckets, {size / 1e6:,.1f} MB: {name}"
     shown = [f"{bucket}: {count:,}" for bucket, count in list(buckets.items())[:_LISTED]]
-    facts = {"name": name, "samples": samples, "bytes": size, "buckets": buckets, "generation": generation}
     if report is not None:
         plain = [{"source": e.source, "reason": e.reason} for e in report.excluded]
         facts |= {"encoded": report.encoded, "reused": report.reused, "excluded": plain, "unchanged": report.unchanged}
     return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
+
+
+def summarize(name: str, path: Path, manifest: Manifest) -> dict[str, Any]:
+    """What a page shows of a dataset in one line and a chart. Buckets are told in pixels where that is known."""
+    rows = count_by_name(peek_bucket_names(path, manifest), manifest.buckets)
+    return {
+        "name": name,
+        "samples": manifest.counts["samples"],
+        "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
+        "buckets": {row["name"]: row["samples"] for row in rows},
+        "generation": manifest.generation,
+    }
 
 
 def _report_lines(report: EncodeReport) -> list[str]:

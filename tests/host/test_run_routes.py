@@ -84,14 +84,23 @@ class TestALiveRun:
             live = run_row(server, "routes_live")
             shown = server.client.get("/streamcache/run?name=routes_live&points=5000")
             later = until(lambda: (row := run_row(server, "routes_live")) and row["step"] > live["step"] and row)
+            deleted = ask(server, "/run/delete", {"name": "routes_live"})
             again = ask(server, "/run/stop", {"name": "routes_live"})
             until(lambda: outcome)
-        return {"graph": graph, "live": live, "shown": shown, "later": later, "again": again, "outcome": outcome[0]}
+        return {
+            "graph": graph,
+            "live": live,
+            "shown": shown,
+            "later": later,
+            "again": again,
+            "deleted": deleted,
+            "outcome": outcome[0],
+        }
 
     def test_it_tells_how_it_does(self, stopped: dict[str, Any]):
         live = stopped["live"]
         assert live["live"] and live["status"] == "running" and live["steps"] == LONG
-        assert live["samples_per_second"] == pytest.approx(2 * live["rate"], rel=0.35), "batches of 1 or 2 rows"
+        assert 1 <= live["samples_per_second"] / live["rate"] <= 2, "batches have 1 or 2 rows"
         assert live["memory"] > 1e6 and 0 <= live["data_wait"] <= 1 and live["time_left"] > 0
         assert live["node"] is None, "only the page that queued it hears of its node"
         losses = stopped["shown"]["curves"]["loss"]
@@ -108,6 +117,10 @@ class TestALiveRun:
         expected = f"Stopped at step {row['step']:,} of {LONG:,}; saved as routes_live.safetensors. "
         assert shown["text"] == [expected + "Run again with mode = resume to go on"]
         assert shown["streamcache"][0]["stopped"] and shown["streamcache"][0]["run"] == "routes_live"
+
+    def test_it_is_not_deleted(self, stopped: dict[str, Any]):
+        status, answer = stopped["deleted"]
+        assert status == 409 and "stop it first" in answer["error"]
 
     def test_a_stopped_run_goes_on(self, server: Server, stopped: dict[str, Any]):
         at = run_row(server, "routes_live")["step"]
@@ -126,6 +139,20 @@ class TestALiveRun:
             path.write_text(before, encoding="utf-8")
 
 
+def test_a_deleted_run_lies_in_the_trash_until_it_is_restored(server: Server):
+    folder = server.base / "output" / "streamcache_runs" / "routes_deleted"
+    server.succeed(train_graph(server, "routes_deleted", 3).prompt)
+    before = server.client.get("/streamcache/run?name=routes_deleted")
+    status, answer = ask(server, "/run/delete", {"name": "routes_deleted"})
+    assert status == 200 and not folder.exists() and not run_row(server, "routes_deleted")
+    assert (server.base / "output" / "loras" / "routes_deleted.safetensors").is_file(), "its LoRA stays"
+    trash = server.client.get("/streamcache/caches")["trash"]
+    assert [(row["kind"], row["name"]) for row in trash if row["id"] == answer["trash"]] == [("run", "routes_deleted")]
+    assert ask(server, "/run/delete", {"name": "routes_deleted"})[0] == 404
+    assert ask(server, "/trash/restore", {"id": answer["trash"]}) == (200, {"name": "routes_deleted", "kind": "run"})
+    assert server.client.get("/streamcache/run?name=routes_deleted") == before
+
+
 ATTACKS = ["../../x", "..", "/etc/passwd", "C:\\x", "a/b", "", "nul\0", "x" * 300, "~", "%2e%2e"]
 
 
@@ -134,7 +161,8 @@ def test_a_name_that_leads_elsewhere_is_refused(server: Server, name: str):
     for path in (f"/run?name={quote(name)}", f"/run/sample?name={quote(name)}&file=step-00000000-0.png"):
         status, answer = ask(server, path)
         assert 400 <= status < 500 and answer["error"]
-    assert 400 <= ask(server, "/run/stop", {"name": name})[0] < 500
+    for path in ("/run/stop", "/run/delete"):
+        assert 400 <= ask(server, path, {"name": name})[0] < 500
 
 
 @pytest.mark.parametrize(
