@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,20 @@ class Page(WebSocket):
         self.errors: list[str] = []  # what the page wrote to its console as an error, and what it threw
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._number += 1
-        self._send_text(json.dumps({"id": self._number, "method": method, "params": parameters}))
-        for message in self:
-            answer = json.loads(message)
-            if "method" in answer:
-                self.errors += _errors(answer["method"], answer["params"])
-            if answer.get("id") == self._number:
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                return answer["result"]
-        raise ConnectionError("Chromium closed the page")
+        number = self._send_call(method, parameters)
+        answer = self._hear(lambda answer: answer.get("id") == number)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        return answer["result"]
 
     def open(self, address: str) -> None:
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.call("Page.navigate", url=address)
+
+    def reload(self) -> None:
+        """Load the page anew. To whether an unsaved workflow may go, the answer is yes."""
+        self._send_call("Page.reload", {})
+        self._hear(lambda answer: answer.get("method") == "Page.loadEventFired")
 
     def run(self, script: str) -> Any:
         """The value of an expression; a promise is waited for."""
@@ -129,6 +129,22 @@ class Page(WebSocket):
         for share in (0.1, 0.3, 0.6, 0.9, 1, 1):
             self.mouse("mouseMoved", left + (x - left) * share, top + (y - top) * share, button="left", buttons=1)
         self.mouse("mouseReleased", x, y, button="left", clickCount=1)
+
+    def _hear(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        for message in self:
+            answer = json.loads(message)
+            if "method" in answer:
+                self.errors += _errors(answer["method"], answer["params"])
+            if answer.get("method") == "Page.javascriptDialogOpening":
+                self._send_call("Page.handleJavaScriptDialog", {"accept": True})
+            if wanted(answer):
+                return answer
+        raise ConnectionError("Chromium closed the page")
+
+    def _send_call(self, method: str, parameters: dict[str, Any]) -> int:
+        self._number += 1
+        self._send_text(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        return self._number
 
     def _send_text(self, text: str) -> None:
         data, mask = text.encode(), os.urandom(4)
