@@ -1,0 +1,24 @@
+// A panel on a node, in both renderers: a DOM widget that is saved nowhere and stands last.
+
+// The host shows what the server writes on a node in a widget of this name. A panel takes its place, and gets the text.
+const TEXT = "$$node-text-preview";
+
+/** `height()` is the least height on the classic canvas; `text(words)` hears what the server writes on the node. */
+export function addPanel(node, element, { height, text = () => {} }) {
+  const old = node.widgets?.findIndex((widget) => widget.name === TEXT) ?? -1;
+  if (old >= 0) {
+    node.widgets[old].onRemove?.();
+    node.widgets.splice(old, 1);
+  }
+  const options = { serialize: false, hideOnZoom: false, getMinHeight: height, getMaxHeight: height, margin: 8 };
+  const widget = node.addDOMWidget(TEXT, "streamcache", element, { ...options, getValue: () => "", setValue: text });
+  widget.serialize = false;
+  const fit = () => {
+    element.style.minHeight = `${height() - 16}px`;
+    const [, needed] = node.computeSize();
+    node.setSize([Math.max(node.size[0], 300), Math.max(node.size[1], needed)]);
+    node.setDirtyCanvas?.(true, true);
+  };
+  fit();
+  return { widget, fit };
+}

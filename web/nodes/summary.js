@@ -1,0 +1,67 @@
+// What a Save or Load node did, below it: one line, and a bar for every bucket.
+
+import { bars } from "../lib/chart.js";
+import { fill, h } from "../lib/dom.js";
+import { useStyle } from "../lib/style.js";
+import { bytes, number } from "../lib/units.js";
+import { words } from "../lib/words.js";
+import { addPanel } from "./node_panel.js";
+
+export const SAVE = "StreamCacheCacheSave";
+export const LOAD = "StreamCacheCacheLoad";
+const MOST = 5;
+
+const panels = new WeakMap();
+
+/** `facts` as the server gives them: {name, samples, bytes, buckets, encoded, reused, excluded, unchanged}. */
+export function showSummary(node, facts) {
+  useStyle();
+  useStyle("../training/training");
+  if (!panels.has(node)) panels.set(node, new Summary(node));
+  panels.get(node).show(facts);
+}
+
+class Summary {
+  constructor(node) {
+    this.line = h("div", { class: "sc-line", role: "status" });
+    this.chart = h("div");
+    this.rows = 0;
+    this.element = h("div", { class: "sc sc-node sc-summary" }, this.line, this.chart);
+    this.panel = addPanel(node, this.element, {
+      height: () => 48 + 20 * this.rows + (this.more ? 20 : 0),
+      text: (text) => (this.line.textContent = text.split("\n")[0]),
+    });
+  }
+
+  show(facts) {
+    const buckets = Object.entries(facts.buckets ?? {});
+    this.rows = Math.min(buckets.length, MOST);
+    this.more = facts.excluded?.length ? excluded(facts.excluded) : null;
+    this.line.textContent = summary(facts);
+    this.line.title = facts.name;
+    const rest = (count) => words("nodes.more_buckets", { count });
+    fill(this.chart, buckets.length > 0 && bars(buckets, { most: MOST, rest, format: (count) => number(count) }), this.more);
+    this.chart.firstChild?.setAttribute("aria-label", words("nodes.buckets_chart"));
+    this.panel.fit();
+  }
+}
+
+function summary(facts) {
+  const parts = [
+    words("nodes.samples", { count: facts.samples }),
+    words("nodes.buckets", { count: Object.keys(facts.buckets ?? {}).length }),
+    bytes(facts.bytes),
+  ];
+  if (facts.unchanged) parts.push(words("nodes.unchanged"));
+  else if (facts.encoded) {
+    const [encoded, reused] = [facts.encoded.latent ?? 0, facts.reused?.latent ?? 0];
+    parts.push(words("nodes.encoded", { encoded: number(encoded), reused: number(reused) }));
+  }
+  return parts.join(" · ");
+}
+
+/** Files that were left out; which, and why, when one looks. */
+function excluded(files) {
+  const reasons = files.slice(0, 20).map((file) => `${file.source}: ${file.reason}`);
+  return h("div", { class: "sc-small sc-warned", title: reasons.join("\n") }, words("nodes.excluded", { count: files.length }));
+}
