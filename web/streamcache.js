@@ -1,8 +1,7 @@
-// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is
-// training.js.
+// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is training.js.
 
 import { app } from "../../scripts/app.js";
-import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
+import { registerCachesTab } from "./caches/tab.js";
 import { CACHES_TAB, openTab, TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
@@ -15,7 +14,6 @@ const SETTINGS = [
     type: "combo",
     options: ["MB", "MiB"],
     defaultValue: "MB",
-    onChange: redrawCachesTab,
   },
   {
     id: "StreamCache.ThumbnailSize",
@@ -24,7 +22,6 @@ const SETTINGS = [
     type: "slider",
     attrs: { min: 64, max: 256, step: 8 },
     defaultValue: 88,
-    onChange: redrawCachesTab,
   },
   {
     id: "StreamCache.Smoothing",

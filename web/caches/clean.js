@@ -26,8 +26,7 @@ export async function openClean(panel, row) {
 function question(name, preview, useful) {
   // Unused entries save encoding when their files come back, so they go only if that is asked for.
   const wanted = (each) => !held(each) && each.category !== "unused";
-  const tick = (each) =>
-    h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });
+  const tick = (each) => h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });
   const boxes = useful.map((each) => ({ each, box: tick(each) }));
   const sum = h("strong", { class: "sc-number", role: "status" });
   const chosen = () => boxes.filter(({ box }) => box.checked).map(({ each }) => each);
@@ -58,7 +57,6 @@ function question(name, preview, useful) {
 function removal(each, box) {
   const key = `clean.${each.category}`;
   const files = each.files ?? [];
-  const text = hasWords(key) ? words(key, { count: each.count }) : `${each.words}: ${each.count}`;
   return h(
     "div",
     { class: "sc-removal" },
@@ -66,7 +64,7 @@ function removal(each, box) {
       "label",
       { class: "sc-row" },
       box,
-      h("span", { class: "sc-grow" }, text),
+      h("span", { class: "sc-grow" }, hasWords(key) ? words(key, { count: each.count }) : `${each.words}: ${each.count}`),
       h("span", { class: "sc-number" }, bytes(each.bytes)),
     ),
     each.category === "unused" && h("p", { class: "sc-small sc-soft" }, words("clean.unused_why")),
@@ -86,6 +84,5 @@ function held(each) {
 }
 
 function reason(each) {
-  const by = each.held_by?.map(readerName).join(", ");
-  return [each.kept, by && words("clean.held", { by })].filter(Boolean).join(" ");
+  return [each.kept, held(each) && words("clean.held", { by: each.held_by.map(readerName).join(", ") })].filter(Boolean).join(" ");
 }

@@ -1,0 +1,246 @@
+"""Watching a training in the real front end: its curve appears, it is stopped and kept, and a reload loses nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+from safetensors import safe_open
+
+from streamcache.tests.browser.chrome import Page
+from streamcache.tests.browser.training_page import CARD, NODE, PANEL, TrainingPage, screenshot_folder
+from streamcache.tests.host.graph import Graph, save_folder
+from streamcache.tests.host.pictures import write_pictures
+from streamcache.tests.host.server import Server
+from streamcache.tests.host.trainings import run_row, train_graph, until
+
+pytestmark = pytest.mark.browser
+RUNS = "[...document.querySelectorAll('.sc-run')].map((run) => run.dataset.run)"
+TICK = "document.querySelector('[data-run=\"%s\"] input')"
+SUMMARY = "document.querySelector('.sc-summary .sc-line').textContent"
+BARS = "[...document.querySelectorAll('.sc-summary li')].map((bar) => bar.innerText.split(/\\s+/))"
+
+
+@pytest.fixture(scope="module")
+def ready(page: Page, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPage]:
+    folder = screenshot_folder(tmp_path_factory.getbasetemp() / "screenshots")
+    found = TrainingPage(page, server, folder)
+    page.resize(1500, 1000)
+    page.wait_for("document.querySelector('.streamcache-training-tab-button')")
+    yield found
+    found.close_tab()
+    found.set(vue=False, locale="en", palette="dark")
+
+
+@pytest.fixture
+def training(ready: TrainingPage) -> Iterator[TrainingPage]:
+    """Nothing that a test does may make the console complain."""
+    ready.page.run("void 0")
+    ready.page.errors.clear()
+    yield ready
+    ready.page.run("void 0")  # what was said meanwhile is heard with the answer
+    ready.server.client.interrupt()  # a test that failed leaves no training behind
+    assert ready.page.errors == []
+
+
+def lora_steps(server: Server, name: str) -> int:
+    with safe_open(server.base / "output" / "loras" / f"{name}.safetensors", framework="pt") as file:
+        return int(file.metadata()["ss_steps"])
+
+
+def wait_until_stopped(training: TrainingPage, server: Server, name: str) -> int:
+    until(lambda: run_row(server, name)["status"] == "stopped")
+    return run_row(server, name)["step"]
+
+
+def test_without_a_run_the_tab_says_how_to_get_one(training: TrainingPage):
+    training.open_tab()
+    training.page.wait_for(f"{PANEL}.querySelector('.sc-empty')")
+    assert "Train LoRA" in training.text(PANEL)
+
+
+def test_a_training_draws_its_curve_and_is_stopped_with_its_lora_kept(training: TrainingPage, server: Server):
+    page = training.page
+    training.build("watched_run", samples=True, sample_every=30)
+    training.open_tab()
+    training.queue()
+    page.wait_for(f"{CARD}?.querySelector('[data-state=running]')")
+    page.wait_for(f"{PANEL}.querySelectorAll('.sc-chart .series').length >= 3")
+    first = until(lambda: training.drawn(PANEL) > 5 and training.drawn(PANEL))
+    until(lambda: training.drawn(PANEL) > first + 10)
+    page.wait_for(f"{PANEL}.querySelector('.sc-picture img')?.naturalWidth > 0")
+    shown = training.text(CARD)
+    for words in ("Loss", "Validation", "Learning rate", "Samples/s", "Data wait", "Memory", "left"):
+        assert words in shown
+    training.shot("live")
+    page.click(f"{CARD}.querySelector('.sc-stop')")
+    step = wait_until_stopped(training, server, "watched_run")
+    page.wait_for(f"{CARD}.innerText.includes('saved as watched_run.safetensors')")
+    assert f"Stopped at step {step:,} of 100,000" in training.text(CARD)
+    assert lora_steps(server, "watched_run") == step
+    # Its last point is the last step's.
+    page.wait_for(f"{CARD}.querySelector('[data-state=stopped]')")
+    assert page.run(f"{CARD}.querySelector('.sc-stop').checkVisibility()") is False
+    training.shot("stopped")
+
+
+def test_a_reload_in_mid_run_restores_the_chart_on_tab_and_node(training: TrainingPage, server: Server):
+    page = training.page
+    node = training.build("reloaded")
+    training.queue()
+    page.wait_for(NODE)
+    until(lambda: training.drawn(NODE) > 20)
+    workflow = page.run("JSON.stringify(app.graph.serialize())")
+    before = training.drawn(NODE)
+    training.reload()
+    assert page.run(NODE) is None
+    page.run(f"app.loadGraphData({workflow}, true, true, null)")
+    page.wait_for(NODE)
+    page.wait_for(f"{NODE}.querySelector('[data-state=running]')")
+    restored = until(lambda: training.drawn(NODE) >= before and training.drawn(NODE))
+    training.open_tab()
+    page.wait_for(f"{CARD}.innerText.includes('reloaded')")
+    until(lambda: training.drawn(PANEL) >= before and training.drawn(NODE) > restored + 5)
+    on_this_node = f"app.graph.getNodeById({node}).widgets.at(-1).element === {NODE}"
+    assert page.run(on_this_node)
+    page.click(f"{NODE}.querySelector('.sc-stop')")
+    step = wait_until_stopped(training, server, "reloaded")
+    page.wait_for(f"{NODE}.innerText.includes('Stopped at step {step:,}')")
+    # Every step is there: those before the reload from disk, those after it from events.
+    losses = server.client.get("/streamcache/run?name=reloaded&points=5000")["curves"]["loss"]
+    until(lambda: training.drawn(NODE) == min(len(losses), training.drawn(NODE)) and training.drawn(NODE) > before)
+    assert [step for step, _ in losses] == list(range(1, step + 1))
+
+
+def test_runs_are_compared_on_one_chart_and_read_with_keys(training: TrainingPage, server: Server):
+    page = training.page
+    server.succeed(train_graph(server, "compared", 40, learning_rate=0.03, validation_every=20).prompt)
+    training.open_tab()
+    page.wait_for(f"{RUNS}.includes('compared')")
+    for name in page.run(RUNS):
+        wanted = name in ("compared", "reloaded")
+        page.wait_for(f"!!{TICK % name}")
+        if page.run(f"{TICK % name}.checked") != wanted:
+            page.click(TICK % name)
+    rows = "[...document.querySelectorAll('.sc-table tbody th')].map((each) => each.innerText.trim())"
+    page.wait_for(f"{rows}.sort().join() === 'compared,reloaded'")
+    colors = page.run(
+        "[...new Set([...document.querySelectorAll('.sc-table .sc-swatch')].map((s) => s.style.cssText))]"
+    )
+    assert len(colors) == 2, "each run has its own colour"
+    before = page.run("document.querySelector('.sc-chart path.series').getAttribute('d')")
+    page.click("document.querySelector('.sc-chart-tools input[name=log]')")
+    page.wait_for(f"document.querySelector('.sc-chart path.series').getAttribute('d') !== {before!r}")
+    page.run("document.querySelector('.sc-training .sc-chart').focus()")
+    page.press("Home", "ArrowRight")
+    spoken = page.run("document.querySelector('.sc-training .sc-chart [aria-live]').textContent")
+    assert spoken.startswith("step 1, ") and "compared: " in spoken and "reloaded: " in spoken
+    assert page.run("document.querySelector('.sc-chart-tip').checkVisibility()")
+    training.shot("compared")
+    page.press("Escape")
+    page.click("document.querySelector('.sc-chart-tools input[name=log]')")
+
+
+def test_a_run_is_moved_to_the_trash_and_brought_back(training: TrainingPage, server: Server):
+    page = training.page
+    training.open_tab()
+    page.wait_for(f"{RUNS}.includes('compared')")
+    page.click("document.querySelector('[data-run=compared] .sc-sign')")
+    page.wait_for(f"!{RUNS}.includes('compared')")
+    assert not run_row(server, "compared")
+    page.click(f"{PANEL}.querySelector('.sc-notice button')")
+    page.wait_for(f"{RUNS}.includes('compared')")
+    assert run_row(server, "compared")["status"] == "done"
+
+
+def test_a_picture_is_enlarged_and_steps_are_compared(training: TrainingPage):
+    page = training.page
+    training.open_tab()
+    page.wait_for(f"{RUNS}.includes('watched_run')")
+    if not page.run(f"{TICK % 'watched_run'}.checked"):
+        page.click(TICK % "watched_run")
+    page.wait_for(f"{CARD}.innerText.includes('watched_run') && {PANEL}.querySelector('.sc-picture img')")
+    page.click(f"{PANEL}.querySelector('.sc-picture')")
+    page.wait_for("document.querySelector('.sc-large[open] figure img')?.naturalWidth > 0")
+    page.click("document.querySelector('.sc-large label')")
+    captions = "[...document.querySelectorAll('.sc-large figcaption')].map((each) => each.textContent)"
+    page.wait_for(f"{captions}.length === 2 && {captions}[0] === 'step 0'")
+    shown = page.run(captions)[1]
+    page.press("ArrowLeft")
+    page.wait_for(f"{captions}[1] !== {shown!r}")
+    training.shot("enlarged")
+    page.press("Escape")
+    page.wait_for("!document.querySelector('.sc-large')")
+
+
+@pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes_2"])
+def test_the_node_shows_its_run_once_in_each_renderer(training: TrainingPage, server: Server, vue: bool):
+    page, name = training.page, f"on_node_{vue}".lower()
+    training.close_tab()
+    training.set(vue=vue)
+    node = training.build(name, samples=True, sample_every=30)
+    saved = page.run(f"app.graph.getNodeById({node}).serialize().widgets_values.length")
+    training.queue()
+    page.wait_for(f"{NODE} && {NODE}.closest('{'.lg-node' if vue else '.dom-widget'}')")
+    until(lambda: training.drawn(NODE) > 20)
+    page.wait_for(f"{NODE}.querySelector('.sc-picture img')?.naturalWidth > 0")
+    box = page.run(
+        f"(({{width, height}}) => [width, height])({NODE}.querySelector('.sc-chart').getBoundingClientRect())"
+    )
+    assert box[0] > 200 and box[1] > 80
+    training.shot(f"node_{'nodes_2' if vue else 'classic'}")
+    page.click(f"{NODE}.querySelector('.sc-stop')")
+    wait_until_stopped(training, server, name)
+    page.wait_for(f"{NODE}.innerText.includes('Stopped at step')")
+    # The host's own picture of the curve, and its own text, are not there besides.
+    widgets = page.run(f"app.graph.getNodeById({node}).widgets.map((widget) => widget.name)")
+    assert not [each for each in widgets if each.startswith("$$") and each != widgets[-1]]
+    pictures = f"[...document.querySelectorAll('[data-testid=\"node-body-{node}\"] img')]"
+    assert page.run(f"{pictures}.filter((i) => i.checkVisibility() && !i.closest('.sc-run-panel')).length") == 0
+    assert page.run(f"app.graph.getNodeById({node}).serialize().widgets_values.length") == saved, "it is saved nowhere"
+
+
+@pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes_2"])
+def test_save_and_load_tell_what_they_did_and_new_caches_are_listed(training: TrainingPage, server: Server, vue: bool):
+    page, name = training.page, f"summarized_{vue}".lower()
+    training.close_tab()
+    training.set(vue=vue)
+    page.run("app.graph.clear()")
+    load = page.run(
+        "(() => {const node = LiteGraph.createNode('StreamCacheCacheLoad'); node.pos = [40, 60]; app.graph.add(node); "
+        "node.widgets[0].value = 'watched'; return node.id})()"
+    )
+    listed = f"app.graph.getNodeById({load}).widgets[0].options.values"
+    assert name not in page.run(listed)
+    write_pictures(server.base / "input" / name)
+    graph = Graph(server)
+    save_folder(graph, f"input/{name}", name, texts=False)
+    server.succeed(graph.prompt)
+    page.wait_for(f"{listed}.includes('{name}')")
+    assert page.run(f"app.graph.getNodeById({load}).widgets[0].value") == "watched", "what is chosen stays chosen"
+    page.run(f"app.graph.getNodeById({load}).widgets[0].value = '{name}'")
+    page.run(
+        f"(() => {{const load = app.graph.getNodeById({load}), save = LiteGraph.createNode('StreamCacheCacheSave'); "
+        "save.pos = [420, 60]; app.graph.add(save); "
+        f"save.widgets.find((widget) => widget.name === 'name').value = '{name}_copy'; "
+        "load.connect(0, save, save.inputs.findIndex((input) => input.name === 'dataset')); "
+        "app.canvas.ds.scale = 1; app.canvas.ds.offset = [440, 100]})()"
+    )
+    training.queue()
+    page.wait_for("document.querySelectorAll('.sc-summary li').length === 6")
+    assert page.run(SUMMARY).startswith("5 samples · 3 buckets · ")
+    assert sorted(int(bar[-1]) for bar in page.run(BARS)) == [1, 1, 1, 1, 3, 3]
+    training.shot(f"summary_{'nodes_2' if vue else 'classic'}")
+
+
+def test_it_speaks_chinese_and_takes_the_light_theme(training: TrainingPage):
+    page = training.page
+    training.set(vue=False, locale="zh", palette="light")
+    training.reload()
+    training.open_tab()
+    page.wait_for(f"{CARD}?.innerText.includes('数据集') || {CARD}?.innerText.includes('损失')")
+    assert "所有训练" in training.text(PANEL)
+    assert not page.run(f"/training\\.|nodes\\./.test({PANEL}.innerText)"), "every text is translated"
+    color = page.run(f"getComputedStyle({PANEL}.closest('.sc-panel')).backgroundColor")
+    assert color != "rgb(23, 23, 23)"
+    training.shot("chinese_light")
+    training.set(locale="en", palette="dark")
+    training.reload()

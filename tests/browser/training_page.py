@@ -1,0 +1,96 @@
+"""The page as a test of trainings uses it: a workflow built on the canvas, the tab of training, screenshots."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from streamcache.tests.browser.chrome import Page
+from streamcache.tests.browser.conftest import READY
+from streamcache.tests.host.families import FAMILIES
+from streamcache.tests.host.server import Server
+from streamcache.tests.host.trainings import LONG, SETTINGS, ready_dataset
+
+TAB = "streamcache-training"
+PANEL = "document.querySelector('.sc-training')"
+NODE = "document.querySelector('.sc-run-panel')"
+CARD = "document.querySelector('.sc-run-card')"
+# The losses that a chart draws as its smoothed line, in points.
+DRAWN = (
+    "(%s?.querySelector('.sc-chart path.series:not(.faint):not(.dashed)')?.getAttribute('d') ?? '').split('L').length"
+)
+BUILD = """((wanted) => {
+  app.graph.clear();
+  const make = (type, x, y, values) => {
+    const node = LiteGraph.createNode(type);
+    node.pos = [x, y];
+    app.graph.add(node);
+    for (const [name, value] of Object.entries(values)) node.widgets.find((each) => each.name === name).value = value;
+    return node;
+  };
+  const load = make('StreamCacheCacheLoad', 40, 90, {name: wanted.dataset});
+  const model = make('UNETLoader', 40, 420, {unet_name: wanted.model});
+  const train = make('StreamCacheTrain', 420, 60, wanted.train);
+  const link = (node, name) => node.connect(0, train, train.inputs.findIndex((input) => input.name === name));
+  link(load, 'dataset');
+  link(model, 'model');
+  if (wanted.vae) link(make('VAELoader', 40, 560, {vae_name: wanted.vae}), 'vae');
+  app.canvas.ds.scale = 1;
+  app.canvas.ds.offset = [440, 30];
+  app.canvas.setDirty(true, true);
+  return train.id;
+})(%s)"""
+
+
+class TrainingPage:
+    """`open_tab`, `build` a workflow, `queue` it; `shot` keeps what is seen."""
+
+    def __init__(self, page: Page, server: Server, folder: Path) -> None:
+        self.page, self.server, self.folder = page, server, folder
+
+    def set(self, **settings: Any) -> None:
+        """Settings of the host, by the last part of their names."""
+        names = {"vue": "Comfy.VueNodes.Enabled", "locale": "Comfy.Locale", "palette": "Comfy.ColorPalette"}
+        for name, value in settings.items():
+            self.page.run(f"app.extensionManager.setting.set('{names[name]}', {json.dumps(value)})")
+
+    def reload(self) -> None:
+        """Loads the page anew. What the host itself complains about at its start is let go."""
+        self.page.reload()
+        self.page.wait_for(f"{READY} && LiteGraph.registered_node_types['StreamCacheSelect']")
+        self.page.wait_for(f"document.querySelector('.{TAB}-tab-button')")
+        self.page.errors.clear()
+
+    def open_tab(self) -> None:
+        tabs = "app.extensionManager.sidebarTab"
+        self.page.run(f"{tabs}.activeSidebarTabId === '{TAB}' || {tabs}.toggleSidebarTab('{TAB}')")
+        self.page.wait_for(PANEL)
+
+    def close_tab(self) -> None:
+        tabs = "app.extensionManager.sidebarTab"
+        self.page.run(f"{tabs}.activeSidebarTabId && {tabs}.toggleSidebarTab({tabs}.activeSidebarTabId)")
+
+    def build(self, name: str, steps: int = LONG, samples: bool = False, **changes: Any) -> int:
+        """Load → Train LoRA on the canvas; returns the training node's id."""
+        train = {**SETTINGS, "name": name, "steps": steps, "mode": "overwrite", "validation_every": 25}
+        # The front end keeps the values of a node that was there before under the same number.
+        train |= {"sample_every": 0, **changes}
+        wanted = {"dataset": ready_dataset(self.server), "model": FAMILIES["flow"].model, "train": train}
+        wanted |= {"vae": FAMILIES["flow"].vae} if samples else {}
+        return self.page.run(BUILD % json.dumps(wanted))
+
+    def queue(self) -> None:
+        self.page.run("app.queuePrompt(0).then(() => true)")
+
+    def drawn(self, within: str) -> int:
+        return self.page.run(DRAWN % within)
+
+    def text(self, element: str) -> str:
+        return self.page.run(f"({element}?.innerText ?? '')")
+
+    def shot(self, name: str) -> None:
+        self.page.screenshot(self.folder / f"training_{name}.png")
+
+
+def screenshot_folder(otherwise: Path) -> Path:
+    return Path(os.environ.get("STREAMCACHE_SCREENSHOTS") or otherwise)

@@ -1,0 +1,66 @@
+// The pack's second part of the page: the tab of training, and what Train, Save and Load nodes show after they ran.
+
+import { app } from "../../scripts/app.js";
+import { TRAINING_TAB } from "./lib/host.js";
+import { useStyle } from "./lib/style.js";
+import { loadWords, words } from "./lib/words.js";
+import { keepListsFresh } from "./nodes/cache_list.js";
+import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
+import { hidePictures, showLiveRuns, showRun, TRAIN } from "./training/node_chart.js";
+import { TrainingPanel } from "./training/panel.js";
+import { store } from "./training/runs.js";
+
+let panel = null;
+
+function registerTab() {
+  const title = words("training.title");
+  app.extensionManager.registerSidebarTab({
+    id: TRAINING_TAB,
+    icon: "pi pi-chart-line",
+    title,
+    tooltip: title,
+    type: "custom",
+    render(element) {
+      if (panel?.element === element) return;
+      panel?.close();
+      panel = new TrainingPanel(element);
+    },
+    destroy() {
+      panel?.close();
+      panel = null;
+    },
+  });
+}
+
+/** What the server says of a node that ran. */
+function show(node, output) {
+  const facts = output?.streamcache?.[0];
+  if (!facts) return;
+  if (node.comfyClass === TRAIN && facts.run) showRun(node, facts.run);
+  if (node.comfyClass === SAVE || node.comfyClass === LOAD) showSummary(node, facts);
+}
+
+app.registerExtension({
+  name: "StreamCache.Training",
+  async setup() {
+    await Promise.all([loadWords(), useStyle()]);
+    registerTab();
+    keepListsFresh();
+    store.subscribe(showLiveRuns);
+    await store.start();
+  },
+  nodeCreated(node) {
+    if (![TRAIN, SAVE, LOAD].includes(node.comfyClass)) return;
+    if (node.comfyClass === TRAIN) hidePictures(node);
+    const before = node.onExecuted;
+    node.onExecuted = function (output) {
+      before?.call(this, output);
+      show(this, output);
+    };
+  },
+  // Another workflow, or the same after a reload.
+  afterConfigureGraph() {
+    showLiveRuns();
+    for (const node of app.graph?.nodes ?? []) show(node, app.nodeOutputs?.[node.id]);
+  },
+});

@@ -1,0 +1,103 @@
+// How one run does: its state, its numbers, and the button that stops and saves it.
+
+import { button, fill, h, icon } from "../lib/dom.js";
+import { shortNumber } from "../lib/ticks.js";
+import { age, bytes, duration, number, percent } from "../lib/units.js";
+import { words } from "../lib/words.js";
+import { store } from "./runs.js";
+
+const LOOKS = { running: "good", stopping: "warn", done: "", stopped: "warn", interrupted: "warn", failed: "bad" };
+
+const NAMES = ["dataset", "file"];
+
+/** A run's state as a small sign, in words and in colour. */
+export function badge(row) {
+  const state = row.live && row.stopping ? "stopping" : row.status;
+  return h("span", { class: `sc-badge ${LOOKS[state] ?? ""}`, dataset: { state } }, words(`training.status.${state}`));
+}
+
+export class RunCard {
+  constructor() {
+    this.title = h("h3", { class: "sc-clip" });
+    this.state = h("span");
+    this.stop = button(words("training.stop"), () => this.#stop(), {
+      sign: "stop-circle",
+      look: "sc-stop",
+      title: words("training.stop_tip"),
+    });
+    this.bar = h("div");
+    this.progress = h("div", { class: "sc-progress", role: "progressbar", "aria-valuemin": 0 }, this.bar);
+    this.line = h("div", { class: "sc-row sc-small sc-soft sc-number" });
+    this.tiles = h("dl", { class: "sc-tiles" });
+    this.said = h("div", { role: "status" });
+    const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop);
+    this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.said, this.tiles);
+  }
+
+  show(row, curves) {
+    this.element.hidden = !row;
+    if (!row) return;
+    if (this.name !== row.name) this.failure = "";
+    this.name = row.name;
+    this.title.textContent = row.name;
+    this.title.title = row.name;
+    fill(this.state, badge(row));
+    this.stop.hidden = !row.live;
+    this.stop.disabled = Boolean(row.stopping);
+    const share = row.steps ? Math.min(row.step / row.steps, 1) : 0;
+    this.bar.style.width = `${100 * share}%`;
+    this.progress.setAttribute("aria-valuemax", row.steps || 1);
+    this.progress.setAttribute("aria-valuenow", row.step);
+    this.progress.setAttribute("aria-label", words("training.progress"));
+    const of = words("training.step_of", { step: number(row.step), steps: number(row.steps) });
+    const right = row.live ? words("training.left", { time: duration(row.time_left) }) : age(row.updated);
+    fill(this.line, h("span", {}, of), h("span", { class: "sc-grow" }), h("span", {}, row.live && row.time_left === undefined ? "" : right));
+    fill(this.tiles, tiles(row, curves).map(([name, value, title]) => h("div", { title }, h("dt", {}, words(`training.${name}`)), h("dd", { class: NAMES.includes(name) ? "words" : "" }, value))));
+    this.#say(row);
+  }
+
+  #say(row) {
+    const [look, text] = this.failure ? ["bad", this.failure] : message(row);
+    if (this.said.dataset.text === text) return;
+    this.said.dataset.text = text;
+    const sign = { good: "check-circle", bad: "times-circle", warn: "info-circle" }[look];
+    fill(this.said, text && h("div", { class: `sc-notice ${look}` }, icon(sign), h("span", {}, text)));
+  }
+
+  async #stop() {
+    this.failure = "";
+    try {
+      await store.stop(this.name);
+    } catch (error) {
+      this.failure = error.message;
+      store.load();
+    }
+  }
+}
+
+/** What happened to a run, if that needs words, and how good it is. */
+export function message(row) {
+  const values = { step: number(row.step), steps: number(row.steps), file: row.lora };
+  if (row.live) return row.stopping ? ["warn", words("training.stopping")] : ["", ""];
+  if (row.status === "stopped") return ["good", words(row.lora ? "training.was_stopped" : "training.was_stopped_bare", values)];
+  if (row.status === "interrupted") return ["warn", words("training.was_interrupted", values)];
+  if (row.status === "failed") return ["bad", row.problem || words("training.was_failed")];
+  return ["", ""];
+}
+
+function tiles(row, curves) {
+  const smooth = row.live ? (curves?.smooth.at(-1)?.[1] ?? row.smooth) : curves?.smooth.at(-1)?.[1];
+  const held = curves?.validation ?? [];
+  const best = held.reduce((least, [, value]) => Math.min(least, value), Infinity);
+  const found = [["loss", smooth === undefined ? "–" : shortNumber(smooth)]];
+  if (held.length) found.push(["validation", shortNumber(held.at(-1)[1]), words("training.best", { value: shortNumber(best) })]);
+  if (!row.live) return [...found, ["dataset", row.dataset || "–", row.dataset], ["file", row.lora || "–", row.lora]];
+  const has = (value, show) => (value === undefined || value === null ? "–" : show(value));
+  return [
+    ...found,
+    ["learning_rate", has(row.learning_rate, (value) => shortNumber(value))],
+    ["speed", has(row.samples_per_second, (value) => shortNumber(value, 3)), words("training.speed_tip", { rate: has(row.rate, (value) => shortNumber(value, 3)) })],
+    ["data_wait", has(row.data_wait, (value) => percent(value, 1)), words("training.data_wait_tip")],
+    ["memory", has(row.memory, bytes)],
+  ];
+}

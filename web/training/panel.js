@@ -1,0 +1,104 @@
+// The tab of training: how the run does, the chart of the chosen runs, pictures, and all runs that are kept.
+
+import { button, fill, h, icon, iconButton } from "../lib/dom.js";
+import { notify } from "../lib/host.js";
+import { useStyle } from "../lib/style.js";
+import { loadWords, words } from "../lib/words.js";
+import { Comparison } from "./compare.js";
+import { RunList } from "./list.js";
+import { RunCard } from "./now.js";
+import { Pictures } from "./pictures.js";
+import { store } from "./runs.js";
+
+// What is chosen stays while the page is open, also when the tab is closed.
+const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, validation: true, log: false } };
+
+export class TrainingPanel {
+  constructor(element) {
+    this.element = element;
+    element.style.height = "100%";
+    this.open();
+  }
+
+  async open() {
+    await Promise.all([loadWords(), useStyle(), useStyle("../training/training")]);
+    if (this.closed) return;
+    this.card = new RunCard();
+    this.comparison = new Comparison(state.view);
+    this.pictures = new Pictures();
+    this.list = new RunList({ choose: (...change) => this.#choose(...change), remove: (name) => this.#remove(name) });
+    this.notice = h("div", { role: "status" });
+    const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
+    this.body = h("div", { class: "sc-body sc-stack sc-training" });
+    fill(this.element, h("div", { class: "sc sc-panel" }, head, this.body));
+    this.leave = store.subscribe(() => this.show());
+    this.show();
+    await store.start();
+    this.show();
+  }
+
+  close() {
+    this.closed = true;
+    this.leave?.();
+    this.comparison?.destroy();
+  }
+
+  show() {
+    const rows = [...store.rows.values()].sort((a, b) => b.live - a.live || b.updated - a.updated);
+    const parts = rows.length ? [this.card, this.notice, this.comparison, this.pictures, this.list] : [this.notice];
+    const wanted = [...parts.map((part) => part.element ?? part), ...(rows.length ? [] : [this.#nothing()])];
+    if (wanted.some((each, place) => this.body.children[place] !== each)) fill(this.body, wanted);
+    this.#follow(rows);
+    const focus = rows.find((row) => row.live && state.chosen.includes(row.name)) ?? store.rows.get(state.chosen.at(-1)) ?? rows[0];
+    this.card.show(focus, store.curves.get(focus?.name));
+    this.comparison.show(state.chosen);
+    this.pictures.show(focus?.name, store.curves.get(focus?.name)?.samples ?? []);
+    this.list.show(rows, state.chosen);
+    fill(this.notice, state.undo);
+  }
+
+  /** A run that begins is shown, alone unless somebody has chosen; otherwise the latest one. */
+  #follow(rows) {
+    state.chosen = state.chosen.filter((name) => store.rows.has(name));
+    const live = rows.find((row) => row.live)?.name;
+    if (live && live !== state.followed) {
+      state.followed = live;
+      state.chosen = state.byHand ? [...new Set([...state.chosen, live])] : [live];
+    }
+    if (!state.chosen.length && !state.byHand && rows.length) state.chosen = [rows[0].name];
+    for (const name of state.chosen) store.follow(name);
+  }
+
+  #choose(name, chosen) {
+    state.byHand = true;
+    state.chosen = chosen ? [...state.chosen, name] : state.chosen.filter((each) => each !== name);
+    this.show();
+  }
+
+  async #remove(name) {
+    try {
+      const trash = await store.remove(name);
+      const back = button(words("training.undo"), () => this.#restore(trash), { sign: "undo" });
+      state.undo = h("div", { class: "sc-notice" }, icon("trash"), h("span", { class: "sc-grow" }, words("training.removed", { name })), back);
+    } catch (error) {
+      notify("error", words("training.not_removed", { name }), error.message);
+    }
+    this.show();
+  }
+
+  async #restore(trash) {
+    state.undo = null;
+    try {
+      await store.restore(trash);
+    } catch (error) {
+      notify("error", words("training.not_restored"), error.message);
+    }
+    this.show();
+  }
+
+  #nothing() {
+    if (store.error) return h("div", { class: "sc-notice bad" }, icon("times-circle"), h("span", {}, store.error));
+    if (!store.loaded) return h("div", { class: "sc-spin", role: "status", "aria-label": words("training.loading") });
+    return h("div", { class: "sc-empty" }, icon("chart-line"), h("h3", {}, words("training.none")), h("p", { class: "sc-soft" }, words("training.none_tip")));
+  }
+}

@@ -1,0 +1,100 @@
+// Sample pictures of a run: the latest, those of any step before, and a large view that compares steps.
+
+import { fill, h, iconButton } from "../lib/dom.js";
+import { address } from "../lib/server.js";
+import { useStyle } from "../lib/style.js";
+import { number } from "../lib/units.js";
+import { words } from "../lib/words.js";
+
+const source = (run, sample) => address("/run/sample", { name: run, file: sample.file });
+const called = (sample) => words("training.picture", { step: number(sample.step), prompt: sample.prompt + 1 });
+
+/** The steps that have pictures, and the pictures of one of them. */
+export function bySteps(samples) {
+  const steps = new Map();
+  for (const sample of samples) steps.set(sample.step, [...(steps.get(sample.step) ?? []), sample]);
+  return steps;
+}
+
+export class Pictures {
+  constructor() {
+    this.slider = h("input", { type: "range", min: 0, step: 1, "aria-label": words("training.step"), oninput: () => this.#choose() });
+    this.where = h("span", { class: "sc-soft sc-small sc-number" });
+    this.row = h("div", { class: "sc-pictures" });
+    const head = h("div", { class: "sc-row" }, h("h3", {}, words("training.samples")), this.where, h("span", { class: "sc-grow" }), this.slider);
+    this.element = h("section", { class: "sc-stack", "aria-label": words("training.samples") }, head, this.row);
+    this.key = "";
+  }
+
+  /** Stays at the step that was chosen; at the latest one, it goes on with the run. */
+  show(run, samples) {
+    this.element.hidden = samples.length === 0;
+    const steps = bySteps(samples);
+    const names = [...steps.keys()];
+    const latest = run !== this.run || this.chosen === undefined || Number(this.slider.value) === Number(this.slider.max);
+    Object.assign(this, { run, steps, names });
+    this.slider.max = Math.max(names.length - 1, 0);
+    this.slider.hidden = names.length < 2;
+    this.slider.value = latest ? this.slider.max : Math.max(names.indexOf(this.chosen), 0);
+    this.#choose();
+  }
+
+  #choose() {
+    this.chosen = this.names[Number(this.slider.value)];
+    if (this.chosen === undefined) return;
+    const label = words("training.at_step", { step: number(this.chosen) });
+    this.slider.setAttribute("aria-valuetext", label);
+    this.where.textContent = label;
+    const shown = this.steps.get(this.chosen);
+    const key = `${this.run}/${shown.map((sample) => sample.file)}`;
+    if (key === this.key) return;
+    this.key = key;
+    const open = (sample) => enlarge(this.run, [...this.steps.values()].flat(), sample);
+    fill(this.row, shown.map((sample) => thumbnail(this.run, sample, () => open(sample))));
+  }
+}
+
+export function thumbnail(run, sample, onclick) {
+  const picture = h("img", { src: source(run, sample), alt: called(sample), loading: "lazy", draggable: false });
+  return h("button", { type: "button", class: "sc-picture", title: words("training.enlarge"), onclick }, picture);
+}
+
+/** One prompt over the steps: a large picture beside another step's to compare it with. Arrow keys move. */
+export async function enlarge(run, samples, sample) {
+  await useStyle("../training/training");
+  const same = samples.filter((each) => each.prompt === sample.prompt);
+  const state = { now: same.indexOf(sample), before: 0, both: false };
+  const one = (place) => h("figure", {}, h("img", { src: source(run, same[place]), alt: called(same[place]) }), h("figcaption", { class: "sc-number" }, words("training.at_step", { step: number(same[place].step) })));
+  const stage = h("div", { class: "sc-compare-stage" });
+  const strip = h("div", { class: "sc-pictures strip", role: "group", "aria-label": words("training.steps") });
+  const dialog = h("dialog", { class: "sc sc-dialog wide sc-large", "aria-label": words("training.samples") });
+  const both = h("input", { type: "checkbox", onchange: () => show({ both: both.checked }) });
+
+  function show(change) {
+    Object.assign(state, change);
+    state.now = Math.max(0, Math.min(same.length - 1, state.now));
+    fill(stage, state.both ? [one(state.before), one(state.now)] : one(state.now));
+    [...strip.children].forEach((each, place) => each.setAttribute("aria-pressed", String(place === state.now)));
+    strip.children[state.now]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  fill(strip, same.map((each, place) => thumbnail(run, each, () => show({ now: place }))));
+  const close = iconButton("times", words("training.close"), () => dialog.close());
+  const compare = h("label", { class: "sc-row sc-small" }, both, words("training.compare_first", { step: number(same[0].step) }));
+  const head = h("div", { class: "sc-row" }, h("h2", { class: "sc-clip sc-grow" }, `${run} · ${words("training.prompt", { number: sample.prompt + 1 })}`), same.length > 1 && compare, close);
+  dialog.append(h("form", { method: "dialog", onsubmit: (event) => event.preventDefault() }, head, stage, same.length > 1 && strip));
+  dialog.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // the canvas behind has keys of its own
+    const to = { ArrowLeft: state.now - 1, ArrowRight: state.now + 1, Home: 0, End: same.length - 1 }[event.key];
+    if (to !== undefined) {
+      event.preventDefault();
+      show({ now: to });
+    }
+  });
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  show({});
+  dialog.showModal();
+}
+

@@ -1,0 +1,176 @@
+// The runs that the page knows: their state on disk, asked for once, and what the server tells since.
+
+import { api } from "../../../scripts/api.js";
+import { debounce } from "../lib/dom.js";
+import { setting } from "../lib/host.js";
+import { get, listen, post } from "../lib/server.js";
+
+const POINTS = 1200;
+const MOST_POINTS = 3000; // of a live curve, before it is asked for anew, thinned
+const LIVE_ONLY = ["points", "validation", "run", "node"];
+
+class RunStore {
+  constructor() {
+    this.rows = new Map(); // name → row
+    this.curves = new Map(); // name → {loss, smooth, validation, learning_rate, samples, settings, report}
+    this.nodes = new Map(); // node's id on this page → name of the run on it
+    this.hearers = new Set();
+    this.loaded = false;
+    this.error = null;
+  }
+
+  /** Once: what is there, and whatever happens from then on. */
+  start() {
+    this.started ??= this.#start();
+    return this.started;
+  }
+
+  async #start() {
+    listen("streamcache.training", (facts) => this.#hear(facts));
+    listen("streamcache.sample", (facts) => this.#picture(facts));
+    listen("reconnected", () => this.load());
+    listen("streamcache.caches", debounce(() => this.load(), 400)); // what lies in the trash is told so, too
+    await this.load();
+  }
+
+  async load() {
+    try {
+      const { runs } = await get("/runs", { client: api.clientId });
+      this.rows = new Map(runs.map((row) => [row.name, row]));
+      for (const row of runs) if (row.node) this.nodes.set(String(row.node), row.name);
+      this.error = null;
+    } catch (error) {
+      this.error = error.message;
+    }
+    this.loaded = true;
+    this.tell();
+  }
+
+  /** The curves of a run, from disk if the page has none. */
+  async follow(name, anew = false) {
+    if (!name || (this.curves.has(name) && !anew)) return;
+    const before = this.curves.get(name);
+    if (!before) this.curves.set(name, empty());
+    try {
+      const found = await get("/run", { name, points: POINTS, smoothing: thousandths(), client: api.clientId });
+      const { curves, samples, settings, report, run } = found;
+      const told = this.curves.get(name) ?? empty();
+      const whole = Object.fromEntries(Object.entries(curves).map(([key, points]) => [key, join(points, told[key])]));
+      this.curves.set(name, { ...whole, samples: joinSamples(samples, told.samples), settings, report });
+      this.rows.set(name, { ...this.rows.get(name), ...run });
+    } catch (error) {
+      if (!before) this.curves.delete(name);
+      if (error.status === 404) this.rows.delete(name);
+    }
+    this.tell();
+  }
+
+  /** With another smoothing, curves are asked for anew. */
+  smoothAnew() {
+    return Promise.all([...this.curves.keys()].map((name) => this.follow(name, true)));
+  }
+
+  async stop(name) {
+    await post("/run/stop", { name });
+    this.#merge(name, { stopping: true });
+  }
+
+  async remove(name) {
+    const { trash } = await post("/run/delete", { name });
+    this.rows.delete(name);
+    this.curves.delete(name);
+    this.tell();
+    return trash;
+  }
+
+  async restore(trash) {
+    await post("/trash/restore", { id: trash });
+    await this.load();
+  }
+
+  live() {
+    return [...this.rows.values()].filter((row) => row.live);
+  }
+
+  subscribe(hearer) {
+    this.hearers.add(hearer);
+    return () => this.hearers.delete(hearer);
+  }
+
+  /** Whoever listens hears once for all that happened in a frame. */
+  tell() {
+    this.pending ??= setTimeout(() => {
+      this.pending = undefined;
+      for (const hearer of [...this.hearers]) hearer(this);
+    }, 30);
+  }
+
+  #hear(facts) {
+    const name = facts.run;
+    const running = facts.status === "running";
+    const known = this.rows.get(name);
+    if (facts.node) this.nodes.set(String(facts.node), name);
+    const told = Object.fromEntries(Object.entries(facts).filter(([key]) => !LIVE_ONLY.includes(key)));
+    // A run that begins may have a past on disk: it is resumed, or takes the place of another.
+    const begins = running && facts.step === 0 && !facts.validation;
+    this.#merge(name, { ...told, name, live: running, ...(begins ? { began: Date.now() / 1000, stopping: false, lora: "" } : {}) });
+    if (begins) this.curves.delete(name);
+    if (begins || !this.curves.has(name)) this.follow(name);
+    else this.#grow(name, facts);
+    if (!running || !known) this.load();
+    if (!running) this.follow(name, true);
+  }
+
+  #grow(name, facts) {
+    const curves = this.curves.get(name);
+    const keep = thousandths() / 1000;
+    for (const [step, loss] of facts.points ?? []) {
+      if (step <= (curves.loss.at(-1)?.[0] ?? 0)) continue;
+      const count = curves.loss.length;
+      const weight = 1 - keep ** count;
+      const average = keep * weight * (curves.smooth.at(-1)?.[1] ?? 0) + (1 - keep) * loss;
+      curves.loss.push([step, loss]);
+      curves.smooth.push([step, average / (1 - keep ** (count + 1))]);
+    }
+    if (facts.learning_rate !== undefined && facts.step > (curves.learning_rate.at(-1)?.[0] ?? 0)) {
+      curves.learning_rate.push([facts.step, facts.learning_rate]);
+    }
+    if (facts.validation && facts.validation[0] > (curves.validation.at(-1)?.[0] ?? -1)) {
+      curves.validation.push(facts.validation);
+    }
+    if (curves.loss.length > MOST_POINTS) this.follow(name, true);
+  }
+
+  #picture({ run, step, prompt, file }) {
+    const samples = this.curves.get(run)?.samples;
+    if (!samples || samples.some((each) => each.file === file)) return;
+    samples.push({ step, prompt, file });
+    this.tell();
+  }
+
+  #merge(name, facts) {
+    this.rows.set(name, { steps: 0, step: 0, dataset: "", lora: "", updated: Date.now() / 1000, ...this.rows.get(name), ...facts });
+    this.tell();
+  }
+}
+
+function empty() {
+  return { loss: [], smooth: [], validation: [], learning_rate: [], samples: [], settings: {}, report: "" };
+}
+
+/** What was told while the answer was on its way is newer than the answer. */
+function join(points, told) {
+  const last = points.at(-1)?.[0] ?? -1;
+  return [...points, ...told.filter(([step]) => step > last)];
+}
+
+function joinSamples(samples, told) {
+  const known = new Set(samples.map((sample) => sample.file));
+  return [...samples, ...told.filter((sample) => !known.has(sample.file))];
+}
+
+function thousandths() {
+  return Math.round(Math.max(0, Math.min(0.999, setting("StreamCache.Smoothing", 0.9))) * 1000);
+}
+
+export const store = new RunStore();
