@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from . import files, leases, segment
 from .errors import CacheBusy, CacheError
+from .locks import is_locked
 from .storage import create_file, is_link, is_regular, refuse_link, remove_file
 
 LOCK = ".lock"
@@ -48,15 +49,10 @@ def current_publisher(folder: Path) -> str | None:
     """Who is writing to this dataset now, if anybody is."""
     if not (folder / LOCK).exists() or is_link(folder / LOCK):
         return None
-    lock = FileLock(str(folder / LOCK), thread_local=False)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return _describe(folder / HOLDER)
-    except OSError:  # a folder that cannot be written to: the holder's name is all there is to see
+        return _describe(folder / HOLDER) if is_locked(folder / LOCK) else None
+    except OSError:  # nobody can tell: the holder's name is all there is to see
         return _describe(folder / HOLDER) if (folder / HOLDER).exists() else None
-    lock.release()
-    return None
 
 
 def _myself() -> dict[str, str | int]:

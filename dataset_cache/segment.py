@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from . import files
 from .errors import CacheError
 from .journal import NAME as JOURNAL
 from .journal import Journal, read_journal
+from .locks import is_locked
 from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
 from .skeleton import Layout, TensorSpec
 from .storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
@@ -186,13 +187,12 @@ def abandoned(dataset: Path) -> Iterator[Path]:
             continue
         if is_link(folder / LOCK):
             continue
-        lock = FileLock(str(folder / LOCK), thread_local=False)
         try:
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):
-            continue
-        lock.release()
-        yield folder
+            held = is_locked(folder / LOCK)
+        except OSError:
+            held = True  # nobody can tell
+        if not held:
+            yield folder
 
 
 def recover(folder: Path) -> Recovered:

@@ -1,7 +1,8 @@
-// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is training.js.
+// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is
+// training.js.
 
 import { app } from "../../scripts/app.js";
-import { registerCachesTab } from "./caches/tab.js";
+import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
 import { CACHES_TAB, openTab, TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
@@ -14,6 +15,7 @@ const SETTINGS = [
     type: "combo",
     options: ["MB", "MiB"],
     defaultValue: "MB",
+    onChange: redrawCachesTab,
   },
   {
     id: "StreamCache.ThumbnailSize",
@@ -22,6 +24,7 @@ const SETTINGS = [
     type: "slider",
     attrs: { min: 64, max: 256, step: 8 },
     defaultValue: 88,
+    onChange: redrawCachesTab,
   },
   {
     id: "StreamCache.Smoothing",

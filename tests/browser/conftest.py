@@ -1,13 +1,19 @@
 """A browser on the real server. Without a host or a Chromium the tests say how to get them."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from streamcache.tests.browser.cache_tab import CacheTab, screenshot_folder
 from streamcache.tests.browser.chrome import HOW_TO_GET, Chromium, Page, find_chromium
+from streamcache.tests.browser.gallery import MADE, write_landscapes, write_many
 from streamcache.tests.host.conftest import base, host, server  # noqa: F401  the same server as in tests/host
 from streamcache.tests.host.server import Server
 
+MANY = 100_000
+HOSTS_OWN = re.compile("status of 404.*(/api/userdata|user.css)")  # it asks for files that a new user does not have
 SETTINGS = {
     "Comfy.TutorialCompleted": True,
     "Comfy.Workflow.Persist": False,  # or the workflow of the page before would come back, a moment after the start
@@ -37,3 +43,33 @@ def page(chromium: Chromium, server: Server) -> Iterator[Page]:  # noqa: F811
         # Only then are the definitions of all nodes there.
         tab.wait_for("LiteGraph.registered_node_types['StreamCacheSelect']")
         yield tab
+
+
+@pytest.fixture(scope="session")
+def root(server: Server) -> Path:  # noqa: F811
+    """Where the caches are. Some are there before the page looks."""
+    folder = server.base / "output" / "streamcache"
+    write_landscapes(folder / "landscapes", 40, encode=MADE)
+    write_landscapes(folder / "shelf" / "dunes", 6, seed=2)
+    write_many(folder / "many", MANY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settled(page: Page, root: Path) -> Page:
+    """The page with the host's own complaints at its start behind it."""
+    page.resize(1500, 950)
+    page.wait_for("document.querySelector('.streamcache-caches-tab-button')")
+    return page
+
+
+@pytest.fixture
+def tab(settled: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CacheTab]:
+    """The list of caches. Nothing that a test does may make the console complain."""
+    settled.run("void 0")
+    settled.errors.clear()
+    found = CacheTab(settled, screenshot_folder(tmp_path_factory.getbasetemp() / "screenshots"))
+    found.open()
+    yield found
+    settled.run("void 0")  # what was said meanwhile is heard with the answer
+    assert [error for error in settled.errors if not HOSTS_OWN.search(error)] == []

@@ -26,6 +26,8 @@ HILLS = {
     "blue mountains": (60, 85, 140),
     "a grey coast": (95, 100, 110),
 }
+LEFT_OUT = {"count": 1, "files": [{"source": "coast/broken.png", "reason": "the file ends too early"}]}
+MADE = {"encoders": {"image": "sdxl_vae", "text": "clip_l + clip_g"}, "excluded": LEFT_OUT}
 EXTRAS = ("and a pale moon", "and a low sun", "and nothing else")
 
 

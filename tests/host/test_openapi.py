@@ -126,6 +126,11 @@ def test_answers_about_runs_are_as_documented(server: Server):
     check(get(server, "/run", name="nothing"), "GET", "/run")
     check(post(server, "/run/stop", {"name": "told"}), "POST", "/run/stop")
     check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")
+    number = check(post(server, "/run/delete", {"name": "told"}), "POST", "/run/delete")["trash"]
+    check(get(server, "/caches"), "GET", "/caches")
+    back = check(post(server, "/trash/restore", {"id": number}), "POST", "/trash/restore")
+    assert back == {"name": "told", "kind": "run"}
+    assert check(get(server, "/run", name="told"), "GET", "/run") == run
 
 
 def test_refusals_of_bodies_are_as_documented(server: Server):

@@ -137,8 +137,9 @@ def test_a_cache_can_be_looked_at_while_it_is_saved_and_moved(server: Server):
         looker.start()
     for count in range(1, 11):
         write_cache(folder, count)
-        assert post(server, "/cache/rename", {"name": "restless", "to": "resting"}).status == 200
-        assert post(server, "/cache/rename", {"name": "resting", "to": "restless"}).status == 200
+        for name, to in (("restless", "resting"), ("resting", "restless")):
+            answer = post(server, "/cache/rename", {"name": name, "to": to})
+            assert answer.status == 200, answer.data
     over.set()
     for looker in lookers:
         looker.join()

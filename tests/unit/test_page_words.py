@@ -10,7 +10,20 @@ import streamcache
 ROOT = Path(streamcache.__file__).parent
 FORMS = {"one", "other"}
 # The beginnings of keys that are put together in the code.
-MADE = ("actions", "caches.order_", "clean", "duplicate", "encoders", "export", "jobs", "parts", "training", "nodes")
+MADE = (
+    "actions",
+    "caches.order_",
+    "caches.tab_",
+    "clean",
+    "duplicate",
+    "encoders",
+    "export",
+    "jobs",
+    "parts",
+    "sources",
+    "training",
+    "nodes",
+)
 
 
 def texts(language: str) -> dict[str, list[str]]:

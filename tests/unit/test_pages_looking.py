@@ -1,10 +1,12 @@
 """What pages see of caches: rows, details, samples, pictures. Looking leaves no trace, and a bad cache hides none."""
 
+import gc
 import io
 import json
 import os
 import shutil
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,6 +280,23 @@ def test_details_add_up(tmp_path: Path):
     stored = sum(field["bytes"] for field in detail["fields"]) + detail["parts"]["unused"]
     assert detail["saved_bytes"] == unshared - stored > 0
     assert detail["sets"] == [{"name": "main", "samples": 6, "facts": {"prior": False, "weight": 1.0}}]
+
+
+def test_what_nobody_looks_at_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(views, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(views, "_timer", None)  # one of an earlier test may be waiting
+    gone = weakref.ref(view(write_cache(tmp_path / "set", 1)))
+    end = time.monotonic() + 30
+    while gone() is not None and time.monotonic() < end:
+        time.sleep(0.02)
+        gc.collect()
+    assert gone() is None
+
+
+def test_only_a_few_stay_open(tmp_path: Path):
+    for n in range(8):
+        view(write_cache(tmp_path / str(n), 1))
+    assert len(views._open) == 4 and (str(tmp_path / "7")) in {path for path, _ in views._open}
 
 
 def test_looking_leaves_no_trace(tmp_path: Path):

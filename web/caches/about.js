@@ -16,7 +16,8 @@ export class About {
 
   know(detail) {
     this.known = true;
-    fill(this.element, missing(detail), sizes(detail), sharing(detail), captions(detail), sets(detail), users(detail.row), made(detail));
+    const sections = [missing, sizes, sharing, captions, sets, users, made];
+    fill(this.element, ...sections.map((draw) => draw(detail)));
   }
 }
 
@@ -56,48 +57,71 @@ function sharing({ shared, saved_bytes: saved, fields }) {
   return section(
     "about.sharing",
     h("p", {}, words("about.shared", { size: bytes(saved), factor: number(shared, 2) })),
-    facts(lines.map((field) => [named("parts", field.name), `${bytes(field.bytes)} / ${bytes(field.bytes_unshared)} (−${percent(1 - field.bytes / field.bytes_unshared)})`])),
+    facts(lines.map((field) => [named("parts", field.name), saving(field)])),
   );
+}
+
+/** 449 kB / 1.4 MB (−68%) */
+function saving({ bytes: stored, bytes_unshared: otherwise }) {
+  return `${bytes(stored)} / ${bytes(otherwise)} (−${percent(1 - stored / otherwise)})`;
 }
 
 function captions({ captions: found }) {
   if (!found?.total) return null;
-  const common = (found.common ?? []).map(([text, count]) => h("li", {}, h("span", { class: "sc-grow sc-two-lines" }, text || "–"), h("span", { class: "sc-soft sc-number" }, `×${number(count)}`)));
+  const { total, distinct, empty } = found;
+  const line = ([text, count]) =>
+    h(
+      "li",
+      {},
+      h("span", { class: "sc-grow sc-two-lines" }, text || "–"),
+      h("span", { class: "sc-soft sc-number" }, `×${number(count)}`),
+    );
+  const counts = { total: number(total), distinct: number(distinct), empty: number(empty) };
   return section(
     "about.captions",
-    h("p", {}, words("about.captions_text", { total: number(found.total), distinct: number(found.distinct), empty: number(found.empty) })),
-    common.length > 0 && h("ul", { class: "sc-common" }, common),
+    h("p", {}, words("about.captions_text", counts)),
+    found.common?.length > 0 && h("ul", { class: "sc-common" }, found.common.map(line)),
   );
 }
 
 function sets({ sets: found }) {
   if (!found?.length || (found.length === 1 && !found[0].name)) return null;
   const known = (all) => Object.entries(all ?? {}).filter(([, each]) => each !== "" && each !== null);
-  const value = (set) =>
-    [words("caches.count_samples", { count: set.samples ?? 0 }), ...known(set.facts).map(([key, each]) => `${key}: ${plain(each)}`)].join(" · ");
+  const value = ({ samples, facts: told }) => {
+    const count = words("caches.count_samples", { count: samples ?? 0 });
+    return [count, ...known(told).map(([key, each]) => `${key}: ${plain(each)}`)].join(" · ");
+  };
   return section("about.sets", facts(found.map((set) => [set.name || "–", value(set)])));
 }
 
-function users(row) {
+function users({ row }) {
   const names = [...(row.writer ? [row.writer] : []), ...(row.readers ?? [])].map(readerName);
   if (names.length === 0) return null;
   return section("about.users", h("ul", { class: "sc-files" }, names.map((name) => h("li", {}, name))));
 }
 
 function made({ row, provenance }) {
-  // The files that were left out have a tab of their own.
-  const { excluded: _, ...encode } = provenance?.encode ?? {};
-  const shown = { ...provenance, encode };
-  const lines = [[words("about.published"), moment(row.published)], [words("about.generation"), String(row.generation)], ...flat(shown)];
-  return section("about.made", facts(lines));
+  // The files that were left out have a tab of their own; what comes of encoding goes without saying so.
+  const { encode, ...rest } = provenance ?? {};
+  const { excluded: _, ...shown } = encode ?? {};
+  const lines = [
+    [words("about.published"), moment(row.published)],
+    [words("about.sources"), words(`sources.${row.sources}`)],
+    [words("about.generation"), row.generation],
+  ];
+  return section("about.made", facts(lines), tree({ ...shown, ...rest }));
 }
 
-/** [["encoders › image", "taesd3"], …]. What comes of encoding is most of it and goes without saying so. */
-function flat(value, path = []) {
-  const inside = value && typeof value === "object" && path.length < DEEP && !isPlainList(value);
-  if (inside) return Object.entries(value).flatMap(([key, each]) => flat(each, [...path, key]));
-  const name = (path[0] === "encode" ? path.slice(1) : path).join(" › ");
-  return plain(value) === "" ? [] : [[name.replaceAll("_", " "), plain(value)]];
+/** Nested facts: plain ones as lines, and each of the others below its name. */
+function tree(value, depth = 0) {
+  const entries = Object.entries(value).filter(([, each]) => plain(each) !== "");
+  const isPlain = ([, each]) => typeof each !== "object" || isPlainList(each) || depth >= DEEP;
+  const name = (key) => (Array.isArray(value) ? `${Number(key) + 1}` : key.replaceAll("_", " "));
+  const branch = ([key, each]) => h("div", { class: "sc-branch" }, h("h4", {}, name(key)), tree(each, depth + 1));
+  return [
+    facts(entries.filter(isPlain).map(([key, each]) => [name(key), plain(each)])),
+    ...entries.filter((entry) => !isPlain(entry)).map(branch),
+  ];
 }
 
 function isPlainList(value) {
@@ -110,5 +134,6 @@ function plain(value) {
 }
 
 function facts(lines) {
+  if (lines.length === 0) return null;
   return h("dl", { class: "sc-list" }, lines.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }

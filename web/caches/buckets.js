@@ -22,6 +22,7 @@ export class Buckets {
   }
 
   bar(bucket, most, at) {
+    const width = `${Math.max(1, (100 * bucket.samples) / most)}%`;
     return h(
       "button",
       {
@@ -34,14 +35,15 @@ export class Buckets {
         onclick: () => this.choose(bucket.name),
       },
       h("span", { class: "sc-bar-name sc-clip" }, bucket.name),
-      h("span", { class: "sc-bar-track" }, h("span", { style: { width: `${Math.max(1, (100 * bucket.samples) / most)}%` } })),
+      h("span", { class: "sc-bar-track" }, h("span", { style: { width } })),
       h("span", { class: "sc-bar-count" }, number(bucket.samples)),
     );
   }
 
   rest(buckets) {
     const samples = buckets.reduce((sum, each) => sum + each.samples, 0);
-    return h("div", { class: "sc-small sc-soft" }, words("caches.more_buckets", { count: buckets.length, samples: number(samples) }));
+    const text = words("caches.more_buckets", { count: buckets.length, samples: number(samples) });
+    return h("div", { class: "sc-small sc-soft" }, text);
   }
 
   choose(name) {

@@ -21,9 +21,8 @@ export class CacheView {
     this.name = name;
     this.tabs = {};
     this.back = iconButton("arrow-left", words("actions.back"), () => panel.show("list"));
-    this.more = iconButton("ellipsis-v", words("caches.more", { name }), () => this.row && cacheMenu(panel, this.row, this.more), {
-      "aria-haspopup": "menu",
-    });
+    const menu = () => this.row && cacheMenu(panel, this.row, this.more);
+    this.more = iconButton("ellipsis-v", words("caches.more", { name }), menu, { "aria-haspopup": "menu" });
     this.add = iconButton("plus-circle", words("caches.add", { name }), () => addLoadNode(name));
     this.title = h("h2", { title: name }, name);
     makeDraggable(this.title, name);
@@ -49,7 +48,7 @@ export class CacheView {
   key(event) {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    this.panel.show("list");
+    if (!event.target.value) this.panel.show("list"); // a search that has text is cleared first
   }
 
   focus() {
@@ -115,7 +114,6 @@ export class CacheView {
 
   drawBar() {
     const count = this.detail?.excluded?.count ?? 0;
-    const label = { samples: words("caches.tab_samples"), about: words("caches.tab_about"), excluded: words("caches.tab_excluded") };
     const names = Object.keys(TABS).filter((name) => name !== "excluded" || count > 0);
     if (this.detail && !names.includes(lastTab)) this.show("samples");
     fill(
@@ -134,7 +132,7 @@ export class CacheView {
             onclick: () => this.show(name),
             onfocus: () => name !== lastTab && this.show(name),
           },
-          label[name],
+          words(`caches.tab_${name}`),
           name === "excluded" && h("span", { class: "sc-badge warn" }, number(count)),
         ),
       ),

@@ -29,31 +29,27 @@ export function makeDraggable(element, name) {
     event.dataTransfer.setData(TYPE, name);
     event.dataTransfer.setData("text/plain", name);
     event.dataTransfer.effectAllowed = "copy";
-    takeDrops(name, element);
   });
 }
 
-/** For the time of one drag. In the capture phase: the host takes drops on the whole page for files. */
-function takeDrops(name, element) {
+/** Once. In the capture phase: the host takes drops on the whole page for files. */
+export function acceptDrops() {
+  const isOurs = (event) => event.dataTransfer?.types.includes(TYPE) && onCanvas(event.target);
   const over = (event) => {
-    if (!onCanvas(event.target)) return;
+    if (!isOurs(event)) return;
     event.preventDefault();
     event.dataTransfer.dropEffect = "copy";
   };
   const drop = (event) => {
+    if (!isOurs(event)) return;
     event.preventDefault();
     event.stopPropagation();
-    if (!onCanvas(event.target)) return;
     const [x, y] = app.clientPosToCanvasPos([event.clientX, event.clientY]);
-    addLoadNode(name, [x, y + LiteGraph.NODE_TITLE_HEIGHT]); // the pointer is at the corner of its title
-  };
-  const end = () => {
-    document.removeEventListener("dragover", over, true);
-    document.removeEventListener("drop", drop, true);
+    // The pointer is at the corner of its title.
+    addLoadNode(event.dataTransfer.getData(TYPE), [x, y + LiteGraph.NODE_TITLE_HEIGHT]);
   };
   document.addEventListener("dragover", over, true);
   document.addEventListener("drop", drop, true);
-  element.addEventListener("dragend", end, { once: true });
 }
 
 /** The canvas itself, or a node that Nodes 2.0 draws above it; not the menus around. */

@@ -26,7 +26,8 @@ export async function openClean(panel, row) {
 function question(name, preview, useful) {
   // Unused entries save encoding when their files come back, so they go only if that is asked for.
   const wanted = (each) => !held(each) && each.category !== "unused";
-  const tick = (each) => h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });
+  const tick = (each) =>
+    h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });
   const boxes = useful.map((each) => ({ each, box: tick(each) }));
   const sum = h("strong", { class: "sc-number", role: "status" });
   const chosen = () => boxes.filter(({ box }) => box.checked).map(({ each }) => each);
@@ -57,6 +58,7 @@ function question(name, preview, useful) {
 function removal(each, box) {
   const key = `clean.${each.category}`;
   const files = each.files ?? [];
+  const text = hasWords(key) ? words(key, { count: each.count }) : `${each.words}: ${each.count}`;
   return h(
     "div",
     { class: "sc-removal" },
@@ -64,7 +66,7 @@ function removal(each, box) {
       "label",
       { class: "sc-row" },
       box,
-      h("span", { class: "sc-grow" }, hasWords(key) ? words(key, { count: each.count }) : `${each.words}: ${each.count}`),
+      h("span", { class: "sc-grow" }, text),
       h("span", { class: "sc-number" }, bytes(each.bytes)),
     ),
     each.category === "unused" && h("p", { class: "sc-small sc-soft" }, words("clean.unused_why")),
@@ -84,5 +86,6 @@ function held(each) {
 }
 
 function reason(each) {
-  return [each.kept, held(each) && words("clean.held", { by: each.held_by.map(readerName).join(", ") })].filter(Boolean).join(" ");
+  const by = each.held_by?.map(readerName).join(", ");
+  return [each.kept, by && words("clean.held", { by })].filter(Boolean).join(" ");
 }

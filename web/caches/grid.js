@@ -13,7 +13,7 @@ const GAP = 4;
 const MOST_TILES = 600; // on very large screens tiles grow instead
 const MOST_SPARE = 100;
 const ROWS_AHEAD = 2;
-const QUIET = 70; // milliseconds at one place before pictures are asked for while scrolling fast
+const QUIET = 100; // milliseconds at one place before anything is asked for after scrolling fast
 
 export class Grid {
   /** `size`: how large a tile shall be, at least; `opened(place)`, `looked(place | null)`. */
@@ -26,6 +26,7 @@ export class Grid {
     this.spare = [];
     this.active = 0;
     this.columns = 1;
+    this.drawnAt = 0;
     this.tile = size;
     this.sizer = h("div", { class: "sc-grid-sizer", role: "presentation" });
     this.element = h(
@@ -53,7 +54,7 @@ export class Grid {
   show(samples) {
     if (this.samples !== samples) {
       this.samples = samples;
-      this.active = 0;
+      this.active = this.drawnAt = 0;
       this.element.scrollTop = this.scroll.jump(0);
       this.recycle(() => true);
     }
@@ -105,11 +106,18 @@ export class Grid {
     const [first, end] = this.range();
     this.recycle((place) => place < first || place >= end);
     for (let place = first; place < end; place += 1) this.put(place);
-    this.samples.want(first, Math.max(end, first + 1));
-    clearTimeout(this.timer);
-    if (!this.painted) this.load();
-    else this.timer = setTimeout(() => this.load(), QUIET);
     this.point();
+    const isFast = Math.abs(this.scroll.top - this.drawnAt) > this.scroll.view / 2;
+    this.drawnAt = this.scroll.top;
+    clearTimeout(this.timer);
+    if (isFast) this.timer = setTimeout(() => this.ask(), QUIET);
+    else this.ask();
+  }
+
+  /** Whatever was only passed is never asked for. */
+  ask() {
+    this.samples.want(...this.range());
+    this.load();
   }
 
   /** Pictures of what is seen. One that was started and is out of sight again was stopped with its tile. */
@@ -205,7 +213,8 @@ export class Grid {
 
   key(event) {
     const page = this.columns * Math.max(1, Math.floor(this.scroll.view / (this.tile + GAP)));
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns, PageUp: -page, PageDown: page };
+    const row = this.columns;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -row, ArrowDown: row, PageUp: -page, PageDown: page };
     const all = this.samples?.total ?? 0;
     if (event.key in steps) this.go(this.active + steps[event.key]);
     else if (event.key === "Home") this.go(0);

@@ -36,10 +36,11 @@ export class Jobs {
     const problems = job.problems ?? [];
     const bad = isBad(job);
     const sign = bad ? "exclamation-circle" : job.state === "cancelled" ? "ban" : "check-circle";
+    const done = bad ? "jobs.problems" : `jobs.${job.kind}_done`;
     const text = {
       failed: () => job.error || words("jobs.failed", facts),
       cancelled: () => words("jobs.cancelled", facts),
-      done: () => (bad ? words("jobs.problems", { ...facts, count: job.problem_count }) : words(`jobs.${job.kind}_done`, facts)),
+      done: () => words(done, { ...facts, count: job.problem_count }),
     }[job.state]();
     const close = iconButton("times", words("actions.close"), () => this.forget(job.id));
     return h(
@@ -52,14 +53,22 @@ export class Jobs {
 
   running(job, text) {
     const share = job.total ? Math.min(1, job.done / job.total) : 0;
-    const stop = iconButton("times", words("jobs.stop"), () => this.panel.attempt(() => post("/job/cancel", { id: job.id })));
+    const percent = Math.round(share * 100);
+    const cancel = () => this.panel.attempt(() => post("/job/cancel", { id: job.id }));
+    const stop = iconButton("times", words("jobs.stop"), cancel);
     const bar = h("div", { style: { width: `${share * 100}%` } });
-    const progress = { role: "progressbar", "aria-label": text, "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 };
+    const told = { "aria-label": text, "aria-valuenow": percent, "aria-valuemin": 0, "aria-valuemax": 100 };
     return h(
       "div",
       { class: "sc-job", dataset: { job: job.kind, state: job.state } },
-      h("div", { class: "sc-row" }, h("span", { class: "sc-grow sc-clip" }, text), h("span", { class: "sc-soft sc-number sc-small" }, `${Math.round(share * 100)} %`), stop),
-      h("div", { class: "sc-progress", ...progress }, bar),
+      h(
+        "div",
+        { class: "sc-row" },
+        h("span", { class: "sc-grow sc-clip" }, text),
+        h("span", { class: "sc-soft sc-number sc-small" }, `${percent} %`),
+        stop,
+      ),
+      h("div", { class: "sc-progress", role: "progressbar", ...told }, bar),
     );
   }
 

@@ -27,7 +27,7 @@ export class ListView {
     this.trash = button("", () => panel.show("trash"), { sign: "trash", look: "plain" });
     this.count = h("span", { class: "sc-soft sc-small sc-grow" });
     this.foot = h("div", { class: "sc-foot" }, this.count, this.trash);
-    this.tools = h("div", { class: "sc-tools", hidden: true }, this.searchField(), this.orderField());
+    this.tools = h("div", { class: "sc-tools" }, this.searchField(), this.orderField());
     this.element = h(
       "div",
       { class: "sc-view" },
@@ -109,9 +109,9 @@ export class ListView {
 
   restoreFocus(focused) {
     this.roving.settle();
-    const name = focused ?? (this.wantsFocus && memory.opened);
-    const card = [...this.cards.children].find((each) => each.dataset.name === name);
+    const name = focused ?? (this.wantsFocus ? memory.opened : "");
     this.wantsFocus = false;
+    const card = [...this.cards.querySelectorAll(".sc-card")].find((each) => each.dataset.name === name);
     card?.querySelector(".sc-card-open").focus();
   }
 
@@ -133,17 +133,18 @@ export class ListView {
       h("span", { class: "sc-small sc-soft sc-clip", title: [exactly(row), ...encoders(row)].join("\n") }, origin(row)),
       marks.length > 0 && h("span", { class: "sc-row wrap sc-badges" }, marks),
     );
-    const add = iconButton("plus-circle", words("caches.add", { name: row.name }), () => addLoadNode(row.name), { tabIndex: -1 });
-    const more = iconButton("ellipsis-v", words("caches.more", { name: row.name }), () => cacheMenu(this.panel, row, more), {
-      tabIndex: -1,
-      "aria-haspopup": "menu",
-    });
-    const card = h("li", { class: "sc-card", dataset: { name: row.name } }, cover(row), text, h("div", { class: "sc-card-tools" }, !row.problem && add, more));
+    const { name } = row;
+    const menu = () => cacheMenu(this.panel, row, more);
+    const add = iconButton("plus-circle", words("caches.add", { name }), () => addLoadNode(name), { tabIndex: -1 });
+    const props = { tabIndex: -1, "aria-haspopup": "menu" };
+    const more = iconButton("ellipsis-v", words("caches.more", { name }), menu, props);
+    const tools = h("div", { class: "sc-card-tools" }, !row.problem && add, more);
+    const card = h("li", { class: "sc-card", dataset: { name } }, cover(row), text, tools);
     card.addEventListener("contextmenu", (event) => {
       event.preventDefault();
-      cacheMenu(this.panel, row, more);
+      menu();
     });
-    if (!row.problem) makeDraggable(card, row.name);
+    if (!row.problem) makeDraggable(card, name);
     return card;
   }
 
@@ -156,19 +157,20 @@ export class ListView {
   }
 
   empty() {
-    const steps = ["caches.first_step", "caches.second_step", "caches.third_step"].map((key) => h("li", {}, words(key)));
+    const steps = ["caches.first_step", "caches.second_step", "caches.third_step"];
     return h(
       "div",
       { class: "sc-empty" },
       icon("database"),
       h("h3", {}, words("caches.none")),
       h("p", { class: "sc-soft" }, words("caches.none_why")),
-      h("ol", {}, steps),
+      h("ol", {}, steps.map((key) => h("li", {}, words(key)))),
       button(words("caches.example"), () => this.panel.attempt(openExample), { sign: "sitemap", look: "primary" }),
     );
   }
 
   nothing() {
-    return h("div", { class: "sc-empty" }, icon("search"), h("p", { class: "sc-soft" }, words("caches.no_match", { search: memory.search })));
+    const text = words("caches.no_match", { search: memory.search });
+    return h("div", { class: "sc-empty" }, icon("search"), h("p", { class: "sc-soft" }, text));
   }
 }

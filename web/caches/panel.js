@@ -21,13 +21,17 @@ export class CachesPanel {
     this.stage = h("div", { class: "sc-stage" });
     this.notices = h("div", { class: "sc-notices" });
     this.jobs = new Jobs(this);
-    const label = words("caches.title");
-    this.root = h("section", { class: "sc sc-panel", "aria-label": label }, this.stage, this.notices, this.jobs.element);
+    const props = { class: "sc sc-panel", "aria-label": words("caches.title") };
+    this.root = h("section", props, this.stage, this.notices, this.jobs.element);
     element.style.height = "100%";
     fill(element, this.root);
     const later = debounce(() => this.refresh(), 250);
-    this.stops = [listen("streamcache.caches", later), listen("streamcache.job", (job) => this.jobs.heard(job))];
-    this.stops.push(later.cancel);
+    this.stops = [
+      listen("streamcache.caches", later),
+      listen("reconnected", later), // whatever was told meanwhile was not heard
+      listen("streamcache.job", (job) => this.jobs.heard(job)),
+      later.cancel,
+    ];
     this.show(memory.view, memory.name, false);
     this.refresh();
     this.jobs.load();
@@ -49,6 +53,10 @@ export class CachesPanel {
     fill(this.stage, this.view.element);
     if (this.shelf) this.view.update(this.shelf);
     if (withFocus) this.view.focus();
+  }
+
+  redraw() {
+    this.show(memory.view, memory.name, false);
   }
 
   async refresh() {

@@ -19,7 +19,11 @@ export class SampleWindow {
     const close = iconButton("times", words("actions.close"), () => this.close());
     this.element = h(
       "dialog",
-      { class: "sc sc-dialog wide sc-sample", "aria-labelledby": "sc-sample-title", onkeydown: (event) => this.key(event) },
+      {
+        class: "sc sc-dialog wide sc-sample",
+        "aria-labelledby": "sc-sample-title",
+        onkeydown: (event) => this.key(event),
+      },
       h("header", { class: "sc-head" }, this.title, this.before, this.after, close),
       h("div", { class: "sc-sample-body" }, h("div", { class: "sc-sample-frame" }, this.picture), this.text),
     );
@@ -81,5 +85,6 @@ function facts(sample) {
     ["sample.repeats", sample.repeats === 1 ? "" : number(sample.repeats)],
     ["sample.weight", sample.weight === 1 ? "" : number(sample.weight, 3)],
   ].filter(([, value]) => value !== "" && value !== undefined && value !== null);
-  return h("dl", { class: "sc-list" }, lines.map(([key, value]) => [h("dt", {}, words(key)), h("dd", {}, String(value))]));
+  const line = ([key, value]) => [h("dt", {}, words(key)), h("dd", {}, String(value))];
+  return h("dl", { class: "sc-list" }, lines.map(line));
 }

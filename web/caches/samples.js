@@ -5,7 +5,6 @@ import { get, isAbort } from "../lib/server.js";
 const PAGE = 100;
 const MOST_PAGES_A_REQUEST = 5; // the server answers at most 500 samples
 const MOST_PAGES_KEPT = 200;
-const QUIET = 50; // milliseconds without a change before anything is asked for while scrolling fast
 
 export class Samples {
   /** `changed()` is called when more is known, `failed(error)` when the server refused. */
@@ -16,8 +15,6 @@ export class Samples {
     this.failed = failed;
     this.pages = new Map(); // page number → samples, the ones used last at the end
     this.asked = new Map(); // page number → the AbortController of its request
-    this.wanted = [0, 0];
-    this.timer = null;
   }
 
   /** Everything that matches nothing but the cache itself is numbered without gaps. */
@@ -35,31 +32,23 @@ export class Samples {
     return this.at(place)?.number ?? (this.whole ? place : undefined);
   }
 
-  /** Samples from `first` to before `end` are looked at now. The first time it asks at once. */
+  /** Samples from `first` to before `end` are looked at now. Requests for others are given up. */
   want(first, end) {
-    this.wanted = [Math.floor(first / PAGE), Math.floor(Math.max(first, end - 1) / PAGE)];
-    clearTimeout(this.timer);
-    if (this.total === null) this.ask();
-    else this.timer = setTimeout(() => this.ask(), QUIET);
-  }
-
-  stop() {
-    clearTimeout(this.timer);
-    for (const request of new Set(this.asked.values())) request.abort();
-    this.asked.clear();
-  }
-
-  ask() {
-    const [first, last] = this.wanted;
+    const [from, to] = [Math.floor(first / PAGE), Math.floor(Math.max(first, end - 1) / PAGE)];
     for (const [page, request] of this.asked) {
-      if (page < first || page > last) request.abort();
+      if (page < from || page > to) request.abort();
     }
     const missing = [];
-    for (let page = first; page <= last; page += 1) {
+    for (let page = from; page <= to; page += 1) {
       if (this.pages.has(page)) this.keep(page, this.pages.get(page));
       else if (!this.asked.has(page) || this.asked.get(page).signal.aborted) missing.push(page);
     }
     for (const pages of runs(missing)) this.fetch(pages);
+  }
+
+  stop() {
+    for (const request of new Set(this.asked.values())) request.abort();
+    this.asked.clear();
   }
 
   async fetch(pages) {

@@ -65,7 +65,8 @@ export class SamplesTab {
     Object.assign(this.filter, filter);
     const { name, generation } = this.view.row;
     this.samples?.stop();
-    const samples = new Samples({ name, generation, ...this.filter }, () => this.arrived(samples), (error) => this.failed(error));
+    const query = { name, generation, ...this.filter };
+    const samples = new Samples(query, () => this.arrived(samples), (error) => this.failed(error));
     this.samples = samples;
     this.element.setAttribute("aria-busy", "true");
     samples.want(0, 100);

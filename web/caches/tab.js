@@ -4,11 +4,13 @@ import { app } from "../../../scripts/app.js";
 import { CACHES_TAB } from "../lib/host.js";
 import { useStyle } from "../lib/style.js";
 import { words } from "../lib/words.js";
+import { acceptDrops } from "./canvas.js";
 import { CachesPanel } from "./panel.js";
 
 let panel;
 
 export function registerCachesTab() {
+  acceptDrops();
   app.extensionManager.registerSidebarTab({
     id: CACHES_TAB,
     icon: "pi pi-database",
@@ -19,6 +21,11 @@ export function registerCachesTab() {
     render,
     destroy,
   });
+}
+
+/** A setting changes: the host tells so just before it does. */
+export function redrawCachesTab() {
+  setTimeout(() => panel?.redraw());
 }
 
 function render(element) {

@@ -11,7 +11,8 @@ export class TrashView {
     this.panel = panel;
     this.cards = h("ul", { class: "sc-cards", "aria-label": words("caches.trash") });
     this.back = iconButton("arrow-left", words("actions.back"), () => panel.show("list"));
-    this.emptyAll = button(words("caches.empty_trash"), () => this.empty(this.trash), { sign: "trash", look: "danger" });
+    const emptyAll = () => this.empty(this.trash);
+    this.emptyAll = button(words("caches.empty_trash"), emptyAll, { sign: "trash", look: "danger" });
     this.state = h("div", { "aria-live": "polite" });
     this.element = h(
       "div",
@@ -35,13 +36,15 @@ export class TrashView {
     this.trash = trash;
     this.emptyAll.hidden = trash.length === 0;
     fill(this.cards, trash.map((row) => this.card(row)));
-    const nothing = h("div", { class: "sc-empty" }, icon("trash"), h("p", { class: "sc-soft" }, words("caches.trash_empty")));
+    const text = words("caches.trash_empty");
+    const nothing = h("div", { class: "sc-empty" }, icon("trash"), h("p", { class: "sc-soft" }, text));
     fill(this.state, trash.length === 0 ? nothing : null);
   }
 
   card(row) {
     const restore = button(words("caches.restore"), () => this.restore(row), { sign: "undo" });
     const remove = iconButton("times", words("caches.remove_for_good", { name: row.name }), () => this.empty([row]));
+    const run = h("span", { class: "sc-badge" }, icon("chart-line"), words("caches.run"));
     const when = h("span", { title: words("caches.deleted", { age: moment(row.deleted) }) }, age(row.deleted));
     return h(
       "li",
@@ -51,7 +54,7 @@ export class TrashView {
         { class: "sc-card-text" },
         h("span", { class: "sc-card-name sc-clip", title: row.name }, row.name),
         h("span", { class: "sc-small sc-soft sc-number" }, bytes(row.bytes), " · ", when),
-        row.kind === "run" && h("span", { class: "sc-row sc-badges" }, h("span", { class: "sc-badge" }, icon("chart-line"), words("caches.run"))),
+        row.kind === "run" && h("span", { class: "sc-row sc-badges" }, run),
       ),
       h("div", { class: "sc-card-tools" }, restore, remove),
     );

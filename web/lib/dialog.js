@@ -63,7 +63,8 @@ export function show(window_, closed = () => {}) {
 
 /** Asks for a name; `act` gets it. */
 export function askName({ title, text, label, value = "", action, act }) {
-  const field = h("input", { class: "sc-field", type: "text", value, required: true, maxLength: 200, spellcheck: false });
+  const props = { type: "text", value, required: true, maxLength: 200, spellcheck: false };
+  const field = h("input", { class: "sc-field", ...props });
   const content = h("label", { class: "sc-stack" }, text && h("span", { class: "sc-soft" }, text), label, field);
   const asked = ask({ title, content, action, act: () => act(field.value.trim()) });
   field.focus();

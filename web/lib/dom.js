@@ -4,8 +4,13 @@
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props ?? {})) set(element, name, value);
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
+}
+
+/** Lists among children are children, too; what is null or false is left out. */
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
 function set(element, name, value) {
@@ -40,7 +45,7 @@ export function iconButton(sign, label, onclick, props = {}) {
 
 /** Puts new children in the place of all others. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...present(children));
   return element;
 }
 
@@ -58,7 +63,9 @@ export function roving(container, selector) {
     const all = items();
     const at = all.indexOf(event.target.closest?.(selector));
     const last = all.length - 1;
-    const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key];
+    const [before, after] = [at - 1, at + 1];
+    const steps = { ArrowDown: after, ArrowRight: after, ArrowUp: before, ArrowLeft: before, Home: 0, End: last };
+    const to = steps[event.key];
     if (at < 0 || to === undefined) return;
     event.preventDefault();
     event.stopPropagation();

@@ -22,5 +22,9 @@ export function notify(severity, summary, detail = "") {
 export function openTab(id) {
   const tabs = app.extensionManager.sidebarTab;
   if (tabs.activeSidebarTabId !== id) tabs.toggleSidebarTab(id);
-  requestAnimationFrame(() => document.querySelector(".side-bar-panel .sc-panel :is(input, button)")?.focus());
+  requestAnimationFrame(() => {
+    const panel = document.querySelector(".side-bar-panel .sc-panel");
+    const first = panel?.querySelector("input:not([type=checkbox])") ?? panel?.querySelector("button");
+    first?.focus();
+  });
 }

@@ -26,8 +26,8 @@ export function locale() {
   return app.extensionManager?.setting?.get("Comfy.Locale") || "en";
 }
 
-/** words("caches.count_samples", {count: 3}): `%count%` in a text is replaced by that value, which also chooses among the
- * forms {one, other} if the text has them. Braces would mean something to the host's own translations. */
+/** words("caches.count_samples", {count: 3}): `%count%` in a text is replaced by that value, which also chooses among
+ * the forms {one, other} if the text has them. Braces would mean something to the host's own translations. */
 export function words(key, values = {}) {
   const text = choose(find(locale(), key) ?? find("en", key) ?? key, values.count);
   const shown = { ...values };

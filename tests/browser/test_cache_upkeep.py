@@ -1,0 +1,173 @@
+"""Upkeep of caches in the tab of the real front end: it does just what it says, and tells what it cannot do."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.tests.browser.cache_tab import CacheTab
+from streamcache.tests.browser.gallery import write_landscapes
+from streamcache.tests.host.server import Server
+
+pytestmark = pytest.mark.browser
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and ".leases" not in file.parts)
+
+
+def test_cleaning_shows_what_would_go_and_removes_just_that(tab: CacheTab, root: Path, server: Server):
+    folder = root / "wasteful"
+    for count in (6, 2):  # the second save leaves entries and a generation behind
+        with CacheWriter(folder) as writer:
+            for number in range(count):
+                latent = torch.full((1, 4, 32, 32), float(number))
+                writer.add(latent={"samples": latent}, caption=f"picture {number}")
+    open_cache(folder)  # a reader was here, so readers can be seen
+    left = folder / ".dataset.json.99.tmp"
+    left.write_bytes(bytes(12_345))
+    plan = server.client.get("/streamcache/cache/clean?name=wasteful")
+    removals = {each["category"]: each for each in plan["removals"]}
+    assert removals["unused"]["count"] >= 4 and removals["debris"]["bytes"] >= 12_345
+    before = folder_bytes(folder)
+    tab.refresh()
+    tab.choose("wasteful", "Clean…")
+    tab.wait_for_text("dialog h2", "Clean wasteful")
+    tab.wait_for_text("dialog", "entries that no sample uses")
+    tab.shot("clean")
+    assert folder_bytes(folder) == before
+    tab.page.click("document.querySelector('dialog input[name=unused]')")
+    tab.page.click("document.querySelector('dialog input[name=debris]')")
+    chosen = tab.page.run("[...document.querySelectorAll('dialog input:checked')].map((box) => box.name)")
+    assert "unused" in chosen and "debris" not in chosen
+    tab.press_button("Remove")
+    tab.wait_for_text(".sc-notices", "wasteful: freed")
+    assert before - folder_bytes(folder) == sum(removals[name]["bytes"] for name in chosen)
+    assert left.exists()
+    assert len(open_cache(folder)) == 2
+
+
+def test_rename_duplicate_export_delete_undo_and_trash(tab: CacheTab, root: Path):
+    write_landscapes(root / "first", 3, seed=5)
+    tab.refresh()
+    tab.choose("first", "Rename…")
+    rename(tab, "shelf/dunes", "Rename")
+    tab.wait_for_text("dialog .sc-notice", "shelf/dunes")  # taken: told in the window, which stays
+    tab.page.run("void 0")
+    assert any("status of 4" in error for error in tab.page.errors)
+    tab.page.errors.clear()
+    rename(tab, "second", "Rename")
+    tab.wait_for_card("second")
+    tab.choose("second", "Duplicate…")
+    rename(tab, "third", "Duplicate")
+    tab.wait_for_card("third")
+    tab.choose("second", "Export…")
+    rename(tab, "taken_along", "Export")
+    tab.wait_for_text(".sc-job", "second is exported to output/streamcache_export/taken_along.")
+    assert len(open_cache(root.parent / "streamcache_export" / "taken_along")) == 3
+    tab.choose("third", "Move to the trash")
+    tab.wait_for_card("third", there=False)
+    tab.shot("undo")
+    tab.press_button("Undo")
+    tab.wait_for_card("third")
+    for name in ("second", "third"):
+        tab.choose(name, "Move to the trash")
+        tab.wait_for_card(name, there=False)
+    assert not (root / "second").exists()
+    tab.press_button("Trash (2)")
+    tab.wait_for_card("second")
+    tab.shot("trash")
+    tab.page.click(f"{tab.card('second')}.querySelector('.sc-button')")
+    tab.wait_for_card("second", there=False)
+    assert len(open_cache(root / "second")) == 3
+    tab.press_button("Empty")
+    tab.press_button("Remove for good")
+    tab.wait_for_text(".sc-empty", "The trash is empty.")
+    assert not (root / "third").exists()
+
+
+def rename(tab: CacheTab, to: str, button: str) -> None:
+    tab.search("dialog input", to)
+    tab.press_button(button)
+
+
+def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
+    write_landscapes(root / "damaged", 3, seed=6)
+    tab.refresh()
+    tab.choose("damaged", "Verify")
+    tab.wait_for_text(".sc-job", "damaged is sound")
+    shard = next((root / "damaged").rglob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-100] ^= 255
+    shard.write_bytes(data)
+    tab.choose("damaged", "Verify")
+    tab.page.wait_for("document.querySelector('.sc-job.bad .sc-problems li')", 30)
+    tab.shot("verify")
+    shutil.rmtree(root / "damaged")
+    tab.page.run("document.querySelectorAll('.sc-job .pi-times').forEach((sign) => sign.parentElement.click())")
+
+
+def test_work_in_progress_is_shown_until_it_is_done(tab: CacheTab):
+    job = {"id": "1", "kind": "verify", "name": "large", "to": "", "problems": [], "problem_count": 0, "words": ""}
+    tell = "app.api.dispatchEvent(new CustomEvent('streamcache.job', {detail: %s}))"
+    bar = "document.querySelector('.sc-job [role=progressbar]')"
+    tab.page.run(tell % json.dumps({**job, "state": "running", "done": 3, "total": 12}))
+    tab.page.wait_for(f"{bar}?.getAttribute('aria-valuenow') === '25' && {bar}.ariaLabel === 'Verifying large'")
+    tab.page.run(tell % json.dumps({**job, "state": "done", "done": 12, "total": 12}))
+    tab.page.run(tell % json.dumps({**job, "state": "running", "done": 0, "total": 0}))  # late news
+    tab.wait_for_text(".sc-job", "large is sound")
+    assert not tab.page.run(f"Boolean({bar})")
+
+
+def test_a_cache_in_use_says_so_and_is_not_deleted(tab: CacheTab, root: Path):
+    reader = open_cache(root / "landscapes")
+    tab.refresh()
+    tab.wait_for_text(".sc-card[data-name=landscapes]", "in use")
+    tab.page.click(f"{tab.card('landscapes')}.querySelector('.pi-ellipsis-v').parentElement")
+    disabled = "[...document.querySelectorAll('.sc-menu-item:disabled')].map((item) => item.textContent).join()"
+    tab.page.wait_for(f"{disabled} === 'Rename…,Move to the trash'")
+    tab.page.press("Escape")
+    del reader
+    tab.refresh()
+    tab.page.wait_for(f"!{tab.card('landscapes')}.textContent.includes('in use')")
+
+
+def test_what_goes_wrong_is_told_in_a_sentence(tab: CacheTab, root: Path):
+    write_landscapes(root / "vanishing", 3, seed=7)
+    (root / "unreadable").mkdir()
+    (root / "unreadable" / "dataset.json").write_text("{")
+    tab.refresh()
+    tab.wait_for_text(".sc-card[data-name=unreadable]", "is not JSON")
+    tab.wait_for_card("vanishing")
+    shutil.rmtree(root / "vanishing")
+    shutil.rmtree(root / "unreadable")
+    tab.choose("vanishing", "Verify")
+    tab.wait_for_text(".sc-notices [role=alert]", "vanishing")
+    tab.wait_for_text(".p-toast-message", "vanishing")
+    tab.shot("refusal")
+    tab.page.run("void 0")
+    assert all("status of 404" in error for error in tab.page.errors)
+    tab.page.errors.clear()
+
+
+def test_a_strangers_texts_are_shown_as_texts(tab: CacheTab, root: Path):
+    evil = "<img src=x onerror='window.broken = true'>"
+    with CacheWriter(root / "stranger", provenance={"encode": {"encoders": {"image": evil}, evil: [evil]}}) as writer:
+        writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, caption=[evil, evil + "2"], source=evil)
+    tab.refresh()
+    tab.wait_for_text(".sc-card", f"VAE {evil}")
+    tab.show("stranger")
+    tab.page.click("document.querySelector('.sc-tile')")
+    tab.wait_for_text(".sc-sample-text", evil)
+    tab.page.press("Escape")
+    tab.page.click("document.querySelector('#sc-tab-about')")
+    tab.wait_for_text(".sc-about", evil)
+    assert tab.page.run("window.broken === undefined && !document.querySelector('img[src=x]')")
+    tab.page.click("document.querySelector('#sc-tab-samples')")
+    shutil.rmtree(root / "stranger")
+    tab.open()
+    tab.refresh()
+    tab.wait_for_card("stranger", there=False)

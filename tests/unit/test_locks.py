@@ -1,0 +1,34 @@
+"""Who looks whether a lock is held leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from streamcache.dataset_cache import locks
+from streamcache.dataset_cache.locks import is_locked
+
+
+def test_a_held_lock_is_told_from_a_free_one(tmp_path: Path):
+    lock = FileLock(str(tmp_path / "lock"), thread_local=False)
+    with lock:
+        assert is_locked(tmp_path / "lock")
+    (tmp_path / "lock").touch()
+    before = (tmp_path / "lock").stat().st_mtime_ns
+    assert not is_locked(tmp_path / "lock")
+    assert (tmp_path / "lock").stat().st_mtime_ns == before or locks.fcntl is None
+
+
+def test_the_same_without_the_calls_of_unix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    with FileLock(str(tmp_path / "lock"), thread_local=False):
+        assert is_locked(tmp_path / "lock")
+    assert not is_locked(tmp_path / "lock")
+
+
+@pytest.mark.skipif(locks.fcntl is None, reason="Windows has no such call")
+def test_looking_makes_no_folder(tmp_path: Path):
+    """A folder that was moved a moment ago must not come back."""
+    with pytest.raises(FileNotFoundError):
+        is_locked(tmp_path / "gone" / "lock")
+    assert not (tmp_path / "gone").exists()
