@@ -29,6 +29,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_locked_here(path: Path) -> bool:
+    path.lstat()  # raises if it is not there
     lock = FileLock(str(path), thread_local=False)
     try:
         lock.acquire(timeout=0)

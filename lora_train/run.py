@@ -16,6 +16,7 @@ from typing import Any
 
 import filelock
 
+from ..dataset_cache.locks import is_locked
 from .config import MODES
 from .errors import TrainError
 from .resume import StateFolder
@@ -106,15 +107,12 @@ def read_description(folder: Path) -> Mapping[str, Any]:
 
 def is_held(folder: Path) -> bool:
     """Whether somebody trains this run now, in this process or another."""
-    if not (folder / LOCK).exists():
-        return False
-    lock = filelock.FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0)
-    except (filelock.Timeout, OSError):
-        return True
-    lock.release()
-    return False
+        return is_locked(folder / LOCK)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # nobody can tell
 
 
 def _free(root: Path, name: str) -> Path:

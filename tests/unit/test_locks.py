@@ -26,9 +26,10 @@ def test_the_same_without_the_calls_of_unix(tmp_path: Path, monkeypatch: pytest.
     assert not is_locked(tmp_path / "lock")
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="Windows has no such call")
-def test_looking_makes_no_folder(tmp_path: Path):
+@pytest.mark.parametrize("calls", [locks.fcntl, None])
+def test_looking_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: object):
     """A folder that was moved a moment ago must not come back."""
+    monkeypatch.setattr(locks, "fcntl", calls)
     with pytest.raises(FileNotFoundError):
         is_locked(tmp_path / "gone" / "lock")
     assert not (tmp_path / "gone").exists()
