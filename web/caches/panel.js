@@ -30,8 +30,10 @@ export class CachesPanel {
       listen("streamcache.caches", later),
       listen("reconnected", later), // whatever was told meanwhile was not heard
       listen("streamcache.job", (job) => this.jobs.heard(job)),
+      () => window.removeEventListener("focus", later),
       later.cancel,
     ];
+    window.addEventListener("focus", later); // the command line may have been at work
     this.show(memory.view, memory.name, false);
     this.refresh();
     this.jobs.load();
