@@ -26,11 +26,13 @@ WORKFLOW = """(() => {
   };
   const train = add('StreamCacheTrain', 890, 200);
   const into = (name) => train.inputs.findIndex((input) => input.name === name);
-  const load = add('StreamCacheCacheLoad', 500, 200);
+  const load = add('StreamCacheCacheLoad', 490, 200);
   load.widgets[0].value = 'landscapes';
+  load.size = [310, load.size[1]];
   load.connect(0, train, into('dataset'));
-  const model = add('UNETLoader', 500, 390);
+  const model = add('UNETLoader', 490, 390);
   model.widgets[0].value = 'sd_xl_base_1.0.safetensors';
+  model.size = [310, model.size[1]];
   model.connect(0, train, into('model'));
   app.canvas.ds.scale = 1;
   app.canvas.ds.offset = [0, 0];
@@ -49,6 +51,8 @@ def test_pictures_of_the_documentation(tab: CacheTab, root: Path, server: Server
     write_landscapes(root / "landscapes", 180, seed=4, encode=MADE)
     for name, age in AGES.items():
         os.utime(root / name / "dataset.json", (time.time() - age,) * 2)
+    # So that it is not marked as missing.
+    (server.base / "models" / "diffusion_models" / "sd_xl_base_1.0.safetensors").touch()
     page = tab.page
     page.resize(1360, 880)
     page.open(server.address)
