@@ -1,15 +1,26 @@
 """Watching a training in the real front end: its curve appears, it is stopped and kept, and a reload loses nothing."""
 
+import base64
+import io
+import os
+import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from PIL import Image, ImageFilter
 from safetensors import safe_open
 
+from streamcache.lora_train.samples import file_name
 from streamcache.tests.browser.chrome import Page
+from streamcache.tests.browser.gallery import landscape
 from streamcache.tests.browser.training_page import CARD, NODE, PANEL, TrainingPage, screenshot_folder
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
+from streamcache.tests.host.published import ROOT
 from streamcache.tests.host.server import Server
+from streamcache.tests.host.snapshot import UPDATE
 from streamcache.tests.host.trainings import run_row, train_graph, until
 
 pytestmark = pytest.mark.browser
@@ -244,3 +255,53 @@ def test_it_speaks_chinese_and_takes_the_light_theme(training: TrainingPage):
     training.shot("chinese_light")
     training.set(locale="en", palette="dark")
     training.reload()
+
+
+def write_samples(folder: Path, steps: range, last: int) -> None:
+    """Pictures that come out of noise: the tiny model of these tests can draw none worth looking at."""
+    folder.mkdir(exist_ok=True)
+    scenes = [("at dusk", "red dunes", "and a low sun"), ("at dawn", "blue mountains", "and a pale moon")]
+    scenes += [("at noon", "green hills", "and a low sun")]
+    for prompt, scene in enumerate(scenes):
+        drawn = landscape(1024, 1024, 384, *scene, random.Random(prompt))
+        whole = Image.open(io.BytesIO(bytes(drawn.flatten().tolist()))).convert("RGB")
+        noise = Image.effect_noise(whole.size, 90).convert("RGB")
+        for step in steps:
+            share = 0.15 + 0.85 * min(step / last, 1) ** 0.6
+            soft = whole.filter(ImageFilter.GaussianBlur(14 * (1 - share)))
+            Image.blend(noise, soft, share).save(folder / file_name(step, prompt))
+
+
+@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"draws the pictures of the documentation anew with {UPDATE}=1")
+def test_pictures_of_the_documentation(training: TrainingPage, server: Server):
+    page, runs = training.page, server.base / "output" / "streamcache_runs"
+    shutil.rmtree(runs, ignore_errors=True)
+    settings = {"lr_schedule": "cosine", "warmup_steps": 60, "rank": 16, "validation_every": 45, "save_every": 0}
+    server.succeed(
+        train_graph(server, "landscapes_rank_4", 600, **{**settings, "rank": 4, "learning_rate": 8e-4}).prompt
+    )
+    training.set(vue=True)
+    node = training.build("landscapes_rank_16", 900, learning_rate=1e-3, **settings)
+    training.queue()
+    until(lambda: run_row(server, "landscapes_rank_16").get("step", 0) > 450)
+    write_samples(runs / "landscapes_rank_16" / "samples", range(0, 451, 90), 450)
+    workflow = page.run("JSON.stringify(app.graph.serialize())")
+    training.reload()
+    page.resize(1360, 1180)
+    page.run(f"app.loadGraphData({workflow}, true, true, null)")
+    page.run("app.canvas.ds.scale = 0.9; app.canvas.ds.offset = [600, 90]; app.canvas.setDirty(true, true)")
+    training.open_tab()
+    page.drag("document.querySelector('.p-splitter-gutter')", 520, 400)
+    page.click(TICK % "landscapes_rank_4")
+    page.wait_for(f"{NODE}?.querySelector('.sc-picture img')?.naturalWidth > 0")
+    page.wait_for("document.querySelectorAll('.sc-training .sc-chart .dashed').length === 2")
+    page.run("document.querySelector('.sc-chart').focus()")
+    page.press("End", *["ArrowLeft"] * 9, shift=True)
+    page.screenshot(ROOT / "docs" / "training_monitor.png")
+    box = page.run(
+        f"(({{x, y, width, height}}) => [x, y, width, height])({NODE}.closest('.lg-node').getBoundingClientRect())"
+    )
+    clip = {"x": box[0] - 12, "y": box[1] - 40, "width": box[2] + 24, "height": box[3] + 52, "scale": 1.5}
+    drawn = page.call("Page.captureScreenshot", format="png", clip=clip)["data"]
+    (ROOT / "docs" / "train_node.png").write_bytes(base64.b64decode(drawn))
+    assert node and run_row(server, "landscapes_rank_16")["live"], "the pictures show a run that trains"
