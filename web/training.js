@@ -18,6 +18,7 @@ function registerTab() {
     id: TRAINING_TAB,
     icon: "pi pi-chart-line",
     title,
+    label: words("training.label"),
     tooltip: title,
     type: "custom",
     render(element) {

@@ -17,7 +17,9 @@ async function refresh() {
   const names = found.caches.map((row) => row.name).sort();
   for (const node of allNodes(app.graph)) {
     const widget = node.widgets?.find((each) => each.name === LISTS[node.comfyClass]);
-    if (widget?.options && Array.isArray(widget.options.values)) widget.options.values = names;
+    const values = widget?.options?.values;
+    // In place: Nodes 2.0 keeps the list that a widget had when it was made.
+    if (Array.isArray(values) && values.join("\n") !== names.join("\n")) values.splice(0, values.length, ...names);
   }
   for (const type of Object.keys(LISTS)) rememberForNewNodes(type, names);
 }
@@ -32,6 +34,6 @@ function* allNodes(graph) {
 /** Nodes that are made from now on start with the list of their definition. */
 function rememberForNewNodes(type, names) {
   const input = window.LiteGraph?.registered_node_types?.[type]?.nodeData?.input?.required?.[LISTS[type]];
-  if (Array.isArray(input?.[1]?.options)) input[1].options = names;
-  else if (Array.isArray(input?.[0])) input[0] = names;
+  if (Array.isArray(input?.[1]?.options)) input[1].options = [...names];
+  else if (Array.isArray(input?.[0])) input[0] = [...names];
 }
