@@ -94,8 +94,10 @@ def _provenance(facts: Overview) -> Iterator[str]:
     if not isinstance(made, dict):
         yield from (f"{name}: {value}" for name, value in facts.provenance.items())
         return
+    known = made.get("encoder_names", {})
     for name, identity in made.get("encoders", {}).items():
-        yield f"Encoder of {name}s: {identity or 'none'}"
+        called = f"{known[name]} ({identity})" if known.get(name) else identity or "none"
+        yield f"Encoder of {name}s: {called}"
     for source in made.get("sources", []):
         sides = ", ".join(map(str, (source.get("transform") or {}).get("resolutions", [])))
         yield f"Source: {source.get('folder', 'a list')} → set {source.get('set')}, resolution {sides}"

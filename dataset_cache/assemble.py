@@ -53,6 +53,7 @@ class Assembly:
         listed = [{"source": e.source, "reason": e.reason} for e in excluded[:_LISTED]]
         facts = {
             "encoders": plan.recipe.describe(),
+            "encoder_names": {part: name for part, name in plan.encoder_names() if name},
             "settings": {"thumbnail": plan.settings.thumbnail, "background": list(plan.settings.background)},
             "sources": [source.describe() for source in self.work.plan.survey.sources],
             "excluded": {"count": len(excluded), "files": listed},

@@ -24,7 +24,8 @@ class Surroundings:
 @runtime_checkable
 class Encoder(Protocol):
     """What a plan needs of an encoder. One may also say how much it writes, for the bytes that a plan expects:
-    `channels` and `dtype` of latents, `bytes_per_caption`; and one of captions may have `surroundings`.
+    `channels` and `dtype` of latents, `bytes_per_caption`. It may have a `name` that people know it by, and one of
+    captions may have `surroundings`.
 
     Pictures are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
     Captions are str; they become conditionings [[tensor, {"pooled_output": tensor, …}]].

@@ -96,6 +96,11 @@ class Plan(Sequence[Sample]):
             recipe.check(source.transform or self.settings.transform)
         return recipe
 
+    def encoder_names(self) -> Iterator[tuple[str, str]]:
+        """What people call the encoders, where these have names: ("image", …), ("text", …)."""
+        for part, encoder in (("image", self.image_encoder), ("text", self.text_encoder)):
+            yield part, str(getattr(encoder, "name", ""))
+
     @cached_property
     def survey(self) -> Survey:
         return Survey(self.sources, self.settings.transform, self.settings.trust)

@@ -10,7 +10,7 @@ import torch
 from ...dataset_cache.encoders import Encoder, ImageEncoder, Surroundings
 from ...dataset_cache.errors import CacheError
 from . import embeddings, scales
-from .identity import clip_identity, vae_identity
+from .identity import clip_identity, name_of, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae
 
 
@@ -32,6 +32,10 @@ class VaeEncoder:
 
     def __init__(self, vae: Any) -> None:
         self._vae = vae
+
+    @property
+    def name(self) -> str:
+        return self._vae.weights if isinstance(self._vae, OnDemandVae) else name_of(self._vae)
 
     @property
     def identity(self) -> str:
@@ -63,6 +67,10 @@ class ClipEncoder:
 
     def __init__(self, clip: Any) -> None:
         self._clip = clip
+
+    @property
+    def name(self) -> str:
+        return self._clip.weights if isinstance(self._clip, OnDemandClip) else name_of(self._clip)
 
     @property
     def identity(self) -> str:

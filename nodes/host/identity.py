@@ -5,7 +5,8 @@ other is hashed in memory, once for as long as it lives.
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import comfy.model_management as management
@@ -28,6 +29,18 @@ def clip_files_identity(files: Sequence[str], kind: str, dtype: Any = None) -> s
     """The identity of a CLIP that the host would make of these files, before patches and settings."""
     precision = str(dtype or management.text_encoder_dtype(management.text_encoder_device()))
     return digest_of(["clip", CODE, files_identity(files), kind, precision])
+
+
+def weight_names(files: Iterable[str]) -> str:
+    """What people call weights: their files' names."""
+    return " + ".join(Path(file).stem for file in files)
+
+
+def name_of(model: Any) -> str:
+    """What people call the weights of a VAE or CLIP in memory; empty where they came from no file."""
+    loader, arguments = _origin(model.patcher)
+    files = arguments[0] if loader else []
+    return weight_names([files] if isinstance(files, str) else files)
 
 
 def vae_identity(vae: Any) -> str:

@@ -8,7 +8,7 @@ import torch
 
 import nodes as host_nodes
 
-from .identity import clip_files_identity, vae_files_identity
+from .identity import clip_files_identity, vae_files_identity, weight_names
 from .on_demand import Lingering, OnDemandClip, OnDemandVae
 
 NO_FILE = "none"
@@ -44,7 +44,10 @@ def clip_on_demand(files: Sequence[str], kind: str, device: str = "default") -> 
         embeddings = folder_paths.get_folder_paths("embeddings")
         return comfy.sd.load_clip(list(files), embeddings, clip_type, options)
 
-    return OnDemandClip(Lingering(load, lambda: clip_files_identity(files, clip_type.name), "CLIP"))
+    def identity() -> str:
+        return clip_files_identity(files, clip_type.name)
+
+    return OnDemandClip(Lingering(load, identity, "CLIP", weight_names(files)))
 
 
 def vae_on_demand(name: str) -> OnDemandVae:
@@ -54,7 +57,7 @@ def vae_on_demand(name: str) -> OnDemandVae:
     files = vae_files(name)
     # The small autoencoders of one family differ by a scale that the host knows by their name.
     kind = "" if len(files) == 1 else name
-    return OnDemandVae(Lingering(load, lambda: vae_files_identity(files, kind), "VAE"))
+    return OnDemandVae(Lingering(load, lambda: vae_files_identity(files, kind), "VAE", weight_names([name])))
 
 
 def vae_files(name: str) -> list[str]:

@@ -25,8 +25,9 @@ LINGER_SECONDS = 2.0  # between two calls of one workflow, such as tokenizing an
 class Lingering:
     """A model on demand, shared by a stand-in and its copies. After a call it is kept for a moment longer."""
 
-    def __init__(self, load: Callable[[], Any], identity: Callable[[], str], name: str) -> None:
+    def __init__(self, load: Callable[[], Any], identity: Callable[[], str], name: str, weights: str = "") -> None:
         self.model = OnDemand(load, identity, name)
+        self.weights = weights  # what people call them
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside = threading.local()
         self._lock = threading.RLock()
@@ -114,6 +115,10 @@ class _StandIn:
     @property
     def loads(self) -> int:
         return self._shared.model.loads
+
+    @property
+    def weights(self) -> str:
+        return self._shared.weights
 
     @property
     def loaded(self) -> bool:

@@ -113,7 +113,8 @@ def _writer(folder: Path) -> str | None:
 
 
 def _encoders(manifest: Manifest) -> dict[str, str]:
-    made = as_dict(as_dict(manifest.provenance.get("encode")).get("encoders"))
+    told = as_dict(manifest.provenance.get("encode"))
+    made = as_dict(told.get("encoders")) | as_dict(told.get("encoder_names"))
     named = {field: made.get(part) for part, field in _FIELDS.items()}
     return {field: _short(name) for field, name in named.items() if isinstance(name, str) and name}
 

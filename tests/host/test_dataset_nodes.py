@@ -63,6 +63,10 @@ class TestEncoding:
         assert facts["encoded"] == {"conditioning": 6, "latent": 5, "thumbnail": 5}
         assert sum(facts["buckets"].values()) == 5 and len(facts["buckets"]) == 3
 
+    def test_the_cache_names_its_encoders(self, runs: dict[str, Any], server: Server):
+        made = open_cache(cache_path(server, "edited")).provenance["encode"]
+        assert made["encoder_names"] == {"image": "taesd3", "text": "tiny_text"}
+
     def test_a3_a_caption_that_was_edited_costs_one_text_encode_and_no_image_encode(self, runs: dict[str, Any]):
         facts = runs["caption"]["saved"]["streamcache"][0]
         assert facts["encoded"] == {"conditioning": 1}

@@ -7,6 +7,7 @@ from PIL import Image
 
 from streamcache.cli.main import main
 from streamcache.dataset_cache import open_cache
+from streamcache.lora_train.reference.encoders import ReferenceImageEncoder
 
 from .conftest import settle
 
@@ -176,6 +177,17 @@ def test_info_tells_pixels_repeats_and_shards_that_are_gone(small, tmp_path, cap
     shard.unlink()
     assert run("info", tmp_path / "cache") == 0
     assert f"DAMAGED: 1 shard missing or cut short ({shard.name})" in capsys.readouterr().out
+
+
+def test_info_calls_encoders_by_their_names(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ReferenceImageEncoder, "name", "my_vae", raising=False)
+    run(*small)
+    assert open_cache(tmp_path / "cache").provenance["encode"]["encoder_names"] == {"image": "my_vae"}
+    capsys.readouterr()
+    run("info", tmp_path / "cache")
+    text = capsys.readouterr().out
+    assert "Encoder of images: my_vae (streamcache-reference-vae" in text
+    assert "Encoder of texts: streamcache-reference-text" in text
 
 
 def test_a_contact_sheet_without_thumbnails_is_refused(small, tmp_path, capsys):
