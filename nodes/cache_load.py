@@ -25,12 +25,7 @@ def name_input(tooltip: str) -> io.Input:
 
 
 def name_problem(name: str | None) -> bool | str:
-    if name is not None:  # None: linked, so it is looked at when it is known
-        try:
-            paths.path_to_open(name, cache_roots())
-        except CacheError as error:
-            return str(error)
-    return True
+    return paths.problem_of(name, lambda: paths.path_to_open(name, cache_roots()))
 
 
 class StreamCacheCacheLoad(io.ComfyNode):

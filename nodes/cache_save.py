@@ -5,9 +5,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from . import freshness, paths, sockets
-from .host.events import caches_changed
-from .host.folders import cache_roots
+from . import paths, save_node, sockets
 from .host.progress import NodeProgress
 from .saving import Given, save
 
@@ -35,14 +33,11 @@ class StreamCacheCacheSave(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: str) -> bool | str:
-        return _problem(name)
+        return save_node.name_problem(sockets.first(name))
 
     @classmethod
     def fingerprint_inputs(cls, name: list[str], **others: Any) -> Any:
-        try:
-            return freshness.fingerprint(paths.path_to_save(name[0], cache_roots()), str(cls.hidden.unique_id))
-        except CacheError as error:
-            return str(error)
+        return save_node.fingerprint(name[0], cls.hidden.unique_id)
 
     @classmethod
     def execute(
@@ -54,15 +49,12 @@ class StreamCacheCacheSave(io.ComfyNode):
         captions: list = (),
         if_exists: list[str] = ("update",),
     ) -> io.NodeOutput:
-        path = paths.path_to_save(name[0], cache_roots())
-        _refuse_collision(name[0], cls.hidden.prompt or {}, cls.hidden.unique_id, path.exists(), if_exists[0])
+        path = save_node.path_to_save(name[0], cls.hidden)
+        if if_exists[0] == "refuse" and paths.is_published(path):
+            raise CacheError(f"there is a dataset {name[0]} already; choose another name, or set if_exists to update")
         given = Given(dataset[0] if dataset else None, latents, conditioning, captions)
         watch = NodeProgress()
-        saved = save(given, name[0], path, watch)
-        freshness.leave(path, str(cls.hidden.unique_id), saved.handle.generation)
-        caches_changed()
-        watch.show("\n".join(saved.lines))
-        return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})
+        return save_node.answer(save(given, name[0], path, watch), watch, cls.hidden.unique_id)
 
 
 NODES = [StreamCacheCacheSave]
@@ -88,26 +80,3 @@ def _inputs() -> list[io.Input]:
             tooltip="If the name is taken: make that cache hold this dataset, reusing what is in it, or refuse.",
         ),
     ]
-
-
-def _problem(name: Any) -> bool | str:
-    name = name[0] if isinstance(name, (list, tuple)) else name
-    if name is not None:  # None: linked, so it is looked at when it is known
-        try:
-            paths.path_to_save(name, cache_roots())
-        except CacheError as error:
-            return str(error)
-    return True
-
-
-def _refuse_collision(name: str, prompt: dict, node_id: str | None, exists: bool, if_exists: str) -> None:
-    if exists and if_exists == "refuse":
-        raise CacheError(f"there is a dataset {name} already; choose another name, or set if_exists to update")
-    saves = {number: node for number, node in prompt.items() if node.get("class_type") == "StreamCacheCacheSave"}
-    others = [number for number, node in saves.items() if number != node_id and _same(node["inputs"].get("name"), name)]
-    if others:
-        raise CacheError(f"node {others[0]} of this workflow saves to {name} too; give the two different names")
-
-
-def _same(other: Any, name: str) -> bool:
-    return isinstance(other, str) and other.strip().replace("\\", "/") == name.strip().replace("\\", "/")

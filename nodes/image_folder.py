@@ -34,7 +34,7 @@ class StreamCacheImageFolder(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str) -> bool | str:
-        return _problem(folder)
+        return paths.problem_of(folder, lambda: paths.path_of_folder(folder, source_roots()))
 
     @classmethod
     def fingerprint_inputs(cls, folder: str, recursive: bool = True, **others: Any) -> str:
@@ -87,15 +87,6 @@ _CAPTIONS = {
     "keep_tags": "keep_tags",
     "caption_seed": "seed",
 }
-
-
-def _problem(folder: str | None) -> bool | str:
-    if folder is not None:  # None: linked, so it is looked at when it is known
-        try:
-            paths.path_of_folder(folder, source_roots())
-        except CacheError as error:
-            return str(error)
-    return True
 
 
 def _inputs() -> list[io.Input]:

@@ -8,9 +8,7 @@ from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.gather import Part
-from . import freshness, paths, sockets
-from .host.events import caches_changed
-from .host.folders import cache_roots
+from . import save_node, sockets
 from .host.progress import NodeProgress
 from .plans import is_plan
 from .saving import describe, gather_parts
@@ -30,7 +28,7 @@ class StreamCacheMerge(io.ComfyNode):
             description="Saves several datasets as one, each with a weight. Nothing is encoded again.",
             search_aliases=["combine datasets", "join datasets", "concat dataset", "mix datasets"],
             is_output_node=True,
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 io.String.Input("name", default="merged", tooltip="The new cache's name below output/streamcache."),
                 io.Autogrow.Input(
@@ -55,28 +53,19 @@ class StreamCacheMerge(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: str, **others: Any) -> bool | str:
-        try:
-            return name is None or bool(paths.path_to_save(name, cache_roots()))
-        except CacheError as error:
-            return str(error)
+        return save_node.name_problem(name)
 
     @classmethod
     def fingerprint_inputs(cls, name: str, **others: Any) -> Any:
-        try:
-            return freshness.fingerprint(paths.path_to_save(name, cache_roots()), str(cls.hidden.unique_id))
-        except CacheError as error:
-            return str(error)
+        return save_node.fingerprint(name, cls.hidden.unique_id)
 
     @classmethod
     def execute(cls, name: str, datasets: dict[str, Any], weights: str = "") -> io.NodeOutput:
-        path = paths.path_to_save(name, cache_roots())
+        path = save_node.path_to_save(name, cls.hidden)
         parts = _parts([dataset for dataset in datasets.values() if dataset is not None], weights)
         watch = NodeProgress()
         saved = describe(name, path, gather_parts(parts, path, watch), ())
-        freshness.leave(path, str(cls.hidden.unique_id), saved.handle.generation)
-        caches_changed()
-        watch.show("\n".join(saved.lines))
-        return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})
+        return save_node.answer(saved, watch, cls.hidden.unique_id)
 
 
 NODES = [StreamCacheMerge]

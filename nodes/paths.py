@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..dataset_cache.errors import CacheBusy, CacheError
 from ..dataset_cache.manifest import NAME as MANIFEST
@@ -77,6 +78,16 @@ def path_to_open(name: str, roots: Sequence[Path]) -> Path:
     return path
 
 
+def problem_of(name: str | None, resolve: Callable[[], Any]) -> bool | str:
+    """Why a name cannot be used, as the host's validation takes it."""
+    if name is not None:  # None: linked, so it is looked at when it is known
+        try:
+            resolve()
+        except ValueError as error:  # the pack's own errors are kin of it
+            return str(error)
+    return True
+
+
 def path_of_folder(name: str, roots: dict[str, Sequence[Path]]) -> Path:
     """A folder of sources. `input/cats` looks below that root only, `cats` below all of them, in order."""
     parts = parse_name(name)
@@ -100,7 +111,7 @@ def list_caches(roots: Sequence[Path]) -> dict[str, Path]:
     """Where all caches below the roots are, by their names; of two of one name, the one that would be opened."""
     found: dict[str, Path] = {}
     for root in roots:
-        for folder in _walk(root, LISTED_DEPTH, _is_published):
+        for folder in _walk(root, LISTED_DEPTH, is_published):
             found.setdefault(folder.relative_to(root).as_posix(), folder)
             if len(found) >= MAX_LISTED:
                 break
@@ -147,10 +158,10 @@ def _find(parts: Sequence[str], roots: Sequence[Path], name: str) -> Path | None
 
 
 def _is_cache(path: Path) -> bool:
-    return _is_published(path) or (path / BUILD).is_dir()
+    return is_published(path) or (path / BUILD).is_dir()
 
 
-def _is_published(path: Path) -> bool:
+def is_published(path: Path) -> bool:
     return os.path.isfile(path / MANIFEST)  # False also where nobody may look
 
 
