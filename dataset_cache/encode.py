@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,18 @@ def encode(
     *,
     progress: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
+    provenance: Mapping[str, Any] | None = None,
 ) -> EncodeReport:
     """Encode what the cache at `path` lacks, and publish the plan's samples as its next generation.
 
-    `progress` and `stop` are called between batches. A run that is stopped or ends with an error publishes nothing, but
-    keeps what it encoded for the next one.
+    `progress` and `stop` are called between batches; `provenance` is noted in the dataset. A run that is stopped or
+    ends with an error publishes nothing, but keeps what it encoded for the next one.
     """
     started = time.monotonic()
     if plan.settings.check and read_manifest(Path(path)) is not None:
         repair(path)
     _refuse_source(plan, path)
-    target = Target(path)
+    target = Target(path, provenance)
     if plan.settings.trust:
         target.check_trust(plan.recipe)
     with target.open_state() as state:
@@ -107,7 +108,7 @@ def _write(
     stop: Callable[[], bool],
 ) -> None:
     facts: dict[str, Any] = {}  # the writer keeps this very dict; it is filled in before publishing
-    writer = CacheWriter(target.path, provenance={RUN: facts})
+    writer = CacheWriter(target.path, provenance={**target.provenance, RUN: facts})
     try:
         with WriteBehind(writer) as behind:
             work = Work(

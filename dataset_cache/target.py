@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from . import segment
 from .dropped import dropped_keys
@@ -19,10 +21,14 @@ RUN = "encode"  # the name of these runs in provenance and state
 
 
 class Target:
-    """A path that may hold a dataset, the rest of an unfinished build, or nothing yet. None: nowhere."""
+    """A path that may hold a dataset, the rest of an unfinished build, or nothing yet. None: nowhere.
 
-    def __init__(self, path: str | Path | None) -> None:
+    `provenance` is what its next generation says of itself, beside how it was encoded.
+    """
+
+    def __init__(self, path: str | Path | None, provenance: Mapping[str, Any] | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self.provenance = dict(provenance or {})
 
     @cached_property
     def cache(self) -> Cache | None:

@@ -14,7 +14,7 @@ from ..dataset_cache.codecs import codec_for
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.lazy import LazyTensor
 from ..dataset_cache.manifest import read_manifest
-from ..dataset_cache.subset import Subset, subset_generation
+from ..dataset_cache.subset import Subset
 from .opened import opened
 
 
@@ -36,10 +36,6 @@ class DatasetHandle:
         """The handle of some of this handle's samples."""
         chosen = indices if self.indices is None else self.indices[indices]
         return DatasetHandle(self.name, self.path, self.generation, chosen)
-
-    @property
-    def fingerprint(self) -> str:
-        return self.generation if self.indices is None else subset_generation(self.generation, self.indices)
 
     def __len__(self) -> int:
         return len(self.open()) if self.indices is None else len(self.indices)

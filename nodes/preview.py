@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from comfy_api.latest import io, ui
 from PIL import Image
@@ -54,17 +53,12 @@ class StreamCachePreview(io.ComfyNode):
         opened = dataset.plan() if is_plan(dataset) else dataset.open()
         decode = (lambda latent: _decode(vae, latent)) if vae is not None else None
         sheet = contact_sheet(opened, count, size, decode, NodeProgress.check)
-        images = [_tensor(sheet), _tensor(bucket_chart(opened))]
+        images = [sockets.image(sheet), sockets.image(bucket_chart(opened))]
         shown = [item for image in images for item in ui.PreviewImage(image, cls=cls).as_dict()["images"]]
         return io.NodeOutput(*images, ui={"images": shown})
 
 
 NODES = [StreamCachePreview]
-
-
-def _tensor(image: Image.Image) -> torch.Tensor:
-    """[1, H, W, 3] in 0…1, as the host passes images."""
-    return torch.from_numpy(np.asarray(image.convert("RGB"), np.float32) / 255)[None]
 
 
 def _decode(vae: Any, latent: dict) -> Image.Image:

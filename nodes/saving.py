@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,18 +50,18 @@ class Saved:
     facts: dict[str, Any]
 
 
-def save(given: Given, name: str, path: Path, watch: Watcher) -> Saved:
-    """Save to `path` what was given. Entries that are there already are reused."""
+def save(given: Given, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str] = {}) -> Saved:
+    """Save to `path` what was given, and note the purpose. Entries that are there already are reused."""
     if given.dataset is not None and (given.latents or given.conditionings):
         raise CacheError("both a dataset and lists are connected; connect one of the two")
     if isinstance(given.dataset, DatasetPlan):
-        return _save_plan(given.dataset, name, path, watch)
+        return _save_plan(given.dataset, name, path, watch, purpose)
     if isinstance(given.dataset, DatasetHandle):
         parts = [Part(given.dataset.open())]
         return describe(name, path, gather_parts(parts, path, watch), ())
     if not given.latents and not given.conditionings:
         raise CacheError("there is nothing to save: connect a dataset, or latents and conditioning")
-    return describe(name, path, _save_lists(given, path, watch), ())
+    return describe(name, path, _save_lists(given, path, watch, purpose), ())
 
 
 def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
@@ -71,7 +71,7 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
     return gather(parts, path, progress)
 
 
-def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher) -> Saved:
+def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
     from ..dataset_cache.encode import encode  # when it is used: the host's start stays short
 
     def progress(now: Progress) -> None:
@@ -83,11 +83,11 @@ def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher) -> Save
         watch.check()
         return False
 
-    report = encode(plan.plan(), path, progress=progress, stop=stop)
+    report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
     return describe(name, path, report.generation, _report_lines(report), report)
 
 
-def _save_lists(given: Given, path: Path, watch: Watcher) -> str:
+def _save_lists(given: Given, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> str:
     latents, conditionings, captions = given.latents, given.conditionings, given.captions
     if len(latents) != len(conditionings):
         raise CacheError(
@@ -97,7 +97,7 @@ def _save_lists(given: Given, path: Path, watch: Watcher) -> str:
         raise CacheError(
             f"there are {len(captions):,} captions for {len(latents):,} latents; give one for each, or none"
         )
-    with CacheWriter(path, provenance={"made by": "lists of latents and conditionings"}) as writer:
+    with CacheWriter(path, provenance={**purpose, "made by": "lists of latents and conditionings"}) as writer:
         for number, (latent, conditioning) in enumerate(zip(latents, conditionings, strict=True)):
             watch(number, len(latents), f"Saving {number:,} of {len(latents):,} latents")
             caption = captions[number if len(captions) > 1 else 0] if captions else ()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import comfy.utils
-import numpy as np
-import torch
 from comfy_api.latest import io, ui
-from PIL import Image
 
+from ..dataset_cache.errors import CacheError
+from ..dataset_cache.manifest import read_manifest
 from ..lora_train.plots import plot_loss
 from ..lora_train.run import check_name
-from . import paths, setting_inputs, sockets
+from . import freshness, paths, setting_inputs, sockets
 from .handles import DatasetHandle
+from .host.asking import asker
 from .host.events import caches_changed
 from .host.folders import cache_roots
-from .host.lora_folders import find_lora, lora_folder, runs_folder
+from .host.lora_folders import find_lora, lora_folder, lora_stamp, runs_folder
 from .host.train_watch import TrainWatch
 from .saving import Given, save
 from .training import Pictures, Trained, describe_end, read_config, train_lora
@@ -46,14 +45,15 @@ class StreamCacheTrain(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: Any = None) -> bool | str:
-        return _problem(name[0] if isinstance(name, (list, tuple)) else name)
+        name = sockets.first(name)
+        return paths.problem_of(name, lambda: _check_name(name))
 
     @classmethod
-    def fingerprint_inputs(cls, start_from: Any = None, **others: Any) -> Any:
-        """A LoRA that the training starts from may be another one under the same name."""
-        name = start_from[0] if isinstance(start_from, (list, tuple)) else start_from
-        path = find_lora(name) if name else ""
-        return Path(path).stat().st_mtime_ns if path else 0
+    def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:
+        """It runs again if it was stopped, if its LoRA is gone, or if the one that it starts from is another."""
+        place = runs_folder() / str(sockets.first(name))
+        trained = freshness.fingerprint(place, asker(cls.hidden.unique_id), lambda: None)
+        return [lora_stamp(find_lora(sockets.first(start_from) or "")), trained]
 
     @classmethod
     def execute(
@@ -68,14 +68,15 @@ class StreamCacheTrain(io.ComfyNode):
         options: list = (),
         **settings: list,
     ) -> io.NodeOutput:
-        config, host = read_config(setting_inputs.read_settings(sockets.scalars(settings)), _first(options))
+        config, host = read_config(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         _check_name(config.name)
         watch = TrainWatch()
-        handle = _ready(Given(_first(dataset), latents, conditioning), config.name, watch)
-        pictures = Pictures(_first(vae), prompts, _first(negative))
+        handle = _ready(Given(sockets.first(dataset), latents, conditioning), config.name, watch)
+        pictures = Pictures(sockets.first(vae), prompts, sockets.first(negative))
         trained = train_lora(
             model[0], handle.open(), config, host, pictures, lora_folder(), runs_folder(), watch.running
         )
+        _leave(trained, config.name, cls.hidden.unique_id)
         return _output(trained, config.name, cls)
 
 
@@ -114,15 +115,6 @@ def _outputs() -> list[io.Output]:
     ]
 
 
-def _problem(name: str | None) -> bool | str:
-    if name is not None:  # None: linked, so it is looked at when it is known
-        try:
-            _check_name(name)
-        except ValueError as error:
-            return str(error)
-    return True
-
-
 def _check_name(name: str) -> None:
     """One folder's and one file's name, on every system, which leads nowhere else."""
     check_name(name)
@@ -130,22 +122,32 @@ def _check_name(name: str) -> None:
     paths.contained(runs_folder(), [name], name)
 
 
-def _first(values: Any) -> Any:
-    return values[0] if values else None
-
-
 def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
     """A dataset that can be trained on: a saved one as it is, anything else saved under the run's name."""
     if isinstance(given.dataset, DatasetHandle) and not (given.latents or given.conditionings):
         return given.dataset
-    saved = save(given, name, paths.path_to_save(name, cache_roots()), watch.node)
+    path, purpose = paths.path_to_save(name, cache_roots()), {"made for": f"training {name}"}
+    before = read_manifest(path)
+    if before is not None and not purpose.items() <= before.provenance.items():
+        raise CacheError(
+            f"there is a dataset {name} that was not made for this training; give the training another name, or save "
+            "the dataset with Streamable Cache Save first and train on that"
+        )
+    saved = save(given, name, path, watch.node, purpose)
     caches_changed()
     return saved.handle
 
 
+def _leave(trained: Trained, asked: str, node_id: Any) -> None:
+    """What was trained stays fresh while its LoRA is there; a run that was stopped is to go on."""
+    file = trained.result.lora
+    state = None if trained.result.stopped else lora_stamp(file)
+    freshness.leave(runs_folder() / asked, asker(node_id), state, lambda: lora_stamp(file))
+
+
 def _output(trained: Trained, asked: str, cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
-    plot = _to_image(plot_loss(losses, trained.curves.validation))
+    plot = sockets.image(plot_loss(losses, trained.curves.validation))
     words = describe_end(result, trained.run.name, asked)
     facts = {
         "run": trained.run.name,
@@ -163,7 +165,3 @@ def _output(trained: Trained, asked: str, cls: type) -> io.NodeOutput:
         plot,
         ui={**shown, "text": [words], "streamcache": [facts]},
     )
-
-
-def _to_image(picture: Image.Image) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(picture.convert("RGB"), np.float32) / 255)[None]

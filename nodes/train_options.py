@@ -9,6 +9,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import setting_inputs, sockets
+from .host.lora_folders import find_lora, lora_stamp
 
 
 class StreamCacheTrainOptions(io.ComfyNode):
@@ -29,6 +30,11 @@ class StreamCacheTrainOptions(io.ComfyNode):
             ],
             outputs=[sockets.Options.Output("settings", display_name="options", tooltip="For Train LoRA.")],
         )
+
+    @classmethod
+    def fingerprint_inputs(cls, start_from: str = "", **others: Any) -> Any:
+        """The LoRA that a training starts from may be another one under the same name."""
+        return lora_stamp(find_lora(start_from or ""))
 
     @classmethod
     def execute(cls, options: Mapping[str, Any] | None = None, **settings: Any) -> io.NodeOutput:

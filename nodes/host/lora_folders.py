@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import folder_paths
@@ -36,3 +37,12 @@ def find_lora(name: str) -> str:
     if path is None:
         raise TrainError(f'start_from = "{name}": the host has no such LoRA; choose one of the list')
     return path
+
+
+def lora_stamp(path: str | Path) -> tuple[int, int] | None:
+    """Changes with the file; None for no file."""
+    try:
+        found = os.stat(path) if path else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size) if found else None

@@ -71,11 +71,11 @@ def install_pack(base: Path) -> None:
     shutil.copytree(HERE / "probes", base / "custom_nodes" / "probes", dirs_exist_ok=True)
 
 
-def start_server(host: dev.Host, base: Path) -> Server:
+def start_server(host: dev.Host, base: Path, *options: str) -> Server:
     port = free_port()
-    log = base / "server.log"
+    log = base / (f"server-{port}.log" if options else "server.log")
     command = [host.python, host.folder / "main.py", "--cpu", "--base-directory", base, "--port", str(port)]
-    command += ["--disable-api-nodes", "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
+    command += ["--disable-api-nodes", "--database-url", "sqlite:///:memory:", "--disable-auto-launch", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     environment.pop("STREAMCACHE_STATE_DIR", None)
     with log.open("wb") as output:

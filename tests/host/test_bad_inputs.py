@@ -118,6 +118,9 @@ def test_two_nodes_that_save_to_one_name_are_refused(server: Server, lists: str)
     for _ in range(2):
         graph.add("StreamCacheCacheSave", name="collision", dataset=graph(load))
     fail_with(server, graph, "saves to collision too; give the two different names")
+    graph.prompt.popitem()
+    graph.add("StreamCacheMerge", name="collision", **{"datasets.dataset0": graph(load)})
+    fail_with(server, graph, "saves to collision too; give the two different names")
 
 
 def test_a_taken_name_is_refused_if_asked(server: Server, lists: str):
@@ -125,6 +128,10 @@ def test_a_taken_name_is_refused_if_asked(server: Server, lists: str):
     load = graph.add("StreamCacheCacheLoad", name=lists)
     graph.add("StreamCacheCacheSave", name=lists, dataset=graph(load), if_exists="refuse")
     fail_with(server, graph, "there is a dataset bad inputs already")
+    # What a save that was stopped left behind is no dataset yet: it goes on.
+    (server.base / "output" / "streamcache" / "unfinished" / ".build").mkdir(parents=True)
+    graph.prompt["2"]["inputs"]["name"] = "unfinished"
+    server.succeed(graph.prompt)
 
 
 def test_a_selection_that_is_empty_says_what_there_is(server: Server, lists: str):

@@ -59,7 +59,7 @@ class Runner:
             "UNETLoader": {"unet_name": names.model},
             "StreamCacheEncode": {"resolution": 64, "step": "16"},
             "KSampler": {"steps": 2},
-            "StreamCacheTrain": {"steps": 2, "rank": 2, "name": f"example_{family}", "mode": "overwrite"},
+            "StreamCacheTrain": {"steps": 2, "rank": 2, "name": f"trained_{family}", "mode": "overwrite"},
             "StreamCacheCacheSave": {"name": f"example_{family}"},
             "StreamCacheCacheLoad": {"name": f"example_{family}"},
             "LoadTrainingDataset": {"folder_name": f"{CORE}_{family}"},
@@ -74,7 +74,7 @@ class Runner:
         return {prompt[number]["_meta"]["title"]: shown for number, shown in outputs.items()}
 
     def lora(self) -> Path:
-        return self.server.base / "output" / "loras" / f"example_{self.family}.safetensors"
+        return self.server.base / "output" / "loras" / f"trained_{self.family}.safetensors"
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -37,7 +37,8 @@ def test_a_handle_opens_what_it_names(tmp_path: Path):
     assert len(some) == 2
     assert_holds(some.open(), [4, 0])
     assert_holds(some.select(np.array([1])).open(), [0])
-    assert len({handle.fingerprint, some.fingerprint, handle.select(np.array([0, 4])).fingerprint}) == 3
+    others = handle.select(np.array([0, 4]))
+    assert len({dataset.open().generation for dataset in (handle, some, others)}) == 3
 
 
 def test_an_idle_handle_holds_no_lease(tmp_path: Path):
@@ -153,6 +154,15 @@ class TestFreshness:
         gone = freshness.fingerprint(path, "5")
         assert len({before, changed, gone}) == 3
         assert freshness.fingerprint(path, "5") == gone
+
+    def test_it_is_asked_again_when_it_made_something_else_of_it_for_another_workflow(self, tmp_path: Path):
+        path = tmp_path / "set"
+        first = freshness.fingerprint(path, "5 of one workflow")
+        freshness.leave(path, "5 of one workflow", handle_of("set", write_cache(path, 3)).generation)
+        other = freshness.fingerprint(path, "5 of another")
+        freshness.leave(path, "5 of another", handle_of("set", write_cache(path, 2)).generation)
+        assert freshness.fingerprint(path, "5 of another") == other
+        assert freshness.fingerprint(path, "5 of one workflow") not in (first, other)
 
     def test_it_is_asked_again_when_its_handle_turned_out_to_be_gone(self, tmp_path: Path):
         path = write_cache(tmp_path / "set", 3)
