@@ -62,7 +62,9 @@ def _input(setting: Setting, advanced: bool) -> io.Input:
         return io.Boolean.Input(setting.name, default=setting.default, **shared)
     if setting.type is int:
         low, high = (int(limits.low) if math.isfinite(limits.low) else -MOST), int(min(limits.high, MOST))
-        high = int(limits.high) if setting.name in ("seed",) else high
+        if setting.name == "seed":
+            # The front end would draw a new one after every run, and every run would train anew.
+            high, shared["control_after_generate"] = int(limits.high), io.ControlAfterGenerate.fixed
         return io.Int.Input(setting.name, default=setting.default, min=low, max=high, **shared)
     if setting.type is float:
         low, high = max(limits.low, limits.above, -MOST), min(limits.high, MOST)

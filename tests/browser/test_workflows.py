@@ -72,6 +72,8 @@ def test_a_saved_workflow_keeps_the_dataset_that_it_names(page: Page, server: Se
 def test_advanced_inputs_are_hidden_on_the_classic_canvas_until_asked_for(page: Page):
     create = "(() => {const node = LiteGraph.createNode('StreamCacheTrain'); app.graph.add(node); return node.id})()"
     node = f"app.graph.getNodeById({page.run(create)})"
+    control = f"{node}.widgets.find((widget) => widget.name === 'seed').linkedWidgets[0].value"
+    assert page.run(control) == "fixed"  # or every run would train anew, with another seed
     seen = f"{node}.widgets.filter((widget) => {node}.isWidgetVisible(widget)).map((widget) => widget.name)"
     time.sleep(1)
     before, height = page.run(seen), page.run(f"{node}.size[1]")
