@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from .forward import replaced
 
 
 @contextmanager
@@ -17,8 +19,7 @@ def checkpointed(blocks: Iterable[nn.Module]) -> Iterator[None]:
     """Checkpoint each block by itself for the time of the `with`; their own `forward` is back after it."""
     with ExitStack() as restore:
         for block in {id(block): block for block in blocks}.values():
-            restore.callback(partial(_restore, block, vars(block).get("forward")))
-            block.forward = _recomputing(block.forward)
+            restore.enter_context(replaced(block, _recomputing(block.forward)))
         yield
 
 
@@ -30,10 +31,3 @@ def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     return wrapped
-
-
-def _restore(block: nn.Module, own: Callable[..., Any] | None) -> None:
-    # A block whose forward came from its class gets nothing of its own left over; one that was patched, its patch.
-    del block.forward
-    if own is not None:
-        block.forward = own

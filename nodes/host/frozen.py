@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import comfy.ops
 import torch
 from torch import Tensor, nn
 from torch.nn import grad as convolution_gradients
+
+from ...lora_train.forward import replaced
 
 INPUT_GRADIENTS = {
     3: convolution_gradients.conv1d_input,
@@ -29,8 +30,7 @@ def frozen_layers(layers: Iterable[nn.Module]) -> Iterator[None]:
     """Keep no weights of these layers for the time of the `with`; their own `forward` is back after it."""
     with ExitStack() as restore:
         for layer in {id(layer): layer for layer in layers}.values():
-            restore.callback(partial(_restore, layer, vars(layer).get("forward")))
-            layer.forward = _passing(layer, layer.forward)
+            restore.enter_context(replaced(layer, _passing(layer, layer.forward)))
         yield
 
 
@@ -99,9 +99,3 @@ def _input_gradient(module: nn.Module, grad: Tensor, shape: torch.Size) -> Tenso
         return gradient(shape, weight, grad, module.stride, module.padding, module.dilation, module.groups)
     finally:
         comfy.ops.uncast_bias_weight(module, weight, bias, stream)
-
-
-def _restore(layer: nn.Module, own: Callable[..., Tensor] | None) -> None:
-    del layer.forward
-    if own is not None:
-        layer.forward = own

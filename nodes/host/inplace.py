@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ...lora_train.forward import replaced
 
 Seen = list[tuple[nn.Module, Tensor, int]]  # who was given which tensor, in which version
 
@@ -31,8 +32,7 @@ class Blocks:
         with ExitStack() as restore:
             for block in self.all:
                 # A block copies inside of its `forward`, so that a second pass finds the input of the first.
-                restore.callback(partial(_restore, block, vars(block).get("forward")))
-                block.forward = self._copying(block, block.forward)
+                restore.enter_context(replaced(block, self._copying(block, block.forward)))
                 for layer in _leaves(block):
                     restore.callback(layer.register_forward_pre_hook(self._copy_given, with_kwargs=True).remove)
             yield
@@ -82,10 +82,3 @@ def _leaves(block: nn.Module) -> list[nn.Module]:
 
 def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _restore(block: nn.Module, own: Callable[..., Any] | None) -> None:
-    # A forward that came from the class leaves nothing of its own behind; one that was patched, its patch.
-    del block.forward
-    if own is not None:
-        block.forward = own
