@@ -66,12 +66,6 @@ class ComfyServer:
                 self.interrupt(outcome.prompt_id)
                 raise
 
-    def _listen(self) -> WebSocket:
-        try:
-            return WebSocket(f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS)
-        except OSError as error:
-            raise self._silent(error) from None
-
     def queue(self, prompt: dict[str, Any]) -> Outcome:
         """Queue a workflow and return at once; one that the server refuses is over already."""
         try:
@@ -105,9 +99,6 @@ class ComfyServer:
             return WebSocket(f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS)
         except (OSError, ValueError) as error:  # ValueError: no address at all
             raise self._silent(error) from None
-
-    def _silent(self, reason: object) -> CacheError:
-        return CacheError(f"{self.address} does not answer: {reason}; start ComfyUI, or name it with --server")
 
     def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> Outcome:
         while True:
