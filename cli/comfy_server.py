@@ -1,5 +1,6 @@
 """A running ComfyUI, met over HTTP and WebSocket: queue a workflow, hear how far it is, get its results."""
 
+import contextlib
 import json
 import struct
 import time
@@ -14,6 +15,8 @@ from ..dataset_cache.errors import CacheError
 from .websocket import WebSocket
 
 SILENCE_SECONDS = 5.0  # without a message after which the history is asked, in case the last one was missed
+PATIENCE_SECONDS = 60.0  # with a server that was there and does not answer now
+RETRY_SECONDS = 1.0
 _TEXT_EVENT = 3  # how the host marks progress text among binary messages
 _ENDS = {"execution_success": "done", "execution_error": "failed", "execution_interrupted": "interrupted"}
 
@@ -56,12 +59,15 @@ class ComfyServer:
 
     def run(self, prompt: dict[str, Any], tell: Callable[[Event], None] = lambda event: None) -> Outcome:
         """Queue a workflow and wait until it is over. Ctrl-C stops it on the server too."""
-        with self._listen() as events:
+        with contextlib.ExitStack() as connections:
+            events = connections.enter_context(self._listen())
             outcome = self.queue(prompt)
             if outcome.status:
                 return outcome
             try:
-                return self._follow(outcome, events, tell)
+                while not self._follow(outcome, events, tell):
+                    events = connections.enter_context(self._listen_again())
+                return outcome
             except KeyboardInterrupt:
                 self.interrupt(outcome.prompt_id)
                 raise
@@ -79,12 +85,9 @@ class ComfyServer:
             return Outcome(answer["prompt_id"], "refused", error=_validation_error(errors), node=_first_node(errors))
         return Outcome(answer["prompt_id"])
 
-    def wait(self, outcome: Outcome, seconds: float = 600.0) -> Outcome:
-        """Wait for a queued workflow by asking for its history."""
-        end = time.monotonic() + seconds
-        while not self._finished(outcome):
-            if time.monotonic() > end:
-                raise CacheError(f"{self.address}: the workflow did not end within {seconds:g} s")
+    def wait(self, outcome: Outcome) -> Outcome:
+        """Wait for a queued workflow by asking what became of it, however long it takes."""
+        while not self._is_over(outcome):
             time.sleep(0.1)
         return outcome
 
@@ -100,20 +103,46 @@ class ComfyServer:
         except (OSError, ValueError) as error:  # ValueError: no address at all
             raise self._silent(error) from None
 
-    def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> Outcome:
+    def _listen_again(self) -> WebSocket:
+        """The connection was lost, but what runs on the server may be hours from its end."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            time.sleep(RETRY_SECONDS)
+            try:
+                return self._listen()
+            except CacheError:
+                if time.monotonic() > end:
+                    raise
+
+    def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> bool:
+        """Tell what happens until the workflow is over; False if the connection is lost before."""
+        if self._is_over(outcome):  # perhaps while nobody listened
+            return True
         while True:
             try:
                 message = next(events)
             except TimeoutError:
-                if self._finished(outcome):
-                    return outcome
+                if self._is_over(outcome):
+                    return True
                 continue
-            except (StopIteration, ConnectionError):
-                return self.wait(outcome)
+            except (StopIteration, OSError):
+                return False
             for event in _read_message(message, outcome.prompt_id):
                 if event.kind in _ENDS:
-                    return _with_error(self.wait(outcome), event)
+                    _add_end(self.wait(outcome), event)
+                    return True
                 tell(event)
+
+    def _is_over(self, outcome: Outcome) -> bool:
+        """Whether the workflow has ended, or was taken out of the queue by somebody else."""
+        if self._finished(outcome):
+            return True
+        queue = self._request("/queue")
+        if any(outcome.prompt_id in entry for entries in queue.values() for entry in entries):
+            return False
+        if not self._finished(outcome):  # it may have ended between the two questions
+            outcome.status, outcome.error = "removed", "it is no longer in the server's queue, nor in its history"
+        return True
 
     def _finished(self, outcome: Outcome) -> bool:
         entry = self._request(f"/history/{outcome.prompt_id}").get(outcome.prompt_id)
@@ -149,11 +178,13 @@ class _Refused(CacheError):
         self.body = body
 
 
-def _with_error(outcome: Outcome, event: Event) -> Outcome:
-    """A node whose input was blocked tells why, but the host counts the workflow as done."""
-    if outcome.status == "done" and event.kind == "execution_error":
-        outcome.status, outcome.node, outcome.error = "failed", event.node, event.text
-    return outcome
+def _add_end(outcome: Outcome, event: Event) -> None:
+    """What was heard counts where the history knows less.
+
+    A node whose input was blocked tells why, but the host counts the workflow as done; and a history can be cleared.
+    """
+    if outcome.status == "removed" or (outcome.status == "done" and event.kind == "execution_error"):
+        outcome.status, outcome.node, outcome.error = _ENDS[event.kind], event.node, event.text
 
 
 def _parse(text: bytes) -> Any:
