@@ -161,7 +161,7 @@ class HostDenoiser:
             self.patcher.pre_run()
 
     def _told(self, index: int, shape: Sequence[int]) -> dict[str, Any]:
-        told: dict[str, Any] = {"guidance": self.guidance}
+        told: dict[str, Any] = {"guidance": self.guidance} if _embeds_guidance(self.model) else {}
         if self.sizes is not None and wants_sizes(self.model):
             told |= self.sizes.told(index, tuple(shape), self.model.latent_format.spacial_downscale_ratio)
         return told
@@ -176,6 +176,13 @@ class HostDenoiser:
             if wrapper is None:
                 return model.apply_model(x, sigma, **inputs)
             return wrapper(model.apply_model, {"input": x, "timestep": sigma, "c": inputs, "cond_or_uncond": [0]})
+
+
+def _embeds_guidance(model: Any) -> bool:
+    """Whether the guidance is an input that a distilled model learned. Others that take one, as Chroma does, know one
+    value only, which the host gives them; without the embedding, the host puts a layer that does nothing, or None."""
+    embedder = getattr(model.diffusion_model, "guidance_in", None)
+    return embedder is not None and not isinstance(embedder, nn.Identity)
 
 
 def _model_options(patcher: Any) -> dict[str, Any]:

@@ -204,6 +204,22 @@ def the_guidance_of_a_conditioning_wins_over_the_setting(folder: Path) -> None:
         assert inputs["guidance"].tolist() == [1.5, 4.5]
 
 
+@claim
+def a_model_that_learned_no_guidance_is_told_what_the_host_tells_it_when_it_samples(folder: Path) -> None:
+    def schnell(model: Any) -> None:
+        model.diffusion_model.params.guidance_embed = False
+        model.diffusion_model.guidance_in = torch.nn.Identity()
+
+    for name, change, sampled in (("Chroma", lambda model: None, 0.0), ("Flux", schnell, 3.5)):
+        with training(name, folder / "no guidance", change=change) as (denoiser, dataset):
+            batch = dataset.read_batch([0, 1])
+            found = denoiser.prepare(batch).conditioning[0].inputs["guidance"]
+            assert found.tolist() == [sampled, sampled], (name, found)
+            batch.conditionings[1][0][1]["guidance"] = 2.0
+            found = denoiser.prepare(batch).conditioning[0].inputs["guidance"]
+            assert found.tolist() == [sampled, 2.0], (name, found)
+
+
 def loss_of_attached(denoiser: Any, dataset: Any) -> torch.Tensor:
     network = build(denoiser, AdapterSettings(rank=2, targets="attention", seed=5))
     with network.attached(denoiser.adaptable()):

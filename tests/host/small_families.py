@@ -20,6 +20,12 @@ FLUX = {
     "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
     "axes_dim": [8, 12, 12], "theta": 10000, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
 }  # fmt: skip
+CHROMA = {
+    "image_model": "chroma", "in_channels": 64, "out_channels": 64, "patch_size": 2, "vec_in_dim": 24,
+    "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
+    "axes_dim": [8, 12, 12], "theta": 10000, "qkv_bias": True, "txt_ids_dims": [], "in_dim": 64, "out_dim": 64,
+    "hidden_dim": 64, "n_layers": 2,
+}  # fmt: skip
 WAN = {
     "image_model": "wan2.1", "model_type": "t2v", "dim": 48, "ffn_dim": 64, "num_heads": 2, "num_layers": 2,
     "in_dim": 16, "out_dim": 16, "text_dim": 48, "text_len": 16, "freq_dim": 16, "patch_size": (1, 2, 2),
@@ -50,6 +56,7 @@ class SmallFamily:
 SMALL = {
     "SDXL": SmallFamily("SDXL", UNET, (4, 8, 8), pooled=1280),
     "Flux": SmallFamily("Flux", FLUX, (16, 8, 8), pooled=24),
+    "Chroma": SmallFamily("Chroma", CHROMA, (16, 8, 8)),
     "Wan": SmallFamily("WAN21_T2V", WAN, (16, 1, 8, 8)),
     "Qwen-Image": SmallFamily("QwenImage", QWEN, (16, 8, 8)),
     "Lumina 2": SmallFamily("Lumina2", LUMINA, (16, 8, 8), more={"num_tokens": 7}),
