@@ -98,9 +98,12 @@ def _measure(sampling: Any) -> tuple[Tables, Tensor]:
             f"model: its sampling {_name(sampling)} adds no noise that a LoRA could learn to remove; "
             "train the text-to-image model that it comes from"
         )
-    snr = (getattr(sampling, "sigma_data", 1.0) * q / p) ** 2
+    # Some models take noise of another size. What it weighs is counted in its own unit: the model's levels are the
+    # same as without, and so are the weights of its errors.
+    unit = p / getattr(sampling, "noise_scale", 1.0)
+    snr = (getattr(sampling, "sigma_data", 1.0) * q / unit) ** 2
     tables = Tables(sigma, q, p, (1 - a * q) / b, -a * p / b, snr.clamp(min=1e-30))
-    return tables, (q * b / p) ** 2
+    return tables, (q * b / unit) ** 2
 
 
 def _classify(sampling: Any, snr: Tensor, factor: Tensor) -> Prediction:

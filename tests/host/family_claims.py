@@ -108,6 +108,45 @@ def an_error_costs_the_same_at_every_noise_level_in_the_models_own_terms(folder:
 
 
 @claim
+def noise_that_the_host_scales_is_scaled_alike_and_weighs_the_same(folder: Path) -> None:
+    """HiDream-O1 takes noise of eight times the size, and a node of the host sets any size."""
+    from comfy_extras.nodes_model_advanced import ModelNoiseScale
+
+    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings, time_weights
+    from streamcache.nodes.host.denoiser import HostDenoiser
+
+    plain = make_patcher("Lumina 2")
+    expected = HostDenoiser(plain).schedule
+    for scale in (1.05, 8.0):
+        (patched,) = ModelNoiseScale().patch(plain, scale)
+        sampling, schedule = patched.get_model_object("model_sampling"), HostDenoiser(patched).schedule
+        assert schedule.prediction == "flow"
+        with torch.inference_mode(False):
+            latents, noise = torch.randn(4, 16, 6, 6), torch.randn(4, 16, 6, 6)
+            times = torch.tensor([0.05, 0.3, 0.6, 0.95])
+            sigma, x_t = schedule.sigma(times), schedule.noisy(latents, noise, times)
+            torch.testing.assert_close(x_t, sampling.noise_scaling(sigma, noise, latents), rtol=1e-5, atol=1e-5)
+            target = schedule.target(latents, noise, times)
+            torch.testing.assert_close(target, scale * noise - latents, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(sampling.calculate_denoised(sigma, target, x_t), latents, rtol=1e-4, atol=1e-4)
+            for name in WEIGHTINGS:
+                settings = ObjectiveSettings(weighting=name)
+                weights = [time_weights(times, each, settings) for each in (schedule, expected)]
+                torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(schedule.shifted(times, 3.0), expected.shifted(times, 3.0))
+
+
+@claim
+def a_model_with_scaled_noise_trains(folder: Path) -> None:
+    def scaled(model: Any) -> None:
+        model.model_sampling.set_noise_scale(8.0)
+
+    with training("Lumina 2", folder / "scaled", change=scaled) as (denoiser, dataset):
+        found = gradients(denoiser, dataset, targets="attention")
+        assert found and all(value.isfinite().all() for value in found.values())
+
+
+@claim
 def times_follow_the_models_own_shift(folder: Path) -> None:
     """The host's nodes set a shift on a MODEL; training looks where sampling will."""
     from comfy_extras.nodes_model_advanced import ModelSamplingFlux
