@@ -1,11 +1,13 @@
 """The command line with the host's models and Python, without a server, and the same workflow with one."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from streamcache import dev
+from streamcache.cli.host import HEADLESS
 from streamcache.cli.main import main
 from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.families import FAMILIES
@@ -21,6 +23,33 @@ pytestmark = pytest.mark.host
 def arguments(host: dev.Host, base: Path, *more: str) -> list[str]:
     place = ["--comfyui", str(host.folder), "--comfyui-python", str(host.python)]
     return [*place, "--comfyui-args", f'--cpu --base-directory "{base}"', *more]
+
+
+ENTER = """
+import importlib.util, json, os, sys
+spec = importlib.util.spec_from_file_location("headless", sys.argv[1])
+headless = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(headless)
+headless.enter_host(sys.argv[2], sys.argv[3:])
+import folder_paths
+print(json.dumps({"torch": "torch" in sys.modules, "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
+                  "loras": folder_paths.get_folder_paths("loras"), "vae": folder_paths.get_folder_paths("vae"),
+                  "models": folder_paths.get_folder_paths("diffusion_models"),
+                  "checkpoints": folder_paths.get_folder_paths("checkpoints"),
+                  "clip": folder_paths.get_folder_paths("text_encoders")}))
+"""
+
+
+def test_the_host_is_entered_with_its_devices_and_the_models_that_it_saved(host: dev.Host, tmp_path: Path):
+    options = ["--cpu", "--cuda-device", "1", "--output-directory", str(tmp_path)]
+    command = [str(host.python), "-c", ENTER, str(HEADLESS), str(host.folder), *options]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = json.loads(told.splitlines()[-1])
+    assert found.pop("cuda") == "1" and not found.pop("torch"), "set before torch could read it"
+    folders = {
+        kind: [Path(path).name for path in paths if Path(path).parent == tmp_path] for kind, paths in found.items()
+    }
+    assert folders == {kind: ["diffusion_models" if kind == "models" else kind] for kind in found}
 
 
 @pytest.fixture(scope="module")
