@@ -26,7 +26,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", required=True, metavar="FILE", help=text)
     group = add_host_options(parser)
-    group.add_argument("--vae", metavar="NAME", help="a VAE of ComfyUI, for sample pictures")
+    group.add_argument(
+        "--vae",
+        metavar="NAME",
+        help="a VAE of ComfyUI, for sample pictures: some over the run, or as sample_every says",
+    )
     for setting in SETTINGS.values():
         options = {"nargs": "?", "const": "true"} if setting.type is bool else {}
         flag, words = f"--{setting.name.replace('_', '-')}", f"{setting.limits.about} [{setting.default}]"

@@ -5,19 +5,19 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..dataset_cache import open_cache
 from ..lora_train.config import RENAMED, SETTINGS, TrainConfig, load_config, read_config
 from ..lora_train.errors import TrainError
-from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.loop import Hooks, Result
 from ..lora_train.report import Progress as Step
 from ..lora_train.report import format_seconds
-from ..lora_train.run import open_run
 from ..lora_train.settings import Setting, closest, parse
+from ..lora_train.training import train_in_run, with_samples
 from .host import hand_over
 from .model import add_model_options, open_model
 from .output import add_output_option, show
@@ -51,15 +51,14 @@ def run(args: argparse.Namespace) -> int:
     if handed_over is not None:
         return handed_over
     denoiser, decode = open_model(args, config)
+    config = replace(with_samples(config) if args.vae else config, name=config.name or args.out.stem)
     runs = args.runs or args.out.parent / "runs"
-    with (
-        stop_on_interrupt() as stop,
-        Progress(args, "Training", "steps") as bar,
-        open_run(runs, config.name or args.out.stem, config.mode) as folder,
-    ):
+    with stop_on_interrupt() as stop, Progress(args, "Training", "steps") as bar:
         hooks = Hooks(progress=lambda step: bar(step.step, step.steps, describe_step(step)), stop=stop.is_set)
-        result = train(denoiser, dataset, config, folder, args.out, hooks, decode)
-    show(args, {**asdict(result), "run": str(folder.folder)}, describe_result(result, folder.folder))
+        result, opened = train_in_run(
+            denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode
+        )
+    show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
     return INTERRUPTED if result.stopped else 0
 
 

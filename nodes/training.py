@@ -1,11 +1,8 @@
-"""Training as the node and the command line do it: settings read, a run opened, the LoRA put where the host looks."""
+"""Training as the node does it: settings read, a model of the host taken, the LoRA put where the host looks."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +11,14 @@ from ..dataset_cache import realize
 from ..lora_train.adapters.targets import select
 from ..lora_train.config import TrainConfig, load_config
 from ..lora_train.errors import TrainError
-from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.loop import Result
 from ..lora_train.metrics import Curves, read_curves
-from ..lora_train.run import Run, check_name, open_run
+from ..lora_train.run import Run, check_name
 from ..lora_train.samples import Prompt
+from ..lora_train.training import Watch, train_in_run, with_samples
 from .host.denoiser import HostDenoiser
 from .host.previews import PreviewSettings
 from .host.settings import HostSettings, split
-
-# Who looks on is told the run that was opened, and is there until the run has ended.
-Watch = Callable[[Run], AbstractContextManager[Hooks]]
-
-SAMPLES_A_RUN = 8  # pictures over the run where a VAE is given and no interval
 
 
 @dataclass(frozen=True)
@@ -64,14 +57,21 @@ def train_lora(
 ) -> Trained:
     """Train on an open dataset; the LoRA lies in `loras` under the run's name, also if the training is stopped."""
     denoiser = make_denoiser(patcher, config, host, pictures.negative)
-    config = _with_samples(config, pictures)
     config = _with_free_name(config, loras, runs)
-    with open_run(runs, config.name, config.mode) as run:
-        out = loras / f"{run.name}.safetensors"
-        with watch(run) as hooks, _kept(run, out):
-            decode = None if pictures.vae is None else lambda latents: denoiser.decode(pictures.vae, latents)
-            result = train(denoiser, dataset, config, run, out, hooks, decode, _prompts(pictures, dataset))
-        return Trained(result, run, read_curves(run.metrics))
+    decode = None
+    if pictures.vae is not None:
+        config, decode = with_samples(config), lambda latents: denoiser.decode(pictures.vae, latents)
+    result, run = train_in_run(
+        denoiser,
+        dataset,
+        config,
+        runs,
+        lambda run: loras / f"{run.name}.safetensors",
+        watch,
+        decode,
+        _prompts(pictures, dataset),
+    )
+    return Trained(result, run, read_curves(run.metrics))
 
 
 def describe_end(result: Result, run: str, asked: str) -> str:
@@ -104,29 +104,6 @@ def check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
         )
 
 
-@contextmanager
-def _kept(run: Run, out: Path) -> Iterator[None]:
-    """Whatever ends the training, what it has saved in its folder is put where LoRAs are looked for."""
-    before = _state(run.lora)
-    try:
-        yield
-    except BaseException:
-        if _state(run.lora) not in (None, before):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            part = out.with_suffix(".part")
-            shutil.copyfile(run.lora, part)
-            os.replace(part, out)
-        raise
-
-
-def _state(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
     """A new run never replaces a LoRA that is there: it is called my_lora-2, and so on, as its folder is."""
     check_name(config.name)
@@ -141,13 +118,6 @@ def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig
 
 def _used(folder: Path) -> bool:
     return folder.exists() and any(folder.iterdir())
-
-
-def _with_samples(config: TrainConfig, pictures: Pictures) -> TrainConfig:
-    if pictures.vae is None or config.sample_every:
-        return config
-    steps = config.steps if not config.epochs else SAMPLES_A_RUN * 200
-    return replace(config, sample_every=max(steps // SAMPLES_A_RUN, 1))
 
 
 def _prompts(pictures: Pictures, dataset: Any) -> list[Prompt] | None:

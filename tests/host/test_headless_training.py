@@ -54,6 +54,12 @@ def test_it_trains_on_a_model_of_the_host_with_sample_pictures(
     assert len(list((tmp_path / "runs" / "a" / "samples").glob("step-*.png"))) == 3
 
 
+def test_a_vae_makes_pictures_also_without_an_interval(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
+    assert main(command(host, base, dataset, tmp_path / "d.safetensors", "--sample-steps", "1", "--steps", "2")) == 0
+    made = sorted(path.name for path in (tmp_path / "runs" / "d" / "samples").glob("step-*.png"))
+    assert made == [f"step-{step:08}-0.png" for step in range(3)]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_saves_and_resume_goes_on(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
     out, metrics = tmp_path / "b.safetensors", tmp_path / "runs" / "b" / "metrics.jsonl"

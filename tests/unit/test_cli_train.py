@@ -1,5 +1,6 @@
 """`streamcache train`: every setting is a flag, files and flags mix, and an interrupt keeps the work."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import CacheWriter
@@ -113,6 +115,23 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(small, tmp_path, capsys)
     done = json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())
     assert done["status"] == "stopped" and 0 < done["step"] < 100000
     assert main([*small, "--steps", str(done["step"] + 2), "--resume"]) == 0
+
+
+@pytest.mark.parametrize("ending", [RuntimeError("no memory"), KeyboardInterrupt()])
+def test_after_an_error_or_a_second_ctrl_c_the_lora_so_far_is_at_its_place(
+    small, tmp_path, monkeypatch, ending
+) -> None:
+    def failing(step) -> str:
+        if step.step == 3:
+            raise ending
+        return ""
+
+    monkeypatch.setattr(cli_train, "describe_step", failing)
+    with contextlib.suppress(RuntimeError):
+        assert main([*small, "--steps", "9"]) == 130
+    rescued = tmp_path / "out/runs/my_lora/my_lora.safetensors"
+    assert (tmp_path / "out/my_lora.safetensors").read_bytes() == rescued.read_bytes()
+    assert json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())["step"] == 3
 
 
 @pytest.mark.parametrize("name", ["set", "my_lora.txt", "folder.safetensors"])
