@@ -33,6 +33,7 @@ class Lingering:
         self._lock = threading.RLock()
         self._extra: contextlib.ExitStack | None = None
         self._until = 0.0
+        self._active = 0  # calls and phases of all threads
 
     @contextlib.contextmanager
     def call(self) -> Iterator[Any]:
@@ -43,17 +44,15 @@ class Lingering:
 
     @contextlib.contextmanager
     def phase(self) -> Iterator[Any]:
-        """The model for many calls; it is freed at the end."""
-        try:
-            with self.model.lease() as real, self._count():
-                try:
+        """The model for many calls; it is freed at the end, unless another thread is at work with it."""
+        with self.model.lease() as real:
+            try:
+                with self._count():
                     yield real
-                finally:
-                    # Before the lease ends, so that nothing is left of the model when memory is given back.
-                    del real
-                    self._drop_users()
-        finally:
-            self.let_go()
+            finally:
+                # Before the lease ends, so that nothing is left of the model when memory is given back.
+                del real
+                self.let_go()
 
     @property
     def wanted(self) -> bool:
@@ -66,21 +65,25 @@ class Lingering:
     @contextlib.contextmanager
     def _count(self) -> Iterator[None]:
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
+        with self._lock:
+            self._active += 1
         try:
             yield
         finally:
             self._inside.depth -= 1
+            with self._lock:
+                self._active -= 1
 
     def let_go(self) -> None:
-        with self._lock:
+        """Free the model, unless somebody is in the middle of a call: it is freed after the last of them."""
+        with self._lock:  # to the end: a call that begins now would be given what is dropped
+            if self._active:
+                return
             extra, self._extra = self._extra, None
-        self._drop_users()
-        if extra is not None:
-            extra.close()
-
-    def _drop_users(self) -> None:
-        for user in list(self.users):
-            user.drop()
+            for user in list(self.users):
+                user.drop()
+            if extra is not None:
+                extra.close()
 
     def _linger(self) -> None:
         with self._lock:
@@ -100,10 +103,10 @@ class Lingering:
             left = self._until - time.monotonic()
             if self._extra is not extra:  # let go before, and perhaps taken anew
                 return
-            if left > 0:
-                self._start_timer(extra, left)
-                return
-        self.let_go()
+            if self._active or left > 0:
+                self._start_timer(extra, left if left > 0 else LINGER_SECONDS)
+            else:
+                self.let_go()
 
 
 class _StandIn:

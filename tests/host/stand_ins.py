@@ -3,7 +3,10 @@
 import copy
 import gc
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,8 @@ def run(base: Path) -> dict:
             "hooks": hooks(),
             "vae patcher": vae_patcher(),
             "between nodes": between_nodes(),
+            "long call": long_call(),
+            "two phases": two_phases(),
             "nested": nested(base),
             "roots": roots(base),
         }
@@ -173,6 +178,53 @@ def between_nodes() -> dict:
     thread.start()
     thread.join()
     return {"seen": seen, "loads": clip.loads + vae.loads}
+
+
+@contextmanager
+def short_linger(seconds: float = 0.05) -> Iterator[None]:
+    before, on_demand.LINGER_SECONDS = on_demand.LINGER_SECONDS, seconds
+    try:
+        yield
+    finally:
+        on_demand.LINGER_SECONDS = before
+
+
+def freed(model: Any) -> bool:
+    end = time.monotonic() + 10
+    while model.loaded and time.monotonic() < end:
+        time.sleep(0.02)
+    return not model.loaded
+
+
+def long_call() -> dict:
+    """A call that begins before the time to linger is over, and ends after it."""
+    clip = new_clip()
+    with short_linger():
+        clip.tokenize("a cat")
+        with clip._shared.call():
+            patcher = clip.patcher
+            time.sleep(0.4)
+            same = clip._patcher is patcher
+        del patcher
+        return {"same": same, "loads": clip.loads, "freed": freed(clip)}
+
+
+def two_phases() -> dict:
+    """A phase of another thread ends in the middle of one's own."""
+    clip = new_clip()
+
+    def other() -> None:
+        with torch.inference_mode(), clip.lease():
+            encode(clip)
+
+    with clip.lease():
+        patcher = clip.patcher
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        same = clip._patcher is patcher
+        del patcher
+    return {"same": same, "loads": clip.loads, "freed": not clip.loaded and clip._patcher is None}
 
 
 def nested(base: Path) -> dict:

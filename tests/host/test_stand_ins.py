@@ -53,6 +53,14 @@ def test_a19_the_executors_look_between_nodes_loads_nothing(outcome: dict):
     assert outcome["between nodes"] == {"seen": [True, True, True, True], "loads": 0}
 
 
+def test_a_call_that_outlasts_the_lingering_keeps_its_model(outcome: dict):
+    assert outcome["long call"] == {"same": True, "loads": 1, "freed": True}
+
+
+def test_the_last_of_two_phases_frees_the_model(outcome: dict):
+    assert outcome["two phases"] == {"same": True, "loads": 1, "freed": True}
+
+
 def test_c1_the_hosts_nested_tensors_are_stored(outcome: dict):
     assert outcome["nested"] == {"type": "NestedTensor", "lazy": None, "real": None, "works": True}
 
