@@ -58,7 +58,7 @@ def train(case: Case, label: str, **changes: Any) -> Any:
     inputs = {"model": case.models.model, "dataset": case.handle, **SETTINGS, "name": f"{case.name}-{label}", **changes}
     lists = {"latents", "conditioning", "prompts"}
     given = {key: value if key in lists else [value] for key, value in inputs.items() if value is not None}
-    return StreamCacheTrain.execute(**given).args
+    return StreamCacheTrain.PREPARE_CLASS_CLONE(None).execute(**given).args
 
 
 def read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
