@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
+from safetensors import safe_open
 
 from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.examples import BLUEPRINT, CORE, EXAMPLES, make_blueprint, make_example
@@ -101,18 +101,29 @@ def test_train_from_a_cache(example: Runner):
     example.lora().unlink(missing_ok=True)
     shown = example.run("train_from_a_cache")
     assert len(shown["Loss"]["images"]) == 1
-    assert any(tensor.abs().max() > 0 for name, tensor in load_file(example.lora()).items() if "up" in name)
+    check_lora(example, f"example_{example.family}")
+
+
+def check_lora(example: Runner, cache: str) -> None:
+    """It was trained, and on this cache as it is now."""
+    with safe_open(example.lora(), framework="pt") as file:
+        facts = file.metadata()
+        ups = [file.get_tensor(name) for name in file.keys() if name.endswith("lora_up.weight")]  # noqa: SIM118
+    assert ups and all(up.abs().max() > 0 for up in ups)
+    dataset = open_cache(cache_path(example.server, cache))
+    assert (facts["ss_dataset_id"], facts["ss_dataset_generation"]) == (dataset.id, dataset.generation)
 
 
 def test_build_and_train(example: Runner):
     example.lora().unlink(missing_ok=True)
     shown = example.run("build_and_train")
     assert len(shown["Loss"]["images"]) == 1
-    assert example.lora().is_file()
+    check_lora(example, f"trained_{example.family}")
 
 
 def test_train_from_a_shared_cache_without_images(example: Runner):
     """Copied to another place, and its images are gone."""
+    example.lora().unlink(missing_ok=True)
     shared = cache_path(example.server, f"shared/from_{example.family}")
     shutil.copytree(cache_path(example.server, f"example_{example.family}"), shared)
     hidden = example.server.base / "input" / "my_images"
@@ -123,7 +134,7 @@ def test_train_from_a_shared_cache_without_images(example: Runner):
     finally:
         away.rename(hidden)
     assert len(shown["Dataset Preview"]["images"]) == 2
-    assert example.lora().is_file()
+    check_lora(example, f"shared/from_{example.family}")
 
 
 def test_convert_cores_dataset(example: Runner):
