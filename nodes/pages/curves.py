@@ -11,20 +11,23 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 KEPT = 32  # runs whose numbers stay in memory; 10,000 steps are about 250 kB
 MOST_STEPS = 2_000_000  # that are read of one run
+TAIL_BYTES = 256  # by which a file is known again: more than a line, which has the time of its step in it
 
 Points = list[list[float]]  # [step, value], steps rising
 
 
 @dataclass
 class Columns:
-    """The numbers of a metrics file up to `offset`. A file that was written anew is another one."""
+    """The numbers of a metrics file up to `offset`. A file with another `tail` before that is another file: systems give
+    the inode of one that was removed to the next."""
 
     inode: int = -1
     offset: int = 0
+    tail: bytes = b""
     steps: array = field(default_factory=lambda: array("q"))
     losses: array = field(default_factory=lambda: array("d"))
     rates: array = field(default_factory=lambda: array("d"))
@@ -106,15 +109,23 @@ def thin(steps: Sequence[int], values: Sequence[float], most: int) -> Points:
 def _read_on(path: Path, columns: Columns) -> Columns:
     with open(path, "rb") as file:
         found = os.fstat(file.fileno())
-        if found.st_ino != columns.inode or found.st_size < columns.offset:
+        if found.st_ino != columns.inode or _tail(file, columns.offset) != columns.tail:
             columns = Columns(found.st_ino)
         file.seek(columns.offset)
         for line in file:
             if not line.endswith(b"\n") or len(columns.steps) >= MOST_STEPS:
                 break  # the rest of a line that is being written comes next time
             columns.offset += len(line)
+            columns.tail = (columns.tail + line)[-TAIL_BYTES:]
             _take(columns, line)
     return columns
+
+
+def _tail(file: BinaryIO, offset: int) -> bytes:
+    """The last bytes before `offset`; fewer if the file ends earlier."""
+    size = min(offset, TAIL_BYTES)
+    file.seek(offset - size)
+    return file.read(size)
 
 
 def _take(columns: Columns, line: bytes) -> None:

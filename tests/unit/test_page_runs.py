@@ -69,6 +69,20 @@ def test_a_growing_file_is_read_on_and_one_written_anew_is_read_anew(tmp_path: P
     assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_run_that_was_overwritten_by_a_longer_one_is_read_anew(tmp_path: Path, removed: bool):
+    reader, path = CurveReader(), tmp_path / "metrics.jsonl"
+    line = '{"step": %d, "epoch": 0, "loss": %d, "learning_rate": 0.1, "time": %d}\n'
+    path.write_text("".join(line % (step, 1, step) for step in range(1, 4)))
+    assert len(reader.curves(path, 50, 0)["loss"]) == 3
+    inode = path.stat().st_ino
+    if removed:
+        path.unlink()
+    path.write_text("".join(line % (step, 2, 100 + step) for step in range(1, 6)))
+    reader._columns[path].inode = path.stat().st_ino if removed else inode  # as ext4 gives it again
+    assert reader.curves(path, 50, 0)["loss"] == [[step, 2.0] for step in range(1, 6)]
+
+
 def test_a_run_whose_process_died_is_interrupted_and_one_that_is_held_runs(runs: Runs):
     folder = make_run(runs, "cat", status="running", steps=9)
     assert (runs.row(folder)["status"], runs.row(folder)["step"]) == ("interrupted", 3)
