@@ -15,6 +15,7 @@ from streamcache.dataset_cache.codecs import Codec, register_codec
 from streamcache.dataset_cache.leases import holders
 from streamcache.nodes import freshness, opened
 from streamcache.nodes.handles import handle_of, lazy_field
+from streamcache.nodes.kept import Kept
 
 from .samples import assert_holds, conditioning, latent, write_cache
 
@@ -125,8 +126,7 @@ def test_a_dataset_that_was_never_finished_has_no_handle(tmp_path: Path):
 
 
 def test_idle_datasets_close_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(opened, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(opened, "_timer", None)  # one with the usual time may be under way
+    monkeypatch.setattr(opened, "KEPT", Kept(opened._open_generation, idle_seconds=0.2))
     path = write_cache(tmp_path / "set", 1)
     handle_of("set", path).open()
     for _ in range(600):

@@ -1,0 +1,85 @@
+"""What is kept open: one of a generation, let go when it is idle, and opened beside other threads' use."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from streamcache.dataset_cache.manifest import NAME
+from streamcache.nodes.kept import Kept
+
+
+@dataclass(eq=False)
+class Thing:
+    generation: str
+
+
+def published(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / NAME).touch()
+    return folder
+
+
+def test_the_same_generation_is_opened_once_and_again_after_it_was_let_go(tmp_path: Path):
+    folder, opened = published(tmp_path / "set"), []
+    kept = Kept(lambda path, generation: opened.append(generation) or Thing("a"))
+    first = kept.get(folder)
+    assert kept.get(folder, "a") is first and opened == [""]
+    kept.close(tmp_path / "other")
+    assert kept.get(folder, "a") is first
+    kept.close(folder)
+    assert kept.get(folder, "a") is not first and opened == ["", "a"]
+
+
+def test_what_was_removed_is_not_given_again(tmp_path: Path):
+    folder = published(tmp_path / "set")
+    kept = Kept(
+        lambda path, generation: Thing("a") if (path / NAME).exists() else pytest.fail("asked, as it should be")
+    )
+    kept.get(folder, "a")
+    (folder / NAME).unlink()
+    with pytest.raises(pytest.fail.Exception):
+        kept.get(folder, "a")
+
+
+def test_the_one_that_was_used_longest_ago_goes_first(tmp_path: Path):
+    folders = [published(tmp_path / str(n)) for n in range(3)]
+    kept = Kept(lambda path, generation: Thing("a"), most=2)
+    first, second = kept.get(folders[0]), kept.get(folders[1])
+    assert kept.get(folders[0], "a") is first
+    kept.get(folders[2])
+    assert len(kept) == 2 and kept.get(folders[0], "a") is first and kept.get(folders[1], "a") is not second
+
+
+def test_a_tick_closes_only_what_is_idle(tmp_path: Path):
+    folder = published(tmp_path / "set")
+    kept = Kept(lambda path, generation: Thing("a"))
+    thing = kept.get(folder)
+    kept.tick()
+    assert kept.get(folder, "a") is thing
+    kept._idle_seconds = 0.0
+    kept.tick()
+    assert len(kept) == 0
+
+
+def test_a_slow_folder_stops_nobody_else_and_two_who_open_one_get_the_same(tmp_path: Path):
+    slow, quick = published(tmp_path / "slow"), published(tmp_path / "quick")
+    waiting, go_on = threading.Barrier(3), threading.Event()
+
+    def open_slowly(path: Path, generation: str) -> Thing:
+        if path == slow:
+            waiting.wait(30)
+            assert go_on.wait(30)
+        return Thing("a")
+
+    kept, found = Kept(open_slowly), []
+    threads = [threading.Thread(target=lambda: found.append(kept.get(slow))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    waiting.wait(30)
+    assert kept.get(quick).generation == "a"
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 2 and found[0] is found[1]
