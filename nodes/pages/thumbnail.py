@@ -14,6 +14,7 @@ from .views import View
 TYPE = "image/jpeg"
 _MAX_BYTES = 4 << 20  # of a stored thumbnail
 _MAX_LATENT_BYTES = 64 << 20
+_MAX_SIDE = 1024  # a small file may be a picture that takes gigabytes to show
 _SIDE = 128
 _JPEG = b"\xff\xd8\xff"
 
@@ -27,11 +28,20 @@ def thumbnail(view: View, number: int) -> bytes:
 
 
 def _stored(data: Any) -> bytes | None:
-    """The bytes as they were stored; None if these are no JPEG's."""
+    """The bytes as they were stored; None if these are no JPEG's, or a huge one's."""
     if not _is_tensor(data, _MAX_BYTES) or data.dtype != torch.uint8 or data.dim() != 1:
         return None
     found = realize(data).numpy().tobytes()
-    return found if found.startswith(_JPEG) else None
+    return found if found.startswith(_JPEG) and _is_small(found) else None
+
+
+def _is_small(data: bytes) -> bool:
+    """What the header says; nothing is decoded."""
+    try:
+        with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+            return max(image.size) <= _MAX_SIDE
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return False
 
 
 def false_colours(latent: Any) -> bytes:

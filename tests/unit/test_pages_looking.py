@@ -22,6 +22,7 @@ from streamcache.dataset_cache.manifest import read_manifest, write_manifest
 from streamcache.dataset_cache.plan import Settings, make_plan
 from streamcache.dataset_cache.sources import FolderSource
 from streamcache.dataset_cache.transforms import Transform
+from streamcache.nodes.kept import Kept
 from streamcache.nodes.pages import views
 from streamcache.nodes.pages.detail import cache_detail
 from streamcache.nodes.pages.refusals import Refused
@@ -38,7 +39,7 @@ from .samples import write_cache
 @pytest.fixture(autouse=True)
 def nothing_open():
     yield
-    views._open.clear()
+    views.close()
 
 
 def snapshot(folder: Path) -> dict[str, tuple]:
@@ -245,6 +246,22 @@ class TestThumbnails:
         shown = view(write_captions(tmp_path / "set", [["a"]], b"<script>alert(1)</script>"))
         assert Image.open(io.BytesIO(thumbnail(shown, 0))).format == "JPEG"
 
+    @pytest.mark.parametrize("size", [(1025, 8), (8, 65000), (16384, 16384)])
+    def test_a_stored_picture_that_is_huge_is_not_given(self, tmp_path: Path, size: tuple[int, int]):
+        file = io.BytesIO()
+        Image.new("L", (8, 8)).save(file, "JPEG")
+        picture = bytearray(file.getvalue())
+        at = picture.index(b"\xff\xc0") + 5  # a browser takes the size from here, whatever follows
+        picture[at : at + 4] = size[1].to_bytes(2, "big") + size[0].to_bytes(2, "big")
+        shown = view(write_captions(tmp_path / "set", [["a"]], bytes(picture)))
+        assert max(Image.open(io.BytesIO(thumbnail(shown, 0))).size) == 128
+
+    def test_a_stored_picture_of_1024_pixels_is_given_as_it_is(self, tmp_path: Path):
+        file = io.BytesIO()
+        Image.new("L", (1024, 1024)).save(file, "JPEG")
+        shown = view(write_captions(tmp_path / "set", [["a"]], file.getvalue()))
+        assert thumbnail(shown, 0) == file.getvalue()
+
     def test_a_sample_that_is_not_there_is_refused(self, tmp_path: Path):
         with pytest.raises(Refused, match="no sample 2"):
             thumbnail(view(write_cache(tmp_path / "set", 2)), 2)
@@ -283,8 +300,7 @@ def test_details_add_up(tmp_path: Path):
 
 
 def test_what_nobody_looks_at_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(views, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(views, "_timer", None)  # one of an earlier test may be waiting
+    monkeypatch.setattr(views, "KEPT", Kept(views._open_published, idle_seconds=0.05))
     gone = weakref.ref(view(write_cache(tmp_path / "set", 1)))
     end = time.monotonic() + 30
     while gone() is not None and time.monotonic() < end:
@@ -296,7 +312,9 @@ def test_what_nobody_looks_at_is_closed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_only_a_few_stay_open(tmp_path: Path):
     for n in range(8):
         view(write_cache(tmp_path / str(n), 1))
-    assert len(views._open) == 4 and (str(tmp_path / "7")) in {path for path, _ in views._open}
+        latest = weakref.ref(view(tmp_path / str(n)))
+    gc.collect()
+    assert len(views.KEPT) == 4 and latest() is not None
 
 
 def test_looking_leaves_no_trace(tmp_path: Path):
