@@ -10,7 +10,7 @@ from ..dataset_cache.errors import CacheBusy, CacheError
 from ..dataset_cache.manifest import NAME as MANIFEST
 from ..dataset_cache.segment import FOLDER as BUILD
 
-MAX_PART = 100  # characters of one folder's name
+MAX_PART = 120  # characters of one folder's name; a run's may have as many
 MAX_PART_BYTES = 255  # what file systems take
 MAX_DEPTH = 8
 LISTED_DEPTH = 4  # folders below a root that are looked through for caches

@@ -53,7 +53,8 @@ def delete_run(question: Question) -> dict:
     """To the trash, as caches. The LoRA that it trained is no part of it and stays."""
     name = question.text("name")
     question.end()
-    number = throw_away(Root(runs_folder(), RUN), name, _runs().idle_folder(name))
+    runs = _runs()
+    number = throw_away(Root(runs_folder(), RUN), name, runs.folder(name), lambda: runs.idle_folder(name))
     caches_changed()
     return {"trash": number}
 

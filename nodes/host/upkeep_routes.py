@@ -71,8 +71,7 @@ def delete_cache(question: Question) -> dict[str, Any]:
     name, folder = asked_cache(question)
     question.end()
     root = Root(root_of(name, folder, cache_roots()))
-    refuse_if_in_use(folder)
-    number = trash.throw_away(root, name, folder)
+    number = trash.throw_away(root, name, folder, lambda: refuse_if_in_use(folder))
     freshness.forget(folder)
     return {"trash": number}
 

@@ -17,10 +17,11 @@ from .refusals import Refused
 def rename(name: str, to: str, roots: Sequence[Path]) -> Path:
     """Give a cache another name below the root it is in."""
     folder = paths.path_to_open(name, roots)
-    target = paths.path_to_create(to, [root_of(name, folder, roots), *roots])
+    root = root_of(name, folder, roots)
+    target = paths.path_to_create(to, [root, *roots])
     refuse_if_in_use(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    move_folder(folder, target)
+    move_folder(folder, target, root)
+    remove_empty_parents(folder, root)
     freshness.forget(folder)
     return target
 
@@ -48,11 +49,26 @@ def refuse_if_in_use(folder: Path) -> None:
     PublisherLock(folder).release()  # refused while somebody writes
 
 
-def move_folder(folder: Path, target: Path) -> None:
+def move_folder(folder: Path, target: Path, root: Path | None = None) -> None:
+    """Folders that `target` needs below `root` are made; if the move fails, they go again."""
     # Without the lock, whose file could not be moved on Windows while it is held.
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         os.rename(folder, target)
     except OSError as error:
+        if root is not None:
+            remove_empty_parents(target, root)
         raise Refused(
             f"{folder.name} cannot be moved: {error.strerror or error}; close whatever has its files open", 409
         ) from error
+
+
+def remove_empty_parents(folder: Path, root: Path) -> None:
+    """The folders between a root and what was moved away, from the inner ones on, as far as they are empty."""
+    for above in folder.parents:
+        if above == root or root not in above.parents or is_link(above):
+            return
+        try:
+            above.rmdir()
+        except OSError:  # something else lies in it
+            return

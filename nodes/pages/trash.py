@@ -6,14 +6,15 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...dataset_cache.storage import is_link, is_regular, refuse_link
+from ...lora_train.run import check_name
 from .. import paths
-from .moves import move_folder
+from .moves import move_folder, remove_empty_parents
 from .refusals import Refused
 from .strangers import as_dict, cut_text
 
@@ -47,19 +48,22 @@ class TrashRow:
         return asdict(self)
 
 
-def throw_away(root: Root, name: str, folder: Path) -> str:
+def throw_away(root: Root, name: str, folder: Path, refuse_if_in_use: Callable[[], Any]) -> str:
     """Move a folder that nobody uses to the trash of its root. Returns the id under which it lies there."""
     refuse_link(root.path / FOLDER)
+    refuse_if_in_use()
     number = secrets.token_hex(16)
     place = root.path / FOLDER / number
     place.mkdir(parents=True)
     note = {"name": name, "bytes": folder_bytes(folder), "deleted": time.time()}
     try:
         (place / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+        refuse_if_in_use()  # again: measuring a large folder takes a while, in which somebody may have opened it
         move_folder(folder, place / _CONTENT)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
+    remove_empty_parents(folder, root.path)
     return number
 
 
@@ -74,9 +78,10 @@ def restore(number: str, roots: Sequence[Root]) -> TrashRow:
     root, place = _find(number, roots)
     row = _row(root, place)
     others = [other.path for other in roots if other.kind == root.kind]
-    target = paths.path_to_create(row.name, [root.path, *others])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    move_folder(place / _CONTENT, target)
+    target = (
+        _run_place(row.name, root.path) if root.kind == RUN else paths.path_to_create(row.name, [root.path, *others])
+    )
+    move_folder(place / _CONTENT, target, root.path)
     shutil.rmtree(place, ignore_errors=True)
     return row
 
@@ -106,6 +111,15 @@ def folder_bytes(folder: Path) -> int:
             except OSError:  # removed meanwhile
                 continue
     return found
+
+
+def _run_place(name: str, root: Path) -> Path:
+    """Where a run goes back to. What was a run's name may be none for a cache."""
+    check_name(name)
+    target = paths.contained(root, [name], name)
+    if os.path.lexists(target):
+        raise Refused(f"there is another run {name}; rename or delete it first", 409)
+    return target
 
 
 def _places(root: Root) -> Iterator[Path]:

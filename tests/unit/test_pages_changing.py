@@ -12,6 +12,7 @@ import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.lora_train.run import open_run, read_description
 from streamcache.nodes import opened, paths
 from streamcache.nodes.handles import handle_of
 from streamcache.nodes.pages import cleaning, jobs, trash, views
@@ -29,11 +30,15 @@ from .samples import write_cache
 def nothing_open():
     yield
     opened.close_idle()
-    views._open.clear()
+    views.close()
 
 
 def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.name.startswith(".lock")}
+
+
+def throw_away(root: Root, name: str, folder: Path) -> str:
+    return trash.throw_away(root, name, folder, lambda: refuse_if_in_use(folder))
 
 
 class TestRenaming:
@@ -74,6 +79,21 @@ class TestRenaming:
         with pytest.raises(CacheError):
             rename("old", to, [tmp_path / "root"])
         assert files(tmp_path) == before
+
+    def test_a_group_that_got_empty_goes_and_one_that_holds_something_stays(self, tmp_path: Path):
+        for name in ("a/b/old", "c/old", "c/other"):
+            write_cache(tmp_path / name, 1)
+        rename("a/b/old", "new", [tmp_path])
+        rename("c/old", "c/new", [tmp_path])
+        assert {path.name for path in tmp_path.iterdir()} == {"c", "new"}
+        assert paths.list_names([tmp_path]) == ["c/new", "c/other", "new"]
+
+    def test_a_move_that_fails_leaves_no_group_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        write_cache(tmp_path / "old", 1)
+        monkeypatch.setattr("os.rename", lambda *names: (_ for _ in ()).throw(PermissionError(13, "in use")))
+        with pytest.raises(Refused, match="in use"):
+            rename("old", "a/b/new", [tmp_path])
+        assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
     def test_a_link_is_not_moved(self, tmp_path: Path):
         write_cache(tmp_path / "real", 1)
@@ -116,7 +136,7 @@ class TestUse:
 class TestTrash:
     def put(self, tmp_path: Path, name: str = "group/set") -> str:
         folder = write_set(tmp_path / name, range(2))
-        return trash.throw_away(Root(tmp_path), name, folder)
+        return throw_away(Root(tmp_path), name, folder)
 
     def test_what_was_deleted_is_out_of_sight_and_comes_back(self, tmp_path: Path):
         kept = content(write_set(tmp_path / "group" / "set", range(2)))
@@ -128,10 +148,50 @@ class TestTrash:
         assert content(tmp_path / "group" / "set") == kept
         assert trash.list_trash([Root(tmp_path)]) == [] and not any((tmp_path / ".trash").iterdir())
 
+    def test_the_group_of_the_last_cache_goes_with_it(self, tmp_path: Path):
+        write_cache(tmp_path / "group" / "other", 1)
+        self.put(tmp_path)
+        assert paths.list_names([tmp_path]) == ["group/other"]
+        throw_away(Root(tmp_path), "group/other", tmp_path / "group" / "other")
+        assert [path.name for path in tmp_path.iterdir()] == [".trash"]
+
+    def test_what_is_opened_while_it_is_measured_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        folder, readers = write_cache(tmp_path / "set", 1), []
+        measure = trash.folder_bytes
+
+        def opening(path: Path) -> int:
+            readers.append(open_cache(path))
+            return measure(path)
+
+        monkeypatch.setattr(trash, "folder_bytes", opening)
+        with pytest.raises(CacheBusy, match="reads it"):
+            throw_away(Root(tmp_path), "set", folder)
+        assert len(readers[0]) == 1 and folder.is_dir() and trash.list_trash([Root(tmp_path)]) == []
+
+    def test_what_is_in_use_is_refused_before_it_is_measured(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        folder = write_cache(tmp_path / "set", 1)
+        reader = open_cache(folder)
+        monkeypatch.setattr(trash, "folder_bytes", lambda path: pytest.fail("it was measured"))
+        with pytest.raises(CacheBusy, match="reads it"):
+            throw_away(Root(tmp_path), "set", folder)
+        assert len(reader) == 1 and not (tmp_path / ".trash").exists()
+
+    @pytest.mark.parametrize("name", ["x" * 120, "con", "a run, 2"])
+    def test_every_name_that_a_run_may_have_comes_back(self, tmp_path: Path, name: str):
+        root = Root(tmp_path / "runs", trash.RUN)
+        with open_run(root.path, name) as run:
+            run.describe(status="done")
+        number = trash.throw_away(root, name, run.folder, lambda: None)
+        assert trash.restore(number, [Root(tmp_path), root]).name == name
+        assert read_description(run.folder)["status"] == "done"
+        again = trash.throw_away(root, name, run.folder, lambda: None)
+        run.folder.mkdir()
+        with pytest.raises(Refused, match="another run"):
+            trash.restore(again, [root])
+
     def test_a_cache_that_cannot_be_opened_can_be_deleted(self, tmp_path: Path):
         (write_cache(tmp_path / "set", 1) / "dataset.json").write_text("no JSON")
-        refuse_if_in_use(tmp_path / "set")
-        trash.throw_away(Root(tmp_path), "set", tmp_path / "set")
+        throw_away(Root(tmp_path), "set", tmp_path / "set")
         assert paths.list_names([tmp_path]) == []
 
     def test_a_name_taken_meanwhile_is_not_overwritten(self, tmp_path: Path):
@@ -168,7 +228,7 @@ class TestTrash:
         (tmp_path / "linked" / ".trash").symlink_to(outside)
         folder = write_cache(tmp_path / "linked" / "set", 1)
         with pytest.raises(CacheError, match="link"):
-            trash.throw_away(Root(tmp_path / "linked"), "set", folder)
+            throw_away(Root(tmp_path / "linked"), "set", folder)
         assert len(open_cache(folder)) == len(open_cache(outside)) == 1
 
     @pytest.mark.parametrize(
@@ -189,7 +249,7 @@ class TestTrash:
         folder = write_cache(tmp_path / "set", 1)
         monkeypatch.setattr("os.rename", lambda *names: (_ for _ in ()).throw(PermissionError(13, "in use")))
         with pytest.raises(Refused, match="in use"):
-            trash.throw_away(Root(tmp_path), "set", folder)
+            throw_away(Root(tmp_path), "set", folder)
         assert len(open_cache(folder)) == 1 and trash.list_trash([Root(tmp_path)]) == []
 
 

@@ -48,7 +48,7 @@ ATTACKS = [
     "line\nbreak",
     "\x7f",
     "half\ud800pair",
-    "x" * 101,
+    "x" * 121,
     "💀" * 100,
     "/".join("abcdefghi"),
 ]
