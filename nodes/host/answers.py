@@ -142,6 +142,9 @@ async def _answer(handler: Handler, ask: Callable[[], Question]) -> web.StreamRe
     except OSError as error:
         log.exception("A route could not read or write")
         return _refusal(500, f"{error.filename or 'a file'}: {error.strerror or error}")
+    except Exception as error:  # a mistake of ours: pages read JSON, and whoever reports it finds it in the log
+        log.exception("A route failed")
+        return _refusal(500, f"this failed ({type(error).__name__}); the server's log says where")
     if isinstance(found, Picture):
         lasting = "private, max-age=31536000, immutable" if found.lasting else "no-cache"
         return web.Response(
