@@ -75,6 +75,7 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
     if mode not in MODES:
         raise TrainError(f'mode = "{mode}": expected one of {", ".join(MODES)}')
     folder = _free(root, name) if mode == "new" else root / name
+    check_name(folder.name)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / "run.json").exists():
         raise TrainError(f"{folder}: is no run's folder; give another name")
@@ -100,7 +101,7 @@ def read_description(folder: Path) -> Mapping[str, Any]:
     """What run.json says, or nothing."""
     try:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -35,9 +35,10 @@ def show_run(question: Question) -> dict:
 
 
 def show_sample(question: Question) -> Picture:
-    name, file = question.text("name"), question.text("file")
+    name, file, mtime = question.text("name"), question.text("file"), question.text("mtime", "")
     question.end()
-    return Picture(_runs().sample(name, file), "image/png")
+    found = _runs().sample(name, file)
+    return Picture(found.data, "image/png", lasting=found.mtime == mtime)
 
 
 def stop_run(question: Question) -> dict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -16,6 +17,7 @@ from ...lora_train.run import Run, read_description
 from ...lora_train.samples import file_name
 from ..pages.curves import thin
 from ..pages.live_runs import RUNS, LiveRun
+from ..pages.runs import sample_mtime
 from .events import asking_client, tell_pages
 from .progress import NodeProgress
 
@@ -34,6 +36,7 @@ class TrainWatch:
         self.live = LiveRun("", self.node.node_id, asking_client())
         self._losses: list[tuple[int, float]] = []
         self._samples: Image.Image | None = None
+        self._folder = Path()  # where samples are kept
         self._sent = 0  # losses that events have told
         self._told, self._drawn, self._cost = 0.0, time.monotonic(), 0.05
         self._at, self._steps = 0, 1
@@ -41,7 +44,7 @@ class TrainWatch:
     @contextmanager
     def running(self, run: Run) -> Iterator[Hooks]:
         """While a run trains: it is listed as live, and every page hears how it begins and ends."""
-        self.live.name = run.name
+        self.live.name, self._folder = run.name, run.samples
         try:
             with RUNS.running(self.live):
                 self._send({"status": "running", "step": 0})
@@ -69,8 +72,9 @@ class TrainWatch:
 
     def samples(self, step: int, pictures: Sequence[Image.Image]) -> None:
         for number in range(len(pictures)):
-            facts = {"run": self.live.name, "step": step, "prompt": number, "file": file_name(step, number)}
-            tell_pages(SAMPLE_EVENT, facts)
+            file = file_name(step, number)
+            facts = {"step": step, "prompt": number, "file": file, "mtime": sample_mtime(self._folder / file)}
+            tell_pages(SAMPLE_EVENT, {"run": self.live.name, **facts})
         self._samples = draw_grid([list(pictures)], [f"step {step}"])
         self._show()
 

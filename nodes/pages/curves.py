@@ -22,7 +22,7 @@ Points = list[list[float]]  # [step, value], steps rising
 
 @dataclass
 class Columns:
-    """The numbers of a metrics file up to `offset`. A file with another `tail` before that is another file: systems give
+    """The numbers of a metrics file up to `offset`. One with another `tail` before that is another file: systems give
     the inode of one that was removed to the next."""
 
     inode: int = -1
@@ -36,6 +36,8 @@ class Columns:
     def add(self, row: dict[str, Any]) -> None:
         """A line of the file; one without these numbers is a ValueError, KeyError or TypeError, and adds nothing."""
         step = int(row["step"])
+        if not 0 <= step < 1 << 53:
+            raise ValueError("no step")
         if "loss" in row:
             loss, rate = _finite(row["loss"]), _finite(row["learning_rate"])
             self.steps.append(step)
@@ -132,7 +134,7 @@ def _take(columns: Columns, line: bytes) -> None:
     """A line that a kill cut short, or that somebody else wrote, is passed over."""
     try:
         columns.add(json.loads(line))
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return
 
 

@@ -15,10 +15,13 @@ from .. import paths
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
 from .refusals import Refused
+from .strangers import as_dict, cut, cut_text
 
 MOST_RUNS = 500  # that are listed, the latest first
 MOST_SAMPLES = 2000  # pictures of one run
 TAIL_BYTES = 4096
+LATEST = 1e11  # seconds; a time after that is none
+ENDS = ("done", "stopped", "interrupted", "failed")
 _SAMPLE = re.compile(r"step-(\d{1,12})-(\d{1,4})\.png")
 _STEP = re.compile(rb'"step": (\d+), "epoch"')
 
@@ -30,6 +33,14 @@ class RunPlaces:
     runs: Path
     loras: Path
     caches: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class SamplePicture:
+    """A picture as it is now, and when it was written."""
+
+    data: bytes
+    mtime: str
 
 
 @dataclass
@@ -45,7 +56,7 @@ class Runs:
         if not self.places.runs.is_dir():
             return []
         below = [Path(entry.path) for entry in os.scandir(self.places.runs) if entry.is_dir(follow_symlinks=False)]
-        folders = [f for f in below if (f / "run.json").is_file() and f.name[0] != "."]
+        folders = [f for f in below if os.path.isfile(f / "run.json") and f.name[0] != "."]
         found = [self.row(folder, client) for folder in folders]
         return sorted(found, key=lambda row: (not row["live"], -row["updated"]))[:MOST_RUNS]
 
@@ -62,7 +73,7 @@ class Runs:
             "updated": _updated(folder, told),
             "dataset": self._dataset(told.get("dataset")),
             "lora": self._lora(folder.name),
-            "problem": str(told.get("problem") or "") if status == "failed" else "",
+            "problem": cut_text(str(told.get("problem") or "")) if status == "failed" else "",
         }
         return row if live is None else {**row, **live.facts(), "updated": round(time.time(), 1)}
 
@@ -70,24 +81,25 @@ class Runs:
         """One run with its curves, settings and pictures."""
         folder = self.folder(name)
         live, run = self.live.find(name), Run(folder)
-        settings = read_description(folder).get("config")
+        settings = as_dict(read_description(folder).get("config"))
         report = folder / "report.html"
         return {
             "run": self.row(folder, client),
-            "settings": dict(settings) if isinstance(settings, Mapping) else {},
+            "settings": cut(settings),
             "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
             "samples": list_samples(run.samples),
             "lora": self._lora(name),
             "report": f"{self.places.runs.name}/{name}/{report.name}" if report.is_file() else "",
         }
 
-    def sample(self, name: str, file: str) -> bytes:
-        """A sample picture's bytes."""
+    def sample(self, name: str, file: str) -> SamplePicture:
+        """A sample picture. A later run may have one of the same name."""
         if not _SAMPLE.fullmatch(file):
             raise Refused("file: a name such as step-00000100-0.png is expected")
         path = paths.contained(self.folder(name), ["samples", file], file)
         try:
-            return path.read_bytes()
+            with open(path, "rb") as opened:
+                return SamplePicture(opened.read(), str(os.fstat(opened.fileno()).st_mtime_ns))
         except FileNotFoundError:
             raise Refused(f"{name} has no picture {file}", 404) from None
 
@@ -108,7 +120,7 @@ class Runs:
 
     def _lora(self, name: str) -> str:
         file = f"{name}.safetensors"
-        return file if (self.places.loras / file).is_file() else ""
+        return file if os.path.isfile(self.places.loras / file) else ""
 
     def _dataset(self, path: Any) -> str:
         """The name that the dataset is loaded by; of one elsewhere, its folder's name."""
@@ -116,15 +128,27 @@ class Runs:
             return ""
         for root in self.places.caches:
             if Path(path).is_relative_to(root):
-                return Path(path).relative_to(root).as_posix()
-        return Path(path).name
+                return cut_text(Path(path).relative_to(root).as_posix())
+        return cut_text(Path(path).name)
 
 
 def list_samples(folder: Path) -> list[dict[str, Any]]:
     """The pictures of a run by step, then by prompt."""
     found = [match for path in folder.glob("step-*.png") if (match := _SAMPLE.fullmatch(path.name))]
     rows = sorted((int(match[1]), int(match[2]), match[0]) for match in found)
-    return [{"step": step, "prompt": prompt, "file": file} for step, prompt, file in rows[-MOST_SAMPLES:]]
+    return [
+        {"step": step, "prompt": prompt, "file": file, "mtime": sample_mtime(folder / file)}
+        for step, prompt, file in rows[-MOST_SAMPLES:]
+    ]
+
+
+def sample_mtime(path: Path) -> str:
+    """By which pages tell a picture from an earlier run's of the same name. Nanoseconds, so a text: a page's numbers
+    have fewer digits."""
+    try:
+        return str(path.stat().st_mtime_ns)
+    except OSError:  # removed meanwhile
+        return ""
 
 
 def _status(folder: Path, told: Mapping[str, Any], live: LiveRun | None) -> str:
@@ -132,7 +156,7 @@ def _status(folder: Path, told: Mapping[str, Any], live: LiveRun | None) -> str:
         return "running"
     status = told.get("status")
     if status not in (None, "running"):
-        return str(status)
+        return status if status in ENDS else "failed"
     if is_held(folder):
         return "running"
     # Its process ended without a word; or, without a status, it never came to its first step.
@@ -143,7 +167,7 @@ def _step(folder: Path, told: Mapping[str, Any], status: str) -> int:
     if status not in ("running", "interrupted") and "step" in told:
         return _whole(told["step"])
     found = _STEP.findall(_tail(Run(folder).metrics))
-    return int(found[-1]) if found else _whole(told.get("step"))
+    return _whole(int(found[-1])) if found else _whole(told.get("step"))
 
 
 def _updated(folder: Path, told: Mapping[str, Any]) -> float:
@@ -151,8 +175,11 @@ def _updated(folder: Path, told: Mapping[str, Any]) -> float:
         written = Run(folder).metrics.stat().st_mtime
     except OSError:
         written = 0.0
-    said = told.get("updated")
-    return round(max(written, float(said) if isinstance(said, (int, float)) else 0.0), 1)
+    return round(max(_time(written), _time(told.get("updated"))), 1)
+
+
+def _time(value: Any) -> float:
+    return float(value) if type(value) in (int, float) and 0 <= value < LATEST else 0.0
 
 
 def _tail(path: Path) -> bytes:
@@ -166,4 +193,4 @@ def _tail(path: Path) -> bytes:
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < 1 << 53 else 0

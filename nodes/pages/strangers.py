@@ -7,13 +7,13 @@ _DEPTH, _ITEMS, _TEXT = 8, 200, 2000
 
 
 def cut(value: Any, depth: int = _DEPTH) -> Any:
-    """The value as plain JSON: long texts and lists end early, and a number that is none becomes null."""
+    """The value as plain JSON: long texts and lists end early, and a number that is none, or endless, becomes null."""
     if isinstance(value, str):
         return cut_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int)):
-        return value
+        return value if value is None or value.bit_length() <= 64 else None
     if depth and isinstance(value, dict):
         return {cut_text(str(key)): cut(item, depth - 1) for key, item in list(value.items())[:_ITEMS]}
     if depth and isinstance(value, (list, tuple)):

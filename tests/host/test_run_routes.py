@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from safetensors import safe_open
 
+from streamcache.tests.host.asking import get
 from streamcache.tests.host.server import Server, read_json
 from streamcache.tests.host.trainings import LONG, run_row, train_graph, train_node, training, until
 
@@ -69,6 +70,17 @@ class TestAFinishedRun:
         file = shown["samples"][-1]["file"]
         status, picture = ask(server, f"/run/sample?name=routes_done&file={file}")
         assert status == 200 and picture == (folder / file).read_bytes()
+
+    def test_a_picture_lasts_under_its_own_time_only(self, server: Server, shown: dict[str, Any]):
+        picture = shown["samples"][-1]
+        path = server.base / "output" / "streamcache_runs" / "routes_done" / "samples" / picture["file"]
+        assert picture["mtime"] == str(path.stat().st_mtime_ns)
+        asked = {"name": "routes_done", "file": picture["file"]}
+        answers = [
+            get(server, "/run/sample", **asked, **more) for more in ({"mtime": picture["mtime"]}, {}, {"mtime": "1"})
+        ]
+        assert ["immutable" in answer.headers["cache-control"] for answer in answers] == [True, False, False]
+        assert {answer.data for answer in answers} == {path.read_bytes()}
 
     def test_it_cannot_be_stopped(self, server: Server, shown: dict[str, Any]):
         status, answer = ask(server, "/run/stop", {"name": "routes_done"})

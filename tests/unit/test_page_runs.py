@@ -1,6 +1,7 @@
 """Runs as the pages see them: curves that keep their peaks, rows that tell the truth, names that lead nowhere else."""
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -160,6 +161,9 @@ def test_pictures_are_listed_by_step(runs: Runs):
         (folder / "samples" / name).write_bytes(name.encode())
     found = runs.describe("cat", 50, 0)["samples"]
     assert [(each["step"], each["prompt"]) for each in found] == [(3, 0), (3, 1), (20, 0)]
-    assert runs.sample("cat", found[1]["file"]) == b"step-00000003-1.png"
+    picture = runs.sample("cat", found[1]["file"])
+    assert (picture.data, picture.mtime) == (b"step-00000003-1.png", found[1]["mtime"])
+    os.utime(folder / "samples" / found[1]["file"], ns=(0, 1_700_000_000_123_456_789))
+    assert runs.sample("cat", found[1]["file"]).mtime == "1700000000123456789" != found[1]["mtime"]
     with pytest.raises(Refused, match="has no picture"):
         runs.sample("cat", "step-00000004-0.png")

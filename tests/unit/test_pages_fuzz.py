@@ -13,6 +13,8 @@ import pytest
 
 from streamcache.nodes.pages import cleaning, views
 from streamcache.nodes.pages.detail import cache_detail
+from streamcache.nodes.pages.live_runs import LiveRuns
+from streamcache.nodes.pages.runs import RunPlaces, Runs
 from streamcache.nodes.pages.samples import sample_page
 from streamcache.nodes.pages.shelf import cache_row, list_rows
 from streamcache.nodes.pages.thumbnail import thumbnail
@@ -34,7 +36,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stranger(original: Path, tmp_path: Path):
     yield Path(shutil.copytree(original, tmp_path / "set"))
-    views._open.clear()
+    views.close()
 
 
 def look(path: Path) -> int:
@@ -113,3 +115,69 @@ def sign(path: Path, body: dict[str, Any]) -> None:
     generation = hashlib.blake2b(text, digest_size=16).hexdigest()
     (path / "dataset.json").write_text(json.dumps({**signed, "generation": generation}))
     old.rename(path / f"index-{generation}.safetensors")
+
+
+NESTED = 100_000
+BAD_RUNS = {
+    "a time without end": '{"updated": 1e999}',
+    "a time of 400 digits": '{"updated": %s}' % ("9" * 400),
+    "a time that is none": '{"updated": NaN}',
+    "steps of 400 digits": json.dumps({"steps": 10**400, "step": 10**400, "status": "done"}),
+    "a number of 5000 digits": '{"steps": %s}' % ("9" * 5000),
+    "nested": '{"config": ' + "[" * NESTED + "1" + "]" * NESTED + "}",
+    "nested less": '{"config": {"a": ' + "[" * 500 + "1" + "]" * 500 + "}}",
+    "a long problem": json.dumps({"status": "failed", "problem": "x" * 3_000_000}),
+    "a problem that is a list": '{"status": "failed", "problem": [NaN, {}]}',
+    "no numbers in the settings": '{"config": {"rank": NaN, "alpha": -Infinity, "seed": %s}}' % ("9" * 400),
+    "many settings": json.dumps({"config": {str(n): "x" * 3000 for n in range(1000)}}),
+    "a status that is none": '{"status": {"running": 1e999}}',
+    "a long status": json.dumps({"status": "x" * 3_000_000}),
+    "a long dataset": json.dumps({"dataset": "/" + "x" * 3_000_000}),
+    "a dataset of NULs": '{"dataset": "\\u0000\\ud800"}',
+    "no text": "\udcff",
+}
+BAD_METRICS = {
+    "nested": "[" * NESTED + "\n",
+    "a step of 400 digits": '{"step": %s, "epoch": 0, "validation": 1}\n' % ("9" * 400),
+    "a loss of 400 digits": '{"step": 1, "epoch": 0, "loss": %s, "learning_rate": 1}\n' % ("9" * 400),
+}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    good = tmp_path / "runs" / "good"
+    good.mkdir(parents=True)
+    (good / "run.json").write_text('{"status": "done", "step": 3, "updated": 5}')
+    return Runs(RunPlaces(tmp_path / "runs", tmp_path / "loras", (tmp_path,)), LiveRuns())
+
+
+def look_at_run(runs: Runs, description: str, metrics: str = "") -> dict[str, Any]:
+    """What pages ask of a run beside a good one. Returns its details."""
+    folder = runs.places.runs / "bad"
+    folder.mkdir()
+    (folder / "run.json").write_text(description, encoding="utf-8", errors="surrogateescape")
+    (folder / "metrics.jsonl").write_text(metrics)
+    rows = runs.rows()
+    assert {row["name"] for row in rows} == {"good", "bad"}
+    assert len(json.dumps(rows, allow_nan=False)) < 20_000
+    shown = runs.describe("bad", 50, 0.9)
+    assert len(json.dumps(shown, allow_nan=False)) < 1_000_000
+    assert 0 <= shown["run"]["updated"] < 1e11 and shown["run"]["steps"] < 1 << 53
+    return shown
+
+
+@pytest.mark.parametrize("what", BAD_RUNS)
+def test_a_bad_run_is_answered_for_and_takes_no_other_away(runs: Runs, what: str):
+    look_at_run(runs, BAD_RUNS[what])
+
+
+@pytest.mark.parametrize("what", BAD_METRICS)
+def test_bad_metrics_are_passed_over(runs: Runs, what: str):
+    good = '{"step": 2, "epoch": 0, "loss": 0.5, "learning_rate": 1}\n'
+    assert look_at_run(runs, "{}", BAD_METRICS[what] + good)["curves"]["loss"] == [[2, 0.5]]
+
+
+@pytest.mark.parametrize("key", ["status", "step", "steps", "updated", "dataset", "problem", "config", "name"])
+@pytest.mark.parametrize("odd", range(len(ODD)))
+def test_odd_facts_of_a_run_are_answered_for(runs: Runs, key: str, odd: int):
+    look_at_run(runs, json.dumps({"status": "failed", key: ODD[odd]}))
