@@ -86,7 +86,9 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
         if mode == "resume" and not resume:
             log.info("%s has no saved state yet; the run starts at step 0", folder.name)
         run = Run(folder, resume)
-        run.describe()
+        # Who held it before was killed: should this training not come to its first step, nobody trains it either.
+        cut_off = read_description(folder).get("status") == "running"
+        run.describe(**{"status": "interrupted"} if cut_off else {})
         yield run
 
 

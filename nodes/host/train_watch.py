@@ -47,7 +47,7 @@ class TrainWatch:
         self.live.name, self._folder = run.name, run.samples
         try:
             with RUNS.running(self.live):
-                self._send({"status": "running", "step": 0})
+                self._tell({"step": 0})
                 yield self.hooks()
         finally:
             self._end(run)  # when it is no longer listed as live: pages ask at once how it ended
@@ -63,12 +63,12 @@ class TrainWatch:
         now = time.monotonic()
         if now - self._told >= SECONDS_BETWEEN or progress.step == progress.steps:
             self._told = now
-            self._send({**self.live.facts(), "status": "running", "points": self._new_points()})
+            self._tell({**self.live.facts(), "points": self._new_points()})
         if now - self._drawn >= self._cost / PICTURE_SHARE:
             self._show()
 
     def validation(self, step: int, loss: float) -> None:
-        self._send({"status": "running", "validation": [step, loss]})
+        self._tell({"validation": [step, loss]})
 
     def samples(self, step: int, pictures: Sequence[Image.Image]) -> None:
         for number in range(len(pictures)):
@@ -95,7 +95,12 @@ class TrainWatch:
     def _end(self, run: Run) -> None:
         told = read_description(run.folder)
         facts = {name: told[name] for name in ("status", "step", "steps", "problem") if name in told}
-        self._send({"status": "failed", **facts, "points": self._new_points()})
+        if facts.get("status") == "running":
+            facts["status"] = "interrupted"  # nobody came to write how it ended
+        self._send({"status": "failed", **facts, "live": False, "points": self._new_points()})
+
+    def _tell(self, facts: dict[str, Any]) -> None:
+        self._send({**facts, "status": "running", "live": True})
 
     def _send(self, facts: dict[str, Any]) -> None:
         # Only whoever queued the workflow hears of the node: ids of another's canvas mean other nodes.

@@ -209,6 +209,35 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 
 
 @claim
+def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
+    from streamcache.nodes.host import run_routes, train_watch
+    from streamcache.nodes.host.lora_folders import runs_folder
+
+    interrupted_after(case, 2, "killed", save_every=1)
+    name = f"{case.name}-killed"
+    file = runs_folder() / name / "run.json"
+    file.write_text(json.dumps({**run_facts(case, "killed"), "status": "running"}), encoding="utf-8")
+    told: list[dict[str, Any]] = []
+    own = train_watch.tell_pages
+    train_watch.tell_pages = lambda event, facts, *_: told.append({**facts, "row": row_of(run_routes, name)})
+    try:
+        train(case, "killed", mode="resume", rank=4)
+    except ValueError as error:
+        assert "rank" in str(error), error
+    else:
+        raise AssertionError("another rank was taken")
+    finally:
+        train_watch.tell_pages = own
+    assert [(each["status"], each["live"]) for each in told] == [("running", True), ("interrupted", False)], told
+    assert [each["row"]["status"] for each in told] == ["running", "interrupted"], "pages ask when they hear of it"
+    assert row_of(run_routes, name)["status"] == "interrupted"
+
+
+def row_of(run_routes: Any, name: str) -> dict[str, Any]:
+    return next(row for row in run_routes._runs().rows() if row["name"] == name)
+
+
+@claim
 def lists_of_the_hosts_own_nodes_are_saved_under_the_runs_name_and_trained_alike(case: Case) -> None:
     from streamcache.nodes.host.folders import cache_roots
 
