@@ -151,6 +151,30 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 
 
 @claim
+def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
+    from streamcache.nodes.host import train_watch
+    from streamcache.nodes.host.lora_folders import runs_folder
+    from streamcache.nodes.pages.runs import list_samples
+
+    own, seen = train_watch.tell_pages, []
+    pictures = {"vae": case.models.vae, "sample_every": 1, "sample_steps": 1, "steps": 1}
+    for _ in range(2):
+        told: list[dict[str, Any]] = []
+        train_watch.tell_pages = lambda event, facts, *_, told=told: told.append({"event": event, **facts})
+        try:
+            train(case, "pictures", mode="overwrite", **pictures)
+        finally:
+            train_watch.tell_pages = own
+        keys = ("step", "prompt", "file", "mtime")
+        samples = [{key: each[key] for key in keys} for each in told if each["event"] == train_watch.SAMPLE_EVENT]
+        assert samples == list_samples(runs_folder() / f"{case.name}-pictures" / "samples") and len(samples) == 2
+        live = [each["live"] for each in told if each["event"] == train_watch.EVENT]
+        assert live[0] and live.count(False) == 1 and not live[-1], live
+        seen.append({(each["file"], each["mtime"]) for each in samples})
+    assert not seen[0] & seen[1]
+
+
+@claim
 def kohyas_naming_is_applied_alike(case: Case) -> None:
     images = []
     for naming in ("comfyui", "kohya"):
