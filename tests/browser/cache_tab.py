@@ -1,7 +1,6 @@
 """The tab of dataset caches, as a person uses it: with clicks and keys."""
 
 import json
-import os
 from pathlib import Path
 
 from .chrome import Page
@@ -30,6 +29,12 @@ class CacheTab:
         if self.page.run("Boolean(document.querySelector('.sc-head .pi-arrow-left'))"):
             self.page.click("document.querySelector('.sc-head .pi-arrow-left').parentElement")
         self.page.wait_for("document.querySelector('.sc-cards')")
+
+    def reopen(self) -> None:
+        """Close the tab, and open it again."""
+        for there in (False, True):
+            self.page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
+            self.page.wait_for(f"Boolean(document.querySelector('{PANEL}')) === {json.dumps(there)}")
 
     def card(self, name: str) -> str:
         return f"document.querySelector('.sc-card[data-name={json.dumps(name)}]')"
@@ -76,7 +81,3 @@ class CacheTab:
 
     def shot(self, name: str) -> None:
         self.page.screenshot(self.shots / f"{name}.png")
-
-
-def screenshot_folder(otherwise: Path) -> Path:
-    return Path(os.environ.get("STREAMCACHE_SCREENSHOTS") or otherwise)

@@ -17,6 +17,7 @@ from streamcache.cli.websocket import WebSocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOW_TO_GET = "no Chromium found. Get one: sudo apt install chromium, or name its program in CHROMIUM"
+READY = "window.app?.graph && window.app?.extensionManager && document.querySelector('#graph-canvas')"
 _TEXT = 1
 _KEY_CODES = {"Backspace": 8, "Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34}
 _KEY_CODES |= {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
@@ -41,6 +42,15 @@ _MIDDLE = """(async () => {
 def find_chromium() -> str | None:
     named = os.environ.get("CHROMIUM")
     return named or next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+def brightness(colour: str) -> float:
+    """Of a colour as a style tells it, from 0 to 255."""
+    return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(", ")[:3])) / 3
+
+
+def screenshot_folder(otherwise: Path) -> Path:
+    return Path(os.environ.get("STREAMCACHE_SCREENSHOTS") or otherwise)
 
 
 class Page(WebSocket):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.tests.browser.cache_tab import CacheTab, screenshot_folder
-from streamcache.tests.browser.chrome import HOW_TO_GET, Chromium, Page, find_chromium
+from streamcache.tests.browser.cache_tab import CacheTab
+from streamcache.tests.browser.chrome import HOW_TO_GET, READY, Chromium, Page, find_chromium, screenshot_folder
 from streamcache.tests.browser.gallery import MADE, write_landscapes, write_many
+from streamcache.tests.browser.training_page import TrainingPage
 from streamcache.tests.host.conftest import base, host, server  # noqa: F401  the same server as in tests/host
 from streamcache.tests.host.server import Server
 
@@ -20,7 +21,6 @@ SETTINGS = {
     "Comfy.Minimap.Visible": False,
     "Comfy.Graph.CanvasInfo": False,
 }
-READY = "window.app?.graph && window.app?.extensionManager && document.querySelector('#graph-canvas')"
 
 
 @pytest.fixture(scope="session")
@@ -73,3 +73,25 @@ def tab(settled: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cac
     yield found
     settled.run("void 0")  # what was said meanwhile is heard with the answer
     assert [error for error in settled.errors if not HOSTS_OWN.search(error)] == []
+
+
+@pytest.fixture(scope="module")
+def ready(page: Page, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPage]:  # noqa: F811
+    folder = screenshot_folder(tmp_path_factory.getbasetemp() / "screenshots")
+    found = TrainingPage(page, server, folder)
+    page.resize(1500, 1000)
+    page.wait_for("document.querySelector('.streamcache-training-tab-button')")
+    yield found
+    found.close_tab()
+    found.set(vue=False, locale="en", palette="dark")
+
+
+@pytest.fixture
+def training(ready: TrainingPage) -> Iterator[TrainingPage]:
+    """Nothing that a test does may make the console complain."""
+    ready.page.run("void 0")
+    ready.page.errors.clear()
+    yield ready
+    ready.page.run("void 0")  # what was said meanwhile is heard with the answer
+    ready.server.client.interrupt()  # a test that failed leaves no training behind
+    assert ready.page.errors == []

@@ -10,7 +10,7 @@ import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.tests.browser.cache_tab import PANEL, TILES, CacheTab, find
-from streamcache.tests.browser.chrome import Page
+from streamcache.tests.browser.chrome import Page, brightness
 from streamcache.tests.browser.conftest import MANY
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
@@ -269,10 +269,6 @@ def test_chinese_and_the_light_theme(tab: CacheTab):
         page.run("app.extensionManager.setting.set('Comfy.ColorPalette', 'dark')")
         for _ in range(2):
             page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
-
-
-def brightness(colour: str) -> float:
-    return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(", ")[:3])) / 3
 
 
 def test_without_caches_the_tab_tells_how_to_make_one(tab: CacheTab, root: Path):

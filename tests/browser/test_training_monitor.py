@@ -5,7 +5,6 @@ import io
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from PIL import Image, ImageFilter
 from safetensors import safe_open
 
 from streamcache.lora_train.samples import file_name
-from streamcache.tests.browser.chrome import Page
+from streamcache.tests.browser.chrome import brightness
 from streamcache.tests.browser.gallery import landscape
-from streamcache.tests.browser.training_page import CARD, NODE, PANEL, TrainingPage, screenshot_folder
+from streamcache.tests.browser.training_page import CARD, NODE, PANEL, RUNS, TICK, TrainingPage
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.published import ROOT
@@ -24,32 +23,8 @@ from streamcache.tests.host.snapshot import UPDATE
 from streamcache.tests.host.trainings import run_row, train_graph, until
 
 pytestmark = pytest.mark.browser
-RUNS = "[...document.querySelectorAll('.sc-run')].map((run) => run.dataset.run)"
-TICK = "document.querySelector('[data-run=\"%s\"] input')"
 SUMMARY = "document.querySelector('.sc-summary .sc-line').textContent"
 BARS = "[...document.querySelectorAll('.sc-summary li')].map((bar) => bar.innerText.split(/\\s+/))"
-
-
-@pytest.fixture(scope="module")
-def ready(page: Page, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPage]:
-    folder = screenshot_folder(tmp_path_factory.getbasetemp() / "screenshots")
-    found = TrainingPage(page, server, folder)
-    page.resize(1500, 1000)
-    page.wait_for("document.querySelector('.streamcache-training-tab-button')")
-    yield found
-    found.close_tab()
-    found.set(vue=False, locale="en", palette="dark")
-
-
-@pytest.fixture
-def training(ready: TrainingPage) -> Iterator[TrainingPage]:
-    """Nothing that a test does may make the console complain."""
-    ready.page.run("void 0")
-    ready.page.errors.clear()
-    yield ready
-    ready.page.run("void 0")  # what was said meanwhile is heard with the answer
-    ready.server.client.interrupt()  # a test that failed leaves no training behind
-    assert ready.page.errors == []
 
 
 def lora_steps(server: Server, name: str) -> int:
@@ -110,27 +85,27 @@ def test_a_reload_in_mid_run_restores_the_chart_on_tab_and_node(training: Traini
     training.open_tab()
     page.wait_for(f"{CARD}.innerText.includes('reloaded')")
     until(lambda: training.drawn(PANEL) >= before and training.drawn(NODE) > restored + 5)
+    # Every step is there: those before the reload from disk, those after it from events.
+    from_disk = training.kept("reloaded", "loss.at(-1)[0]")
+    until(lambda: training.kept("reloaded", "loss.at(-1)[0]") > from_disk + 40)
+    heard = [step for step, _ in training.kept("reloaded", "loss") if step >= from_disk]
+    assert heard == list(range(from_disk, heard[-1] + 1))
     on_this_node = f"app.graph.getNodeById({node}).widgets.at(-1).element === {NODE}"
     assert page.run(on_this_node)
     page.click(f"{NODE}.querySelector('.sc-stop')")
     step = wait_until_stopped(training, server, "reloaded")
     page.wait_for(f"{NODE}.innerText.includes('Stopped at step {step:,}')")
-    # Every step is there: those before the reload from disk, those after it from events.
-    losses = server.client.get("/streamcache/run?name=reloaded&points=5000")["curves"]["loss"]
-    until(lambda: training.drawn(NODE) == min(len(losses), training.drawn(NODE)) and training.drawn(NODE) > before)
-    assert [step for step, _ in losses] == list(range(1, step + 1))
+    curves = server.client.get("/streamcache/run?name=reloaded&points=5000")["curves"]
+    assert [step for step, _ in curves["loss"]] == list(range(1, step + 1))
+    shown = server.client.get("/streamcache/run?name=reloaded&points=1200&smoothing=900")["curves"]["smooth"]
+    until(lambda: training.drawn(NODE) == len(shown))
 
 
 def test_runs_are_compared_on_one_chart_and_read_with_keys(training: TrainingPage, server: Server):
     page = training.page
     server.succeed(train_graph(server, "compared", 40, learning_rate=0.03, validation_every=20).prompt)
     training.open_tab()
-    page.wait_for(f"{RUNS}.includes('compared')")
-    for name in page.run(RUNS):
-        wanted = name in ("compared", "reloaded")
-        page.wait_for(f"!!{TICK % name}")
-        if page.run(f"{TICK % name}.checked") != wanted:
-            page.click(TICK % name)
+    training.choose("compared", "reloaded")
     rows = "[...document.querySelectorAll('.sc-table tbody th')].map((each) => each.innerText.trim())"
     page.wait_for(f"{rows}.sort().join() === 'compared,reloaded'")
     colors = page.run(
@@ -247,11 +222,15 @@ def test_it_speaks_chinese_and_takes_the_light_theme(training: TrainingPage):
     training.set(vue=False, locale="zh", palette="light")
     training.reload()
     training.open_tab()
+    page.wait_for("!document.body.classList.contains('dark-theme')")
     page.wait_for(f"{CARD}?.innerText.includes('数据集') || {CARD}?.innerText.includes('损失')")
     assert "所有训练" in training.text(PANEL)
     assert not page.run(f"/training\\.|nodes\\./.test({PANEL}.innerText)"), "every text is translated"
-    color = page.run(f"getComputedStyle({PANEL}.closest('.sc-panel')).backgroundColor")
-    assert color != "rgb(23, 23, 23)"
+    colours = (
+        f"(({{color, backgroundColor}}) => [color, backgroundColor])(getComputedStyle({PANEL}.closest('.sc-panel')))"
+    )
+    text, back = page.run(colours)
+    assert brightness(back) - brightness(text) > 150
     training.shot("chinese_light")
     training.set(locale="en", palette="dark")
     training.reload()

@@ -1,12 +1,12 @@
 """The page as a test of trainings uses it: a workflow built on the canvas, the tab of training, screenshots."""
 
 import json
-import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamcache.tests.browser.chrome import Page
-from streamcache.tests.browser.conftest import READY
+from streamcache.tests.browser.chrome import READY, Page
 from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.trainings import LONG, SETTINGS, ready_dataset
@@ -15,6 +15,8 @@ TAB = "streamcache-training"
 PANEL = "document.querySelector('.sc-training')"
 NODE = "document.querySelector('.sc-run-panel')"
 CARD = "document.querySelector('.sc-run-card')"
+RUNS = "[...document.querySelectorAll('.sc-run')].map((run) => run.dataset.run)"
+TICK = "document.querySelector('[data-run=\"%s\"] input')"
 # The losses that a chart draws as its smoothed line, in points.
 DRAWN = (
     "(%s?.querySelector('.sc-chart path.series:not(.faint):not(.dashed)')?.getAttribute('d') ?? '').split('L').length"
@@ -82,6 +84,25 @@ class TrainingPage:
     def queue(self) -> None:
         self.page.run("app.queuePrompt(0).then(() => true)")
 
+    def choose(self, *names: str) -> None:
+        """Ticks these runs of the list, and no others."""
+        for name in names:
+            self.page.wait_for(f"{RUNS}.includes('{name}')")
+        for name in self.page.run(RUNS):
+            if self.page.run(f"{TICK % name}.checked") != (name in names):
+                self.page.click(TICK % name)
+
+    def tell(self, **facts: Any) -> None:
+        """An event as the server sends it while a run trains."""
+        self.page.run(
+            f"app.api.dispatchEvent(new CustomEvent('streamcache.training', {{detail: {json.dumps(facts)}}}))"
+        )
+
+    def kept(self, name: str, what: str) -> Any:
+        """What the page knows of a run, such as `loss`."""
+        found = f"store.curves.get({json.dumps(name)})?.{what}"
+        return self.page.run(f"import('/extensions/streamcache/training/runs.js').then(({{store}}) => {found})")
+
     def drawn(self, within: str) -> int:
         return self.page.run(DRAWN % within)
 
@@ -92,5 +113,13 @@ class TrainingPage:
         self.page.screenshot(self.folder / f"training_{name}.png")
 
 
-def screenshot_folder(otherwise: Path) -> Path:
-    return Path(os.environ.get("STREAMCACHE_SCREENSHOTS") or otherwise)
+def write_run(server: Server, name: str, losses: Sequence[float], **config: Any) -> Path:
+    """A run that has ended, as it is on disk; another of its name goes. Returns its folder of pictures."""
+    folder = server.base / "output" / "streamcache_runs" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "samples").mkdir(parents=True)
+    told = {"status": "done", "step": len(losses), "steps": len(losses), "config": config}
+    (folder / "run.json").write_text(json.dumps(told))
+    rows = [{"step": step, "epoch": 0, "loss": loss, "learning_rate": 0.001} for step, loss in enumerate(losses, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "samples"
