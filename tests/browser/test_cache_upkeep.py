@@ -8,11 +8,24 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.tests.browser.cache_tab import CacheTab
+from streamcache.tests.browser.cache_tab import CacheTab, find
 from streamcache.tests.browser.gallery import write_landscapes
 from streamcache.tests.host.server import Server
 
 pytestmark = pytest.mark.browser
+TELL = "app.api.dispatchEvent(new CustomEvent('%s', {detail: %s}))"
+JOB = {"id": "1", "kind": "verify", "name": "large", "to": "", "problems": [], "problem_count": 0, "words": ""}
+# The next answer to a path waits for release(), and is empty of caches.
+HOLD = """(() => {
+  const real = app.api.fetchApi;
+  app.api.fetchApi = async (path, ...more) => {
+    if (path !== '/streamcache/caches') return real.call(app.api, path, ...more);
+    delete app.api.fetchApi;
+    const found = await (await real.call(app.api, path, ...more)).json();
+    await new Promise((go) => (window.release = go));
+    return new Response(JSON.stringify({...found, caches: []}));
+  };
+})()"""
 
 
 def folder_bytes(folder: Path) -> int:
@@ -89,6 +102,21 @@ def test_rename_duplicate_export_delete_undo_and_trash(tab: CacheTab, root: Path
     assert not (root / "third").exists()
 
 
+def test_an_opened_cache_stays_open_when_it_is_renamed(tab: CacheTab, root: Path):
+    write_landscapes(root / "opened", 3, seed=8)
+    tab.refresh()
+    tab.show("opened")
+    tab.page.click("document.querySelector('.sc-head .pi-ellipsis-v').parentElement")
+    tab.page.click(find(".sc-menu-item", "Rename…"))
+    rename(tab, "opened_anew", "Rename")
+    tab.wait_for_text(".sc-notices", "opened is now opened_anew.")
+    tab.page.wait_for("document.querySelector('[data-cache=opened_anew] .sc-tile')", 30)
+    shutil.rmtree(root / "opened_anew")
+    tab.open()
+    tab.refresh()
+    tab.wait_for_card("opened_anew", there=False)
+
+
 def rename(tab: CacheTab, to: str, button: str) -> None:
     tab.search("dialog input", to)
     tab.press_button(button)
@@ -104,22 +132,65 @@ def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
     data[-100] ^= 255
     shard.write_bytes(data)
     tab.choose("damaged", "Verify")
-    tab.page.wait_for("document.querySelector('.sc-job.bad .sc-problems li')", 30)
+    problem = "document.querySelector('.sc-job.bad .sc-problems li')"
+    tab.page.wait_for(problem, 30)
     tab.shot("verify")
     shutil.rmtree(root / "damaged")
-    tab.page.run("document.querySelectorAll('.sc-job .pi-times').forEach((sign) => sign.parentElement.click())")
+    tab.reopen()
+    tab.page.wait_for(problem, 30)
+    assert tab.page.run("document.querySelectorAll('.sc-job').length") == 1, "what went well was read"
+    tab.page.click("document.querySelector('.sc-job .pi-times').parentElement")
+    tab.reopen()
+    tab.page.run("app.api.fetchApi('/streamcache/jobs').then(() => new Promise((go) => setTimeout(go, 300)))")
+    assert tab.page.run("document.querySelectorAll('.sc-job').length") == 0, "what was closed stays closed"
 
 
 def test_work_in_progress_is_shown_until_it_is_done(tab: CacheTab):
-    job = {"id": "1", "kind": "verify", "name": "large", "to": "", "problems": [], "problem_count": 0, "words": ""}
-    tell = "app.api.dispatchEvent(new CustomEvent('streamcache.job', {detail: %s}))"
     bar = "document.querySelector('.sc-job [role=progressbar]')"
-    tab.page.run(tell % json.dumps({**job, "state": "running", "done": 3, "total": 12}))
+    tab.page.run(TELL % ("streamcache.job", json.dumps({**JOB, "state": "running", "done": 3, "total": 12})))
     tab.page.wait_for(f"{bar}?.getAttribute('aria-valuenow') === '25' && {bar}.ariaLabel === 'Verifying large'")
-    tab.page.run(tell % json.dumps({**job, "state": "done", "done": 12, "total": 12}))
-    tab.page.run(tell % json.dumps({**job, "state": "running", "done": 0, "total": 0}))  # late news
+    tab.page.run(TELL % ("streamcache.job", json.dumps({**JOB, "state": "done", "done": 12, "total": 12})))
+    tab.page.run(
+        TELL % ("streamcache.job", json.dumps({**JOB, "state": "running", "done": 0, "total": 0}))
+    )  # late news
     tab.wait_for_text(".sc-job", "large is sound")
     assert not tab.page.run(f"Boolean({bar})")
+
+
+def test_jobs_that_ended_while_the_connection_was_lost_end_here_too(tab: CacheTab):
+    for number in ("ended", "lost"):
+        job = {**JOB, "id": number, "name": number, "state": "running", "done": 3, "total": 12}
+        tab.page.run(TELL % ("streamcache.job", json.dumps(job)))
+    bars = "document.querySelectorAll('.sc-job [role=progressbar]').length"
+    tab.page.wait_for(f"{bars} === 2")
+    jobs = json.dumps({"jobs": [{**JOB, "id": "ended", "name": "ended", "state": "done"}]})
+    tab.page.run(
+        "(() => { const real = app.api.fetchApi; app.api.fetchApi = (path, ...more) => path === '/streamcache/jobs' "
+        f"? Promise.resolve(new Response({json.dumps(jobs)})) : real.call(app.api, path, ...more) }})()"
+    )
+    try:
+        tab.page.run(TELL % ("reconnected", "null"))
+        tab.wait_for_text(".sc-job", "ended is sound")
+        tab.wait_for_text(".sc-job.bad", "The work on lost failed.")  # the server that did it is gone
+        assert tab.page.run(bars) == 0
+    finally:
+        tab.page.run("delete app.api.fetchApi")
+        tab.page.run("document.querySelectorAll('.sc-job .pi-times').forEach((sign) => sign.parentElement.click())")
+
+
+def test_a_late_answer_does_not_replace_a_newer_one(tab: CacheTab, root: Path):
+    tab.wait_for_card("landscapes")
+    tab.page.run(HOLD)
+    tab.refresh()
+    tab.page.wait_for("window.release")
+    write_landscapes(root / "newer", 2, seed=9)
+    tab.refresh()
+    tab.wait_for_card("newer")
+    tab.page.run("window.release(); new Promise((go) => setTimeout(go, 300))")
+    assert tab.page.run(f"Boolean({tab.card('newer')})")
+    shutil.rmtree(root / "newer")
+    tab.refresh()
+    tab.wait_for_card("newer", there=False)
 
 
 def test_a_cache_in_use_says_so_and_is_not_deleted(tab: CacheTab, root: Path):

@@ -38,9 +38,12 @@ async function rename(panel, name) {
     act: (to) => post("/cache/rename", { name, to }),
   });
   if (!renamed) return;
-  panel.tell("good", words("rename.done", { name, to: renamed.name }));
+  if (panel.view.name === name) {
+    panel.shelf = null; // it knows only the old name, so the cache would seem to be gone
+    panel.show("cache", renamed.name);
+  }
   await panel.refresh();
-  if (panel.view.name === name) panel.show("cache", renamed.name);
+  panel.tell("good", words("rename.done", { name, to: renamed.name }));
 }
 
 function copy(panel, name, kind) {

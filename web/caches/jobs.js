@@ -5,6 +5,7 @@ import { get, post } from "../lib/server.js";
 import { words } from "../lib/words.js";
 
 const PROBLEMS_SHOWN = 30;
+const dismissed = new Set(); // ids of jobs whose end was read, also when the tab was closed since
 
 export class Jobs {
   constructor(panel) {
@@ -13,10 +14,14 @@ export class Jobs {
     this.element = h("div", { class: "sc-jobs", role: "log", "aria-label": words("jobs.label") });
   }
 
-  /** Whatever is running when the tab is opened. */
+  /** When the tab is opened or the connection is back: what is running, and what came of the rest. */
   async load() {
-    const { jobs } = await get("/jobs").catch(() => ({ jobs: [] }));
-    for (const job of jobs) if (job.state === "running") this.heard(job);
+    const before = [...this.lines.values()];
+    const { jobs } = await get("/jobs").catch(() => ({}));
+    if (!jobs) return;
+    const known = new Set(jobs.map((job) => job.id));
+    for (const { job } of before) if (!known.has(job.id)) this.heard({ ...job, state: "failed" }); // the server restarted
+    for (const job of jobs.reverse()) if (!dismissed.has(job.id)) this.heard(job);
   }
 
   heard(job) {
@@ -78,6 +83,7 @@ export class Jobs {
   }
 
   forget(id) {
+    dismissed.add(id);
     this.lines.get(id)?.element.remove();
     this.lines.delete(id);
   }

@@ -28,7 +28,7 @@ export class CachesPanel {
     const later = debounce(() => this.refresh(), 250);
     this.stops = [
       listen("streamcache.caches", later),
-      listen("reconnected", later), // whatever was told meanwhile was not heard
+      listen("reconnected", () => (later(), this.jobs.load())), // whatever was told meanwhile was not heard
       listen("streamcache.job", (job) => this.jobs.heard(job)),
       () => window.removeEventListener("focus", later),
       later.cancel,
@@ -41,6 +41,7 @@ export class CachesPanel {
 
   destroy() {
     clearTimeout(this.fading);
+    this.asked = null;
     for (const stop of this.stops) stop();
     this.view?.destroy?.();
     this.root.remove();
@@ -61,15 +62,16 @@ export class CachesPanel {
     this.show(memory.view, memory.name, false);
   }
 
+  /** The last question counts: an answer to one before it may be older than what is shown. */
   async refresh() {
-    try {
-      this.shelf = await get("/caches");
-    } catch (error) {
-      if (this.shelf) this.fail(error);
-      else this.view.broken?.(error);
-      return;
-    }
-    this.view.update(this.shelf);
+    const asked = (this.asked = {});
+    const found = await get("/caches").catch((error) => ({ error }));
+    if (this.asked !== asked) return;
+    if (!found.error) {
+      this.shelf = found;
+      this.view.update(found);
+    } else if (this.shelf) this.fail(found.error);
+    else this.view.broken?.(found.error);
   }
 
   /** Does something that may be refused. The reason is shown, and null is returned. */
