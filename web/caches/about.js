@@ -4,7 +4,6 @@ import { fill, h } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
 import { bytes, moment, number, percent } from "../lib/units.js";
 import { hasWords, words } from "../lib/words.js";
-import { readerName } from "./facts.js";
 
 const DEEP = 5; // of provenance; what lies deeper is shown as JSON
 
@@ -95,7 +94,7 @@ function sets({ sets: found }) {
 }
 
 function users({ row }) {
-  const names = [...(row.writer ? [row.writer] : []), ...(row.readers ?? [])].map(readerName);
+  const names = [...(row.writer ? [row.writer] : []), ...(row.readers ?? [])];
   if (names.length === 0) return null;
   return section("about.users", h("ul", { class: "sc-files" }, names.map((name) => h("li", {}, name))));
 }

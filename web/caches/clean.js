@@ -5,7 +5,6 @@ import { h } from "../lib/dom.js";
 import { get, post } from "../lib/server.js";
 import { bytes } from "../lib/units.js";
 import { hasWords, words } from "../lib/words.js";
-import { readerName } from "./facts.js";
 
 export async function openClean(panel, row) {
   const { name } = row;
@@ -86,6 +85,6 @@ function held(each) {
 }
 
 function reason(each) {
-  const by = each.held_by?.map(readerName).join(", ");
+  const by = each.held_by?.join(", ");
   return [each.kept, by && words("clean.held", { by })].filter(Boolean).join(" ");
 }

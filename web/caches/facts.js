@@ -12,14 +12,10 @@ export function badges(row) {
     found.push(h("span", { class: `sc-badge ${kind}`, title }, icon(sign), words(key)));
   if (row.problem) add("bad", "exclamation-circle", "caches.unreadable", row.problem);
   if (row.writer) add("good", "pencil", "caches.being_written", String(row.writer));
-  else if (row.readers?.length) add("good", "eye", "caches.in_use", row.readers.map(readerName).join("\n"));
+  else if (row.readers?.length) add("good", "eye", "caches.in_use", row.readers.join("\n"));
   if (row.sources === "missing") add("warn", "images", "caches.sources_missing", words("caches.sources_missing_why"));
   if (row.sources === "partly") add("warn", "images", "caches.sources_partly", words("caches.sources_partly_why"));
   return found;
-}
-
-export function readerName(reader) {
-  return typeof reader === "string" ? reader : (reader?.words ?? JSON.stringify(reader));
 }
 
 export function inUse(row) {
