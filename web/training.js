@@ -24,6 +24,7 @@ function registerTab() {
     render(element) {
       if (panel?.element === element) return;
       panel?.close();
+      useStyle("../training/training");
       panel = new TrainingPanel(element);
     },
     destroy() {

@@ -84,13 +84,17 @@ class TrainingPage:
     def queue(self) -> None:
         self.page.run("app.queuePrompt(0).then(() => true)")
 
+    def look_again(self) -> None:
+        self.page.click(f"{PANEL}.parentElement.querySelector('.pi-refresh').parentElement")
+
     def choose(self, *names: str) -> None:
         """Ticks these runs of the list, and no others."""
         for name in names:
-            self.page.wait_for(f"{RUNS}.includes('{name}')")
+            self.page.wait_for(f"{RUNS}.includes('{name}')", 20)
         for name in self.page.run(RUNS):
             if self.page.run(f"{TICK % name}.checked") != (name in names):
-                self.page.click(TICK % name)
+                # Not with the mouse: pictures that come meanwhile may be where the box was.
+                self.page.run(f"{TICK % name}.click()")
 
     def tell(self, **facts: Any) -> None:
         """An event as the server sends it while a run trains."""
@@ -113,7 +117,7 @@ class TrainingPage:
         self.page.screenshot(self.folder / f"training_{name}.png")
 
 
-def write_run(server: Server, name: str, losses: Sequence[float], **config: Any) -> Path:
+def write_run(server: Server, name: str, losses: Sequence[float], /, **config: Any) -> Path:
     """A run that has ended, as it is on disk; another of its name goes. Returns its folder of pictures."""
     folder = server.base / "output" / "streamcache_runs" / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -24,7 +24,7 @@ export function openTab(id) {
   if (tabs.activeSidebarTabId !== id) tabs.toggleSidebarTab(id);
   requestAnimationFrame(() => {
     const panel = document.querySelector(".side-bar-panel .sc-panel");
-    const first = panel?.querySelector("input:not([type=checkbox])") ?? panel?.querySelector("button");
-    first?.focus();
+    const seen = (selector) => [...(panel?.querySelectorAll(selector) ?? [])].find((each) => each.checkVisibility());
+    (seen("input:not([type=checkbox], [type=range])") ?? seen("button"))?.focus();
   });
 }

@@ -10,7 +10,7 @@ import { bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "../nodes/node_panel.js";
 import { badge, message } from "./now.js";
-import { bySteps, enlarge, thumbnail } from "./pictures.js";
+import { bySteps, enlarge, keyOf, thumbnail } from "./pictures.js";
 import { store } from "./runs.js";
 import { lossSeries } from "./series.js";
 
@@ -19,7 +19,6 @@ const HEIGHTS = { base: 222, pictures: 70, text: 36 }; // on the classic canvas
 
 class NodeChart {
   constructor(node) {
-    useStyle();
     useStyle("../training/training");
     this.node = node;
     this.text = h("div", { class: "sc-small sc-number sc-said", role: "status" });
@@ -83,7 +82,7 @@ class NodeChart {
 
   #draw(samples) {
     const latest = [...bySteps(samples).values()].at(-1) ?? [];
-    const key = latest.map((sample) => sample.file).join();
+    const key = keyOf(this.run, latest);
     if (key === this.key) return;
     this.key = key;
     fill(this.pictures, latest.map((sample) => thumbnail(this.run, sample, () => enlarge(this.run, samples, sample))));

@@ -2,8 +2,7 @@
 
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
 import { notify } from "../lib/host.js";
-import { useStyle } from "../lib/style.js";
-import { loadWords, words } from "../lib/words.js";
+import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
 import { RunList } from "./list.js";
 import { RunCard } from "./now.js";
@@ -16,13 +15,6 @@ const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw
 export class TrainingPanel {
   constructor(element) {
     this.element = element;
-    element.style.height = "100%";
-    this.open();
-  }
-
-  async open() {
-    await Promise.all([loadWords(), useStyle(), useStyle("../training/training")]);
-    if (this.closed) return;
     this.card = new RunCard();
     this.comparison = new Comparison(state.view);
     this.pictures = new Pictures();
@@ -30,17 +22,16 @@ export class TrainingPanel {
     this.notice = h("div", { role: "status" });
     const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
     this.body = h("div", { class: "sc-body sc-stack sc-training" });
-    fill(this.element, h("div", { class: "sc sc-panel" }, head, this.body));
+    element.style.height = "100%";
+    fill(element, h("div", { class: "sc sc-panel" }, head, this.body));
     this.leave = store.subscribe(() => this.show());
     this.show();
-    await store.start();
-    this.show();
+    store.start();
   }
 
   close() {
-    this.closed = true;
-    this.leave?.();
-    this.comparison?.destroy();
+    this.leave();
+    this.comparison.destroy();
   }
 
   show() {
@@ -54,7 +45,23 @@ export class TrainingPanel {
     this.comparison.show(state.chosen);
     this.pictures.show(focus?.name, store.curves.get(focus?.name)?.samples ?? []);
     this.list.show(rows, state.chosen);
-    fill(this.notice, state.undo);
+    this.#offerUndo();
+  }
+
+  /** Drawn only when it changes: somebody may be about to press its buttons. */
+  #offerUndo() {
+    if (this.offered === state.undo) return;
+    this.offered = state.undo;
+    if (!state.undo) return fill(this.notice);
+    const { name, trash } = state.undo;
+    const back = button(words("training.undo"), () => this.#restore(trash), { sign: "undo" });
+    const close = iconButton("times", words("training.close"), () => this.#withoutUndo());
+    fill(this.notice, h("div", { class: "sc-notice" }, icon("trash"), h("span", { class: "sc-grow" }, words("training.removed", { name })), back, close));
+  }
+
+  #withoutUndo() {
+    state.undo = null;
+    this.show();
   }
 
   /** A run that begins is shown, alone unless somebody has chosen; otherwise the latest one. */
@@ -77,17 +84,16 @@ export class TrainingPanel {
 
   async #remove(name) {
     try {
-      const trash = await store.remove(name);
-      const back = button(words("training.undo"), () => this.#restore(trash), { sign: "undo" });
-      state.undo = h("div", { class: "sc-notice" }, icon("trash"), h("span", { class: "sc-grow" }, words("training.removed", { name })), back);
+      state.undo = { name, trash: await store.remove(name) };
     } catch (error) {
       notify("error", words("training.not_removed", { name }), error.message);
     }
     this.show();
+    this.notice.querySelector("button")?.focus(); // the one that was pressed is gone
   }
 
   async #restore(trash) {
-    state.undo = null;
+    this.#withoutUndo();
     try {
       await store.restore(trash);
     } catch (error) {

@@ -1,12 +1,14 @@
 // Sample pictures of a run: the latest, those of any step before, and a large view that compares steps.
 
+import { show as showWindow } from "../lib/dialog.js";
 import { fill, h, iconButton } from "../lib/dom.js";
 import { address } from "../lib/server.js";
 import { useStyle } from "../lib/style.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 
-const source = (run, sample) => address("/run/sample", { name: run, file: sample.file });
+// A run that is overwritten uses the names of its files again; when they were written tells them apart.
+const source = (run, { file, mtime }) => address("/run/sample", { name: run, file, mtime });
 const called = (sample) => words("training.picture", { step: number(sample.step), prompt: sample.prompt + 1 });
 
 /** The steps that have pictures, and the pictures of one of them. */
@@ -14,6 +16,11 @@ export function bySteps(samples) {
   const steps = new Map();
   for (const sample of samples) steps.set(sample.step, [...(steps.get(sample.step) ?? []), sample]);
   return steps;
+}
+
+/** Changes when any of the pictures does. */
+export function keyOf(run, samples) {
+  return [run, ...samples.map(({ file, mtime }) => `${file}@${mtime ?? ""}`)].join("/");
 }
 
 export class Pictures {
@@ -46,7 +53,7 @@ export class Pictures {
     this.slider.setAttribute("aria-valuetext", label);
     this.where.textContent = label;
     const shown = this.steps.get(this.chosen);
-    const key = `${this.run}/${shown.map((sample) => sample.file)}`;
+    const key = keyOf(this.run, shown);
     if (key === this.key) return;
     this.key = key;
     const open = (sample) => enlarge(this.run, [...this.steps.values()].flat(), sample);
@@ -84,17 +91,13 @@ export async function enlarge(run, samples, sample) {
   const head = h("div", { class: "sc-row" }, h("h2", { class: "sc-clip sc-grow" }, `${run} · ${words("training.prompt", { number: sample.prompt + 1 })}`), same.length > 1 && compare, close);
   dialog.append(h("form", { method: "dialog", onsubmit: (event) => event.preventDefault() }, head, stage, same.length > 1 && strip));
   dialog.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // the canvas behind has keys of its own
     const to = { ArrowLeft: state.now - 1, ArrowRight: state.now + 1, Home: 0, End: same.length - 1 }[event.key];
     if (to !== undefined) {
       event.preventDefault();
       show({ now: to });
     }
   });
-  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
+  showWindow(dialog);
   show({});
-  dialog.showModal();
 }
 

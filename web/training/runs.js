@@ -12,7 +12,7 @@ const LIVE_ONLY = ["points", "validation", "run", "node"];
 class RunStore {
   constructor() {
     this.rows = new Map(); // name → row
-    this.curves = new Map(); // name → {loss, smooth, validation, learning_rate, samples, settings, report}
+    this.curves = new Map(); // name → {loss, smooth, validation, learning_rate, samples, settings}
     this.nodes = new Map(); // node's id on this page → name of the run on it
     this.hearers = new Set();
     this.loaded = false;
@@ -28,7 +28,7 @@ class RunStore {
   async #start() {
     listen("streamcache.training", (facts) => this.#hear(facts));
     listen("streamcache.sample", (facts) => this.#picture(facts));
-    listen("reconnected", () => this.load());
+    listen("reconnected", () => this.#catchUp());
     listen("streamcache.caches", debounce(() => this.load(), 400)); // what lies in the trash is told so, too
     await this.load();
   }
@@ -48,20 +48,16 @@ class RunStore {
 
   /** The curves of a run, from disk if the page has none. */
   async follow(name, anew = false) {
-    if (!name || (this.curves.has(name) && !anew)) return;
     const before = this.curves.get(name);
-    if (!before) this.curves.set(name, empty());
-    try {
-      const found = await get("/run", { name, points: POINTS, smoothing: thousandths(), client: api.clientId });
-      const { curves, samples, settings, report, run } = found;
-      const told = this.curves.get(name) ?? empty();
-      const whole = Object.fromEntries(Object.entries(curves).map(([key, points]) => [key, join(points, told[key])]));
-      this.curves.set(name, { ...whole, samples: joinSamples(samples, told.samples), settings, report });
-      this.rows.set(name, { ...this.rows.get(name), ...run });
-    } catch (error) {
-      if (!before) this.curves.delete(name);
-      if (error.status === 404) this.rows.delete(name);
-    }
+    if (!name || (before && !anew)) return;
+    // An answer counts only for the curves that asked: by then the run may have begun again, or another was asked for.
+    const mine = { ...(before ?? empty()), asked: true };
+    this.curves.set(name, mine);
+    const question = { name, points: POINTS, smoothing: thousandths(), client: api.clientId };
+    const found = await get("/run", question).catch((error) => ({ error }));
+    if (this.curves.get(name) !== mine) return;
+    if (found.error) this.#notFound(name, before, found.error);
+    else this.#found(name, mine, found);
     this.tell();
   }
 
@@ -105,20 +101,39 @@ class RunStore {
     }, 30);
   }
 
+  /** What was told meanwhile was not heard, and a run may have begun again: nothing of before is kept. */
+  #catchUp() {
+    const names = [...this.curves.keys()];
+    this.curves.clear();
+    return Promise.all([this.load(), ...names.map((name) => this.follow(name))]);
+  }
+
+  #found(name, told, { curves, samples, settings, run }) {
+    const whole = Object.fromEntries(Object.entries(curves).map(([key, points]) => [key, join(points, told[key])]));
+    this.curves.set(name, { ...whole, samples: joinSamples(samples, told.samples), settings });
+    this.rows.set(name, { ...this.rows.get(name), ...run });
+  }
+
+  #notFound(name, before, error) {
+    if (before) this.curves.set(name, { ...before, asked: false });
+    else this.curves.delete(name);
+    if (error.status === 404) this.rows.delete(name);
+  }
+
   #hear(facts) {
     const name = facts.run;
-    const running = facts.status === "running";
+    const live = Boolean(facts.live);
     const known = this.rows.get(name);
     if (facts.node) this.nodes.set(String(facts.node), name);
     const told = Object.fromEntries(Object.entries(facts).filter(([key]) => !LIVE_ONLY.includes(key)));
     // A run that begins may have a past on disk: it is resumed, or takes the place of another.
-    const begins = running && facts.step === 0 && !facts.validation;
-    this.#merge(name, { ...told, name, live: running, ...(begins ? { began: Date.now() / 1000, stopping: false, lora: "" } : {}) });
+    const begins = live && facts.step === 0 && !facts.validation;
+    this.#merge(name, { ...told, name, live, ...(begins ? { began: Date.now() / 1000, stopping: false, lora: "" } : {}) });
     if (begins) this.curves.delete(name);
     if (begins || !this.curves.has(name)) this.follow(name);
     else this.#grow(name, facts);
-    if (!running || !known) this.load();
-    if (!running) this.follow(name, true);
+    if (!live || !known) this.load();
+    if (!live) this.follow(name, true);
   }
 
   #grow(name, facts) {
@@ -138,13 +153,14 @@ class RunStore {
     if (facts.validation && facts.validation[0] > (curves.validation.at(-1)?.[0] ?? -1)) {
       curves.validation.push(facts.validation);
     }
-    if (curves.loss.length > MOST_POINTS) this.follow(name, true);
+    if (curves.loss.length > MOST_POINTS && !curves.asked) this.follow(name, true);
   }
 
-  #picture({ run, step, prompt, file }) {
+  #picture({ run, step, prompt, file, mtime }) {
     const samples = this.curves.get(run)?.samples;
-    if (!samples || samples.some((each) => each.file === file)) return;
-    samples.push({ step, prompt, file });
+    if (!samples) return;
+    const place = samples.findIndex((each) => each.file === file);
+    samples.splice(place < 0 ? samples.length : place, 1, { step, prompt, file, mtime });
     this.tell();
   }
 
@@ -155,7 +171,7 @@ class RunStore {
 }
 
 function empty() {
-  return { loss: [], smooth: [], validation: [], learning_rate: [], samples: [], settings: {}, report: "" };
+  return { loss: [], smooth: [], validation: [], learning_rate: [], samples: [], settings: {} };
 }
 
 /** What was told while the answer was on its way is newer than the answer. */
@@ -165,8 +181,11 @@ function join(points, told) {
 }
 
 function joinSamples(samples, told) {
+  const newer = new Map(told.map((sample) => [sample.file, sample]));
+  const written = (sample) => Number(sample?.mtime ?? 0);
+  const latest = (sample) => (written(newer.get(sample.file)) > written(sample) ? newer.get(sample.file) : sample);
   const known = new Set(samples.map((sample) => sample.file));
-  return [...samples, ...told.filter((sample) => !known.has(sample.file))];
+  return [...samples.map(latest), ...told.filter((sample) => !known.has(sample.file))];
 }
 
 function thousandths() {
