@@ -1,5 +1,6 @@
 // What is known of a cache beside its samples: where the bytes are, what sharing saves, captions, how it was made.
 
+import { bar, bars } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
 import { bytes, moment, number, percent } from "../lib/units.js";
@@ -39,15 +40,9 @@ function sizes({ parts, fields }) {
   const lines = Object.entries({ ...stored, ...rest }).filter(([, size]) => size > 0);
   const all = lines.reduce((sum, [, size]) => sum + size, 0);
   const entries = Object.fromEntries((fields ?? []).map((field) => [field.name, field]));
-  const line = ([name, size]) =>
-    h(
-      "div",
-      { class: "sc-part", title: entries[name] && words("about.entries", { count: entries[name].entries }) },
-      h("span", { class: "sc-bar-name sc-clip" }, named("parts", name)),
-      h("span", { class: "sc-bar-track" }, h("span", { style: { width: `${(100 * size) / all}%` } })),
-      h("span", { class: "sc-bar-count" }, bytes(size)),
-    );
-  return section("about.sizes", h("div", { class: "sc-bars" }, lines.sort((a, b) => b[1] - a[1]).map(line)));
+  const title = (name) => entries[name] && words("about.entries", { count: entries[name].entries });
+  const line = ([name, size]) => bar("div", named("parts", name), size / all, bytes(size), { title: title(name) });
+  return section("about.sizes", bars("div", {}, lines.sort((a, b) => b[1] - a[1]).map(line)));
 }
 
 function sharing({ shared, saved_bytes: saved, fields }) {

@@ -1,5 +1,6 @@
 // The chart of buckets: a bar each. Choosing one shows only its samples; choosing it again shows all.
 
+import { bar, bars } from "../lib/bars.js";
 import { h, roving } from "../lib/dom.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -13,8 +14,8 @@ export class Buckets {
     this.value = "";
     const sorted = [...(buckets ?? [])].sort((a, b) => b.samples - a.samples);
     const most = Math.max(1, ...sorted.map((each) => each.samples));
-    this.bars = h("div", { class: "sc-bars", role: "group", "aria-label": words("caches.buckets_label") });
-    this.bars.append(...sorted.slice(0, SHOWN).map((bucket, at) => this.bar(bucket, most, at)));
+    const shown = sorted.slice(0, SHOWN).map((bucket, at) => this.bar(bucket, most, at));
+    this.bars = bars("div", { role: "group", "aria-label": words("caches.buckets_label") }, shown);
     if (sorted.length > SHOWN) this.bars.append(this.rest(sorted.slice(SHOWN)));
     roving(this.bars, ".sc-bar");
     const summary = h("summary", {}, words("caches.buckets"), h("span", { class: "sc-badge" }, number(sorted.length)));
@@ -22,22 +23,14 @@ export class Buckets {
   }
 
   bar(bucket, most, at) {
-    const width = `${Math.max(1, (100 * bucket.samples) / most)}%`;
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "sc-bar",
-        dataset: { bucket: bucket.name },
-        "aria-pressed": "false",
-        "aria-label": `${bucket.name}: ${words("caches.count_samples", { count: bucket.samples })}`,
-        tabIndex: at === 0 ? 0 : -1,
-        onclick: () => this.choose(bucket.name),
-      },
-      h("span", { class: "sc-bar-name sc-clip" }, bucket.name),
-      h("span", { class: "sc-bar-track" }, h("span", { style: { width } })),
-      h("span", { class: "sc-bar-count" }, number(bucket.samples)),
-    );
+    return bar("button", bucket.name, bucket.samples / most, number(bucket.samples), {
+      type: "button",
+      dataset: { bucket: bucket.name },
+      "aria-pressed": "false",
+      "aria-label": `${bucket.name}: ${words("caches.count_samples", { count: bucket.samples })}`,
+      tabIndex: at === 0 ? 0 : -1,
+      onclick: () => this.choose(bucket.name),
+    });
   }
 
   rest(buckets) {
@@ -48,8 +41,8 @@ export class Buckets {
 
   choose(name) {
     this.value = this.value === name ? "" : name;
-    for (const bar of this.bars.querySelectorAll(".sc-bar")) {
-      bar.setAttribute("aria-pressed", String(bar.dataset.bucket === this.value));
+    for (const each of this.bars.querySelectorAll(".sc-bar")) {
+      each.setAttribute("aria-pressed", String(each.dataset.bucket === this.value));
     }
     this.bars.classList.toggle("chosen", this.value !== "");
     this.chosen(this.value);

@@ -1,5 +1,5 @@
 // Charts drawn as SVG, so that they are sharp at any zoom and take their colours from the style sheet: lines over steps
-// with a read-out under pointer and arrow keys, and bars.
+// with a read-out under pointer and arrow keys.
 
 import { h } from "./dom.js";
 import { linearTicks, logTicks, shortNumber } from "./ticks.js";
@@ -149,7 +149,7 @@ export class LineChart {
   #mark(at) {
     this.at = at;
     const { x, y, box, usable, left, right, width } = this.frame;
-    const near = this.shown.series.map((each, number) => closest(usable[number], at)).map((point) => (point && Math.abs(point[0] - at) <= Math.max((right - left) / 8, 1) ? point : undefined));
+    const near = this.shown.series.map((each, number) => usable[number][nearest(usable[number], at, ([x]) => x)]).map((point) => (point && Math.abs(point[0] - at) <= Math.max((right - left) / 8, 1) ? point : undefined));
     const step = near.find((point) => point)?.[0];
     if (step === undefined) return this.#leave();
     const marks = near.map((point, number) => point && s("circle", { class: "dot", r: 3.4, cx: x(point[0]), cy: y(point[1]), style: `--sc-series: ${this.shown.series[number].color}` }));
@@ -176,45 +176,13 @@ export class LineChart {
   }
 }
 
-/** Bars with their names and counts: [[name, count]]. More than `most` are summed up in a last one, called `rest(n)`. */
-export function bars(rows, { most = 6, rest = (count) => `+${count}`, format = String } = {}) {
-  const sorted = [...rows].sort((a, b) => b[1] - a[1]);
-  const shown = sorted.length > most ? sorted.slice(0, most - 1) : sorted;
-  const left = sorted.slice(shown.length);
-  if (left.length) shown.push([rest(left.length), left.reduce((sum, [, count]) => sum + count, 0)]);
-  const top = Math.max(...shown.map(([, count]) => count), 1);
-  return h(
-    "ul",
-    { class: "sc-bucket-bars" },
-    shown.map(([name, count]) =>
-      h(
-        "li",
-        {},
-        h("span", { class: "sc-clip", title: name }, name),
-        h("span", { class: "track" }, h("span", { class: "bar", style: { width: `${Math.max((100 * count) / top, 1)}%` } })),
-        h("span", { class: "sc-number" }, format(count)),
-      ),
-    ),
-  );
-}
-
-function nearest(sorted, value) {
-  let [low, high] = [0, sorted.length - 1];
+/** Where, in a rising row, that is nearest to a value; -1 where nothing is. */
+function nearest(row, value, of = (each) => each) {
+  let [low, high] = [0, row.length - 1];
   while (high - low > 1) {
     const middle = (low + high) >> 1;
-    if (sorted[middle] < value) low = middle;
+    if (of(row[middle]) < value) low = middle;
     else high = middle;
   }
-  return Math.abs((sorted[low] ?? 0) - value) <= Math.abs((sorted[high] ?? 0) - value) ? low : high;
-}
-
-function closest(points, at) {
-  let [low, high] = [0, points.length - 1];
-  if (high < 0) return undefined;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (points[middle][0] < at) low = middle;
-    else high = middle;
-  }
-  return at - points[low][0] <= points[high][0] - at ? points[low] : points[high];
+  return high < 0 || value - of(row[low]) > of(row[high]) - value ? high : low;
 }

@@ -1,10 +1,14 @@
 // A panel on a node, in both renderers: a DOM widget that is saved nowhere and stands last.
 
+import { useStyle } from "../lib/style.js";
+
 // The host shows what the server writes on a node in a widget of this name. A panel takes its place, and gets the text.
 const TEXT = "$$node-text-preview";
 
 /** `height()` is the least height on the classic canvas; `text(words)` hears what the server writes on the node. */
 export function addPanel(node, element, { height, text = () => {} }) {
+  useStyle();
+  useStyle("../nodes/nodes");
   const old = node.widgets?.findIndex((widget) => widget.name === TEXT) ?? -1;
   if (old >= 0) {
     node.widgets[old].onRemove?.();

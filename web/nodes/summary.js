@@ -1,8 +1,7 @@
 // What a Save or Load node did, below it: one line, and a bar for every bucket.
 
-import { bars } from "../lib/chart.js";
+import { bar, bars, largest } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
-import { useStyle } from "../lib/style.js";
 import { bytes, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "./node_panel.js";
@@ -15,8 +14,6 @@ const panels = new WeakMap();
 
 /** `facts` as the server gives them: {name, samples, bytes, buckets, encoded, reused, excluded, unchanged}. */
 export function showSummary(node, facts) {
-  useStyle();
-  useStyle("../training/training");
   if (!panels.has(node)) panels.set(node, new Summary(node));
   panels.get(node).show(facts);
 }
@@ -39,11 +36,16 @@ class Summary {
     this.more = facts.excluded?.length ? excluded(facts.excluded) : null;
     this.line.textContent = summary(facts);
     this.line.title = facts.name;
-    const rest = (count) => words("nodes.more_buckets", { count });
-    fill(this.chart, buckets.length > 0 && bars(buckets, { most: MOST, rest, format: (count) => number(count) }), this.more);
-    this.chart.firstChild?.setAttribute("aria-label", words("nodes.buckets_chart"));
+    fill(this.chart, buckets.length > 0 && chart(buckets), this.more);
     this.panel.fit();
   }
+}
+
+function chart(buckets) {
+  const shown = largest(buckets, MOST, (count) => words("nodes.more_buckets", { count }));
+  const most = Math.max(1, ...shown.map(([, count]) => count));
+  const line = ([name, count]) => bar("li", name, count / most, number(count));
+  return bars("ul", { "aria-label": words("nodes.buckets_chart") }, shown.map(line));
 }
 
 function summary(facts) {

@@ -5,9 +5,12 @@ import { debounce, fill, h } from "../lib/dom.js";
 import { setSetting, setting } from "../lib/host.js";
 import { shortNumber } from "../lib/ticks.js";
 import { number } from "../lib/units.js";
-import { words } from "../lib/words.js";
+import { hasWords, words } from "../lib/words.js";
 import { store } from "./runs.js";
 import { COLORS, lossSeries, rateSeries } from "./series.js";
+
+const OWN = ["name", "mode", "accept_changes"]; // settings that say nothing of how a run trains
+const LONG = 24; // characters of a value
 
 export class Comparison {
   constructor(view) {
@@ -15,7 +18,7 @@ export class Comparison {
     const read = (step) => words("training.at_step", { step: number(step) });
     this.losses = new LineChart({ label: words("training.loss_chart"), height: 230, read });
     this.rates = new LineChart({ label: words("training.learning_rate"), height: 84, compact: true, read });
-    this.legend = h("div");
+    this.legend = h("div", { class: "sc-legend" });
     const smooth = debounce(() => store.smoothAnew(), 200);
     const slider = h("input", {
       type: "range",
@@ -68,9 +71,11 @@ function lines(series) {
   return h("div", { class: "sc-row wrap sc-small sc-soft" }, series.map((each) => h("span", { class: "sc-row" }, swatch(each), each.name)));
 }
 
-/** Several: where each of them is. */
+/** Several: where each of them is, and in which settings they differ. */
 function table(names) {
-  const heads = ["run", "step", "loss", "best_validation"].map((key) => h("th", { scope: "col" }, words(`training.${key}`)));
+  const settings = differing(names);
+  const titles = [...["run", "step", "loss", "best_validation"].map((key) => words(`training.${key}`)), ...settings.map(settingName)];
+  const heads = titles.map((title) => h("th", { scope: "col" }, title));
   const rows = names.map((name, place) => {
     const curves = store.curves.get(name);
     const last = curves?.smooth.at(-1);
@@ -83,7 +88,26 @@ function table(names) {
       h("td", {}, last ? number(last[0]) : "–"),
       h("td", {}, last ? shortNumber(last[1]) : "–"),
       h("td", {}, Number.isFinite(best) ? shortNumber(best) : "–"),
+      settings.map((key) => settingCell(curves?.settings[key])),
     );
   });
   return h("table", { class: "sc-table sc-small sc-number" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
+}
+
+/** The settings that are not the same in all runs; those that every run has its own are left out. */
+function differing(names) {
+  const known = names.map((name) => store.curves.get(name)?.settings).filter((settings) => settings && Object.keys(settings).length);
+  const keys = [...new Set(known.flatMap(Object.keys))].filter((key) => !OWN.includes(key));
+  return keys.filter((key) => new Set(known.map((settings) => JSON.stringify(settings[key]))).size > 1);
+}
+
+function settingName(key) {
+  if (hasWords(`training.${key}`)) return words(`training.${key}`);
+  return key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " ");
+}
+
+function settingCell(value) {
+  const text = typeof value === "object" && value !== null ? JSON.stringify(value) : String(value ?? "");
+  const shown = typeof value === "number" ? shortNumber(value) : text || "–";
+  return h("td", { title: text.length > LONG ? text : undefined }, shown.length > LONG ? `${shown.slice(0, LONG)}…` : shown);
 }
