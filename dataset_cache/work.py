@@ -90,6 +90,8 @@ class Clock:
     def __init__(self, work: Work, phase: str, total: int) -> None:
         self._work, self._phase, self._total = work, phase, total
         self._started = time.monotonic()
+        if total:
+            self.tick(0)  # loading the encoder may take long
 
     def tick(self, done: int) -> None:
         """Between two batches: tell how far it is, and stop if asked to."""

@@ -149,7 +149,13 @@ class TrainConfig:
     save_every: int = _set(250, "saving", "steps between saved states; 0: at the end only", low=0, decides=False)
     keep_states: int = _set(2, "saving", "latest states that are kept", low=1, decides=False)
 
-    sample_every: int = _set(0, "samples", "steps between sample pictures; 0: none", low=0, decides=False)
+    sample_every: int = _set(
+        0,
+        "samples",
+        "steps between sample pictures; 0: eight in a run that is given a VAE, else none",
+        low=0,
+        decides=False,
+    )
     sample_captions: tuple[str, ...] = _set(
         (), "samples", "captions of the dataset to draw; empty: the first", decides=False
     )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from ..dataset_cache.errors import CacheError
 from .checkpointing import checkpointed
 from .config import TrainConfig
 from .denoiser import Denoiser
@@ -87,7 +88,7 @@ def train(
         try:
             result = loop.run()
         except Exception as error:
-            run.describe(status="failed", step=session.step, problem=str(error)[:MAX_PROBLEM])
+            run.describe(status="failed", step=session.step, problem=_words(error))
             raise
         except BaseException:
             run.describe(status="interrupted", step=session.step)
@@ -239,8 +240,14 @@ def _explained(run: Run) -> Iterator[None]:
         yield
     except Exception as error:
         if "status" not in read_description(run.folder):
-            run.describe(problem=str(error)[:MAX_PROBLEM])
+            run.describe(problem=_words(error))
         raise
+
+
+def _words(error: Exception) -> str:
+    """What went wrong. The pack's own errors are sentences; of others the kind says as much as the words."""
+    own = isinstance(error, (TrainError, CacheError))
+    return (str(error) if own else f"{type(error).__name__}: {error}")[:MAX_PROBLEM]
 
 
 def _make_sampler(

@@ -20,6 +20,7 @@ from .plans import DatasetPlan
 if TYPE_CHECKING:
     from ..dataset_cache.plan import Settings
 
+TEXTS = 4  # in a batch: the host encodes one at a time, so that few are told of, and stopped, sooner
 BACKGROUNDS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
 
 
@@ -120,6 +121,7 @@ def _settings(
     return Settings(
         transform,
         batch_size=batch_size,
+        text_batch_size=TEXTS,
         thumbnail=thumbnail,
         background=BACKGROUNDS[background],
         trust=trust,

@@ -83,6 +83,7 @@ def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose
         watch.check()
         return False
 
+    watch(0, None, "Looking at the images")
     report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
     return describe(name, path, report.generation, _report_lines(report), report)
 
@@ -121,6 +122,7 @@ def describe(name: str, path: Path, generation: str, lines: Sequence[str], repor
     if report is not None:
         plain = [{"source": e.source, "reason": e.reason} for e in report.excluded]
         facts |= {"encoded": report.encoded, "reused": report.reused, "excluded": plain, "unchanged": report.unchanged}
+        facts["warnings"] = _warnings(report)
     return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
 
 
@@ -142,7 +144,15 @@ def _report_lines(report: EncodeReport) -> list[str]:
     else:
         names = sorted({*report.encoded, *report.reused} - {"thumbnail"})
         lines = [f"{n}: {report.encoded.get(n, 0):,} encoded, {report.reused.get(n, 0):,} reused" for n in names]
+    return lines + _warnings(report)
+
+
+def _warnings(report: EncodeReport) -> list[str]:
+    """What people should know before they train."""
+    lines = [f"Without a caption: {report.uncaptioned:,} of {report.samples:,} samples"] if report.uncaptioned else []
+    if report.unmasked:
+        lines.append(f"Without a mask: {report.unmasked:,} of {report.samples:,} samples; all of each counts")
     if report.excluded:
-        lines.append(f"Excluded: {len(report.excluded):,}")
+        lines.append(f"Left out: {len(report.excluded):,} of the files")
         lines += [f"{e.source}: {e.reason}" for e in report.excluded[:_LISTED]]
     return lines

@@ -77,7 +77,7 @@ class StreamCacheTrain(io.ComfyNode):
             model[0], handle.open(), config, host, pictures, lora_folder(), runs_folder(), watch.running
         )
         _leave(trained, config.name, cls.hidden.unique_id)
-        return _output(trained, config.name, cls)
+        return _output(trained, config.name, watch.notes, cls)
 
 
 NODES = [StreamCacheTrain]
@@ -134,6 +134,7 @@ def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
             "the dataset with Streamable Cache Save first and train on that"
         )
     saved = save(given, name, path, watch.node, purpose)
+    watch.notes = saved.facts.get("warnings", [])
     caches_changed()
     return saved.handle
 
@@ -145,7 +146,7 @@ def _leave(trained: Trained, asked: str, node_id: Any) -> None:
     freshness.leave(runs_folder() / asked, asker(node_id), state, lambda: lora_stamp(file))
 
 
-def _output(trained: Trained, asked: str, cls: type) -> io.NodeOutput:
+def _output(trained: Trained, asked: str, notes: list[str], cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
     plot = sockets.image(plot_loss(losses, trained.curves.validation))
     words = describe_end(result, trained.run.name, asked)
@@ -163,5 +164,5 @@ def _output(trained: Trained, asked: str, cls: type) -> io.NodeOutput:
         {"loss": [loss for _, loss in losses]},
         str(result.lora),
         plot,
-        ui={**shown, "text": [words], "streamcache": [facts]},
+        ui={**shown, "text": ["\n".join([words, *notes])], "streamcache": [facts]},
     )

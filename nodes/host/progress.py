@@ -23,9 +23,13 @@ class NodeProgress:
     def __call__(self, done: int, total: int | None, text: str = "") -> None:
         """Show how far the work is, and stop here if the user asked to."""
         self.check()
-        self._bar.update_absolute(done, max(total or 0, done, 1))
+        total = max(total or 0, done, 1)
+        if done < self._bar.current or total != self._bar.total:
+            # The host's bar holds back what is less than it showed last, so every phase has one of its own.
+            self._bar = comfy.utils.ProgressBar(total, node_id=self.node_id)
+        self._bar.update_absolute(done, total)
         now = time.monotonic()
-        if text and now - self._told >= _SECONDS_BETWEEN:
+        if text and (now - self._told >= _SECONDS_BETWEEN or done in (0, total)):
             self._told = now
             self.show(text)
 

@@ -33,6 +33,7 @@ class TrainWatch:
 
     def __init__(self) -> None:
         self.node = NodeProgress()
+        self.notes: list[str] = []  # what people should know of the dataset
         self.live = LiveRun("", self.node.node_id, asking_client())
         self._losses: list[tuple[int, float]] = []
         self._samples: Image.Image | None = None
@@ -45,6 +46,7 @@ class TrainWatch:
     def running(self, run: Run) -> Iterator[Hooks]:
         """While a run trains: it is listed as live, and every page hears how it begins and ends."""
         self.live.name, self._folder = run.name, run.samples
+        run.describe(notes="\n".join(self.notes))
         try:
             with RUNS.running(self.live):
                 self._tell({"step": 0})

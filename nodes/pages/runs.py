@@ -74,6 +74,7 @@ class Runs:
             "dataset": self._dataset(told.get("dataset")),
             "lora": self._lora(folder.name),
             "problem": cut_text(str(told.get("problem") or "")) if status == "failed" else "",
+            "notes": cut_text(str(told.get("notes") or "")),
         }
         return row if live is None else {**row, **live.facts(), "updated": round(time.time(), 1)}
 

@@ -31,7 +31,7 @@ def sample_page(view: View, start: int, count: int, search: str = "", bucket: st
 
 
 def matches(view: View, search: str, bucket: str) -> np.ndarray | None:
-    """The samples in which every word of the search occurs, in a caption or the source; None stands for all."""
+    """The samples in which every word of the search occurs, in a caption or the file's name; None stands for all."""
     words = tuple(dict.fromkeys(search.lower().split()))
     if len(words) > _WORDS:
         raise Refused(f"search: {len(words)} words, {_WORDS} are allowed")
@@ -68,10 +68,13 @@ def _with_words(view: View, words: tuple[str, ...]) -> np.ndarray:
     texts = view.lowered
     _check(np.concatenate([sources, captions]), len(texts) - 1)
     _check(np.concatenate([first, last]), len(captions))
+    # Of a source, its own name: folders are named after what all their pictures show.
+    names = [text.rpartition("/")[2] for text in texts]
     for word in words:
         hit = np.fromiter((word in text for text in texts), bool, len(texts))
+        named = hit if "/" in word else np.fromiter((word in name for name in names), bool, len(names))
         before = np.concatenate([[0], np.cumsum(hit[captions])])
-        found &= hit[sources] | (before[last] > before[first])
+        found &= named[sources] | (before[last] > before[first])
     return found
 
 

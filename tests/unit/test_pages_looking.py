@@ -201,7 +201,8 @@ class TestSamples:
         assert found("red img_1") == [1]
         assert found("été") == [2]
         assert found("  ") == [0, 1, 2, 3]
-        assert found("folder", "64×64") == [0, 2]
+        assert found("folder/", "64×64") == [0, 2]
+        assert found("folder") == []  # which is the name of all pictures' folder, not of one
         assert found("", "128×64") == [1, 3]
         assert found("", "no such bucket") == []
         with pytest.raises(Refused, match="words"):
