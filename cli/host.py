@@ -5,11 +5,13 @@ import json
 import os
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..dataset_cache.errors import CacheError
 
 INSIDE = False  # whether this process is the host's already; nodes/host/headless.py says so
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 HEADLESS = Path(__file__).resolve().parent.parent / "nodes" / "host" / "headless.py"
 
 
@@ -34,13 +36,36 @@ def hand_over(args: argparse.Namespace) -> int | None:
     folder = Path(args.comfyui).expanduser().resolve()
     if not (folder / "main.py").is_file() or not (folder / "comfy").is_dir():
         raise CacheError(f"--comfyui {args.comfyui}: holds no ComfyUI; name the folder with its main.py")
-    options = json.dumps(shlex.split(args.comfyui_args))
-    process = subprocess.Popen([find_python(folder, args.comfyui_python), HEADLESS, folder, options, *args.arguments])
+    options = shlex.split(args.comfyui_args)
+    command = [find_python(folder, args.comfyui_python), HEADLESS, folder, json.dumps(options), *args.arguments]
+    process = subprocess.Popen(command, env={**os.environ, **environment(options)})
     while True:
         try:
             return process.wait()
         except KeyboardInterrupt:
             continue  # the terminal told the other process too, which ends in its own time
+
+
+def environment(options: Sequence[str]) -> dict[str, str]:
+    """The variables by which ComfyUI's main.py hands its options to torch and the drivers."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--cuda-device")
+    parser.add_argument("--default-device", type=int)
+    parser.add_argument("--oneapi-device-selector")
+    parser.add_argument("--deterministic", action="store_true")
+    given, _ = parser.parse_known_args(options)
+    found = {"TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL": "1"}
+    first, devices = given.default_device, given.cuda_device
+    if first is not None and devices != "all":
+        order = [first, *(number for number in range(32) if number != first)]
+        found |= dict.fromkeys(VISIBLE, ",".join(map(str, order)))
+    if devices is not None and devices != "all":
+        found |= dict.fromkeys((*VISIBLE, "ASCEND_RT_VISIBLE_DEVICES"), devices)
+    if given.oneapi_device_selector is not None:
+        found["ONEAPI_DEVICE_SELECTOR"] = given.oneapi_device_selector
+    if given.deterministic:
+        found["CUBLAS_WORKSPACE_CONFIG"] = os.environ.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return found
 
 
 def find_python(folder: Path, given: str | None) -> Path:

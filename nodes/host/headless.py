@@ -16,7 +16,6 @@ from typing import Any
 
 PACK = Path(__file__).resolve().parents[2]
 OUTPUT_MODELS = ("checkpoints", "clip", "vae", "diffusion_models", "loras")  # kinds that the host saves and lists again
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def main(host: str, options: str, *command: str) -> int:
@@ -38,13 +37,10 @@ def enter_host(host: str, options: Sequence[str]) -> None:
     import comfy.options
 
     comfy.options.enable_args_parsing()
-    from comfy.cli_args import args
-
-    # Before torch is imported, which reads the environment once.
-    os.environ.update(environment(args))
     import cuda_malloc  # noqa: F401  chooses torch's allocator by the options
     import folder_paths
     import utils.extra_config
+    from comfy.cli_args import args
 
     configs = [path for group in args.extra_model_paths_config or () for path in group]
     for path in (os.path.join(host, "extra_model_paths.yaml"), *configs):
@@ -58,22 +54,6 @@ def enter_host(host: str, options: Sequence[str]) -> None:
         folder_paths.set_user_directory(os.path.abspath(args.user_directory))
     for kind in OUTPUT_MODELS:
         folder_paths.add_model_folder_path(kind, os.path.join(folder_paths.get_output_directory(), kind))
-
-
-def environment(args: Any) -> dict[str, str]:
-    """The variables by which the host's main.py hands its options to torch and the drivers."""
-    found = {"TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL": "1"}
-    first, devices = args.default_device, args.cuda_device
-    if first is not None and devices != "all":
-        order = [first, *(number for number in range(32) if number != first)]
-        found |= dict.fromkeys(VISIBLE, ",".join(map(str, order)))
-    if devices is not None and devices != "all":
-        found |= dict.fromkeys((*VISIBLE, "ASCEND_RT_VISIBLE_DEVICES"), str(devices))
-    if args.oneapi_device_selector is not None:
-        found["ONEAPI_DEVICE_SELECTOR"] = args.oneapi_device_selector
-    if args.deterministic:
-        found["CUBLAS_WORKSPACE_CONFIG"] = os.environ.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    return found
 
 
 def register_package() -> None:

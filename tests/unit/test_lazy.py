@@ -378,7 +378,7 @@ def test_a_large_tensor_read_often_leaves_memory_as_it_was():
     before = psutil.Process().memory_info().rss
     for _ in range(50):
         (x + 1).sum()
-    assert psutil.Process().memory_info().rss - before < 40 << 20
+    assert psutil.Process().memory_info().rss - before < 100 << 20  # of 200 MB that were read
 
 
 def test_gradients_flow_past_and_into_lazy_data():
