@@ -1,13 +1,14 @@
 """The command line with the host's models and Python, without a server, and the same workflow with one."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from streamcache import dev
-from streamcache.cli.host import HEADLESS
+from streamcache.cli.host import HEADLESS, environment
 from streamcache.cli.main import main
 from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.families import FAMILIES
@@ -43,9 +44,10 @@ print(json.dumps({"torch": "torch" in sys.modules, "cuda": os.environ.get("CUDA_
 def test_the_host_is_entered_with_its_devices_and_the_models_that_it_saved(host: dev.Host, tmp_path: Path):
     options = ["--cpu", "--cuda-device", "1", "--output-directory", str(tmp_path)]
     command = [str(host.python), "-c", ENTER, str(HEADLESS), str(host.folder), *options]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    with_devices = {**os.environ, **environment(options)}
+    told = subprocess.run(command, env=with_devices, check=True, capture_output=True, text=True).stdout
     found = json.loads(told.splitlines()[-1])
-    assert found.pop("cuda") == "1" and not found.pop("torch"), "set before torch could read it"
+    assert found.pop("cuda") == "1" and not found.pop("torch"), "torch is not imported on the way"
     folders = {
         kind: [Path(path).name for path in paths if Path(path).parent == tmp_path] for kind, paths in found.items()
     }
