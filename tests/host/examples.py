@@ -16,9 +16,9 @@ def build_a_cache(w: Workflow) -> None:
     saved = w.add("StreamCacheCacheSave", 2, room=100, dataset=plan(), name=CACHE)
     w.add("StreamCachePreview", 3, room=330, dataset=saved())
     w.note(
-        "# Build a cache\n\nPut captioned images into `input/my_images` (`cat.png` with `cat.txt`), choose your VAE "
-        "and text encoders, and run. The cache is saved below `output/streamcache`.\n\nRun it again after changing "
-        "images or captions: only those are encoded. The VAE and the text encoders take memory only while they encode.",
+        "# Build a cache\n\nPut captioned images into **input/my_images** (**cat.png** with **cat.txt**), choose your "
+        "VAE and text encoders, and run. The cache is saved below **output/streamcache**.\n\nRun it again after "
+        "changing images or captions: only those are encoded. The VAE and the text encoders take memory only while they encode.",
         2,
         210,
     )
@@ -29,7 +29,7 @@ def train_from_a_cache(w: Workflow) -> None:
     train(w, load, 1)
     w.note(
         "# Train from a cache\n\nThe dataset streams from disk: memory does not grow with it. The LoRA is saved to "
-        "`output/loras`, where Load LoRA finds it.\n\nStopping keeps the work: run again with mode `resume`.",
+        "**output/loras**, where Load LoRA finds it.\n\nStopping keeps the work: run again with mode **resume**.",
         0,
         180,
     )
@@ -52,8 +52,8 @@ def train_from_a_shared_cache(w: Workflow) -> None:
     train(w, load, 1, validation_share=0.05, validation_every=50)
     w.note(
         "# Train from a shared cache\n\nA cache is a folder of plain safetensors files: copy it to "
-        "`output/streamcache/shared` and train. The images, the VAE and the text encoders are not needed. It holds no "
-        "code, so it is safe to take from a stranger.",
+        "**output/streamcache/shared** and train. The images, the VAE and the text encoders are not needed. It holds "
+        "no code, so it is safe to take from a stranger.",
         2,
         180,
     )

@@ -6,6 +6,8 @@ from typing import Any
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 WIDTH, GAP, TITLE = 340, 70, 34
 SOCKET, WIDGET, EDGE = 20, 24, 14  # heights, as the classic canvas draws them
+TALLER = 1.35  # Nodes 2.0 draws the same node so much taller
+GROWS = {"StreamCacheCacheSave": 170, "StreamCacheCacheLoad": 170}  # what these show below their widgets once they ran
 _CONTROLLED = ("seed", "noise_seed")  # the front end gives these a second widget
 
 
@@ -73,7 +75,7 @@ class Workflow:
         node = Node(len(self.nodes) + 1, kind, title, (0, 0), inputs, self.info[kind], room)
         unknown = set(inputs) - {name for name, _, _ in node._specs()}
         assert not unknown, f"{kind} has no input {unknown}"
-        node.place = self._place(column, node.height())
+        node.place = self._place(column, round(TALLER * node.height()) + max(GROWS.get(kind, 0) - room, 0))
         self.nodes.append(node)
         return node
 
