@@ -18,7 +18,8 @@ def build_a_cache(w: Workflow) -> None:
     w.note(
         "# Build a cache\n\nPut captioned images into **input/my_images** (**cat.png** with **cat.txt**), choose your "
         "VAE and text encoders, and run. The cache is saved below **output/streamcache**.\n\nRun it again after "
-        "changing images or captions: only those are encoded. The VAE and the text encoders take memory only while they encode.",
+        "changing images or captions: only those are encoded. The VAE and the text encoders take memory only while "
+        "they encode.",
         2,
         210,
     )
