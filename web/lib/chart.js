@@ -2,7 +2,7 @@
 // with a read-out under pointer and arrow keys.
 
 import { h } from "./dom.js";
-import { linearTicks, logTicks, shortNumber } from "./ticks.js";
+import { linearTicks, logTicks, shortNumber, tickLabels } from "./ticks.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const CHARACTER = 6.4; // pixels of one on an axis
@@ -82,7 +82,7 @@ export class LineChart {
     [low, high] = log ? [low / room, high * room] : [low >= 0 && low < (high - low) * 0.3 ? 0 : low - room, high + room];
     const count = Math.max(2, Math.round(height / 52));
     const rows = log ? logTicks(low, high, count) : linearTicks(low, high, count);
-    const labels = rows.map((value) => this.shown.format(value, 3));
+    const labels = tickLabels(rows, this.shown.format);
     const margin = Math.max(LEAST_MARGIN, Math.max(...labels.map((text) => text.length)) * CHARACTER + 10);
     const box = { left: margin, right: width - 8, top: 8, bottom: height - (this.compact ? 18 : 22) };
     const x = (value) => box.left + ((value - left) / (right - left)) * (box.right - box.left);

@@ -30,6 +30,15 @@ export function logTicks(low, high, count) {
 export function shortNumber(value, digits = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e7) return value.toExponential(Math.max(digits - 3, 0)).replace(/\.0+e/, "e");
+  if (size < 1e-3 || size >= 1e7) return value.toExponential(Math.max(digits - 3, 0)).replace(/\.?0+e/, "e");
   return new Intl.NumberFormat(locale(), { maximumSignificantDigits: digits }).format(value);
+}
+
+/** The values of an axis, with as many digits as tell neighbours apart. */
+export function tickLabels(values, format = shortNumber) {
+  const least = values.slice(1).reduce((step, value, place) => Math.min(step, Math.abs(value - values[place])), Infinity);
+  const isClose = (value, digits) => Math.abs(Number(value.toPrecision(digits)) - value) <= least / 20;
+  let digits = 3;
+  while (digits < 9 && !values.every((value) => isClose(value, value !== 0 && Math.abs(value) < 1e-3 ? Math.max(digits - 2, 1) : digits))) digits += 1;
+  return values.map((value) => format(value, digits));
 }
