@@ -6,6 +6,9 @@ import { words } from "../lib/words.js";
 
 const NODE = "StreamCacheCacheLoad";
 const TYPE = "application/x-streamcache";
+const GAP = 10; // between a new node and others
+const STEP = 40;
+const MOST_RINGS = 100;
 
 /** Adds the node at a place on the canvas, or in the middle of what is seen of it. */
 export function addLoadNode(name, place) {
@@ -66,17 +69,40 @@ function setName(node, name) {
   widget.callback?.(name);
 }
 
-/** The middle of the canvas, a little lower and to the right of a node that is there already. */
+/** As near as can be to the middle of what is seen of the canvas, and on no other node. */
 function freePlace(graph, node) {
-  const box = app.canvas.canvas.getBoundingClientRect();
-  const panel = document.querySelector(".side-bar-panel")?.getBoundingClientRect();
-  const left = panel && panel.left < innerWidth / 2 ? panel.right : box.left;
-  const right = panel && panel.left >= innerWidth / 2 ? panel.left : box.right;
-  let [x, y] = app.clientPosToCanvasPos([(left + right) / 2, (box.top + box.bottom) / 2]);
-  x -= node.size[0] / 2;
-  while (graph.nodes.some((other) => Math.hypot(other.pos[0] - x, other.pos[1] - y) < 20)) {
-    x += 30;
-    y += 30;
+  const [x, y] = middle();
+  const wanted = [x - node.size[0] / 2, y - node.size[1] / 2];
+  const taken = graph.nodes.map((other) => box(other.pos, other.flags?.collapsed ? [other.size[0], 0] : other.size));
+  const isFree = (place) => !taken.some((other) => overlap(box(place, node.size), other));
+  for (let ring = 0; ring < MOST_RINGS; ring += 1) {
+    const found = around(wanted, ring).find(isFree);
+    if (found) return found;
   }
-  return [x, y];
+  return wanted;
+}
+
+/** Of what no sidebar covers. */
+function middle() {
+  const { left, right, top, bottom } = app.canvas.canvas.getBoundingClientRect();
+  const panel = document.querySelector(".side-bar-panel")?.getBoundingClientRect();
+  const from = panel && panel.left < innerWidth / 2 ? panel.right : left;
+  const to = panel && panel.left >= innerWidth / 2 ? panel.left : right;
+  return app.clientPosToCanvasPos([(from + to) / 2, (top + bottom) / 2]);
+}
+
+/** Left, top, right and bottom of a node with its title, and some room. */
+function box([x, y], [width, height]) {
+  return [x - GAP, y - LiteGraph.NODE_TITLE_HEIGHT - GAP, x + width + GAP, y + height + GAP];
+}
+
+function overlap(one, other) {
+  return one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3];
+}
+
+/** Places on a circle, the right one first. */
+function around([x, y], ring) {
+  const count = ring === 0 ? 1 : 8 * ring;
+  const angle = (place) => (2 * Math.PI * place) / count;
+  return Array.from({ length: count }, (_, place) => [x + Math.cos(angle(place)) * ring * STEP, y + Math.sin(angle(place)) * ring * STEP]);
 }
