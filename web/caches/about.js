@@ -17,7 +17,8 @@ export class About {
   know(detail) {
     this.known = true;
     const sections = [missing, sizes, sharing, captions, sets, users, made];
-    fill(this.element, ...sections.map((draw) => draw(detail)));
+    // Columns within what scrolls: in columns of its own it would grow sideways.
+    fill(this.element, h("div", { class: "sc-columns" }, ...sections.map((draw) => draw(detail))));
   }
 }
 

@@ -160,7 +160,7 @@ export class Grid {
     if (tile.dataset.label === label && tile.dataset.of === String(place)) return;
     tile.dataset.label = label;
     tile.dataset.of = place;
-    tile.setAttribute("aria-label", sample ? `${number(sample.number)}: ${label}` : label);
+    tile.setAttribute("aria-label", sample ? `${number(sample.number + 1)}: ${label}` : label);
     tile.setAttribute("aria-posinset", place + 1);
     tile.setAttribute("aria-setsize", this.samples.total);
   }

@@ -53,6 +53,7 @@ export class Jobs {
       { class: `sc-job ${bad ? "bad" : "good"}`, dataset: { job: job.kind, state: job.state } },
       h("div", { class: "sc-row" }, icon(sign), h("span", { class: "sc-grow", title: job.words }, text), close),
       problems.length > 0 && h("ul", { class: "sc-problems" }, problems.slice(0, PROBLEMS_SHOWN).map(problemLine)),
+      problems.length > 0 && job.kind === "verify" && remedy(job.name),
     );
   }
 
@@ -91,6 +92,17 @@ export class Jobs {
 
 function isBad(job) {
   return job.state === "failed" || job.problems?.length > 0;
+}
+
+/** What to do about damage: again from the sources, or without what is damaged. */
+function remedy(name) {
+  const command = `streamcache verify --repair "${name}"`;
+  const copy = iconButton("copy", words("actions.copy"), async () => {
+    await navigator.clipboard.writeText(command).catch(() => getSelection().selectAllChildren(code));
+  });
+  const code = h("code", { class: "sc-grow" }, command);
+  const [again, without] = [words("jobs.encode_again"), words("jobs.repair")];
+  return h("div", { class: "sc-remedy sc-small" }, h("p", {}, again), h("p", {}, without), h("div", { class: "sc-row" }, code, copy));
 }
 
 function problemLine(problem) {
