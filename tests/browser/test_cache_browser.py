@@ -70,7 +70,7 @@ def test_pictures_captions_and_facts_of_a_cache(tab: CacheTab):
         f"(() => {{ const box = {TILES}[1].getBoundingClientRect(); return [box.x + 9, box.y + 9] }})()"
     )
     tab.page.mouse("mouseMoved", x, y)
-    tab.wait_for_text(".sc-caption", shown[1].removeprefix("1: "))
+    tab.wait_for_text(".sc-caption", shown[1].removeprefix("2: "))
     tab.shot("samples")
     tab.page.click(f"{TILES}[0]")
     tab.wait_for_text(".sc-sample h2", "Sample 1 of 40")
@@ -120,7 +120,7 @@ def test_a_hundred_thousand_samples_scroll(tab: CacheTab):
     tab.page.wait_for(f"{times}.every(Boolean)")
     answered, painted = tab.page.run(times)
     assert 0 <= painted - answered < 1000
-    assert tab.wait_for_labels()[0] == "0: sample number 0"
+    assert tab.wait_for_labels()[0] == "1: sample number 0"
     # Many steps in little time: no range that was only passed is asked for.
     fling = """(async () => {
       const grid = document.querySelector('.sc-grid');
@@ -140,7 +140,7 @@ def test_a_hundred_thousand_samples_scroll(tab: CacheTab):
     tab.page.press("End")
     tab.page.wait_for(f"{TILES}.some((tile) => tile.dataset.label === 'sample number {MANY - 1}')")
     active = "document.getElementById(document.querySelector('.sc-grid').getAttribute('aria-activedescendant'))"
-    assert tab.page.run(f"{active}.getAttribute('aria-label')") == f"{MANY - 1:,}: sample number {MANY - 1}"
+    assert tab.page.run(f"{active}.getAttribute('aria-label')") == f"{MANY:,}: sample number {MANY - 1}"
     assert tab.page.run(f"document.querySelectorAll('{PANEL} *').length") <= 2000
     tab.page.wait_for(f"{TILES}.every((tile) => tile.firstChild.naturalWidth > 0)")
     tab.shot("many")
@@ -209,6 +209,33 @@ def test_a_cache_dropped_onto_the_canvas_becomes_a_load_node(tab: CacheTab, mode
     assert sorted(node["inputs"]["name"] for node in prompt.values()) == ["landscapes", "shelf/dunes"]
     tab.page.run("app.graph.clear()")
     tab.page.run("app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
+
+
+def test_a_node_is_added_where_no_other_is(tab: CacheTab):
+    tab.page.run("app.graph.clear()")
+    tab.wait_for_card("landscapes")
+    for _ in range(4):
+        tab.page.click(f"{tab.card('landscapes')}.querySelector('.pi-plus-circle').parentElement")
+    tab.page.wait_for("app.graph.nodes.length === 4")
+    boxes = tab.page.run("app.graph.nodes.map((node) => [...node.pos, ...node.size])")
+    for one, (x, y, width, height) in enumerate(boxes):
+        for left, top, wide, high in boxes[:one]:
+            beside = x >= left + wide or left >= x + width
+            assert beside or y - 30 >= top + high or top - 30 >= y + height
+    tab.page.run("app.graph.clear()")
+
+
+def test_details_of_a_wide_tab_scroll_downwards_only(tab: CacheTab):
+    tab.show("landscapes")
+    tab.page.click("document.querySelector('#sc-tab-about')")
+    tab.wait_for_text(".sc-about", "Latents")
+    panel = f"document.querySelector('{PANEL}')"
+    tab.page.run(f"Object.assign({panel}.style, {{width: '1040px', height: '420px'}})")
+    wide = "document.querySelector('.sc-about')"
+    tab.page.wait_for(f"getComputedStyle({wide}.firstChild).columnCount === '2'", 10)
+    assert tab.page.run(f"{wide}.scrollWidth <= {wide}.clientWidth && {wide}.scrollHeight > {wide}.clientHeight")
+    tab.page.run(f"{panel}.removeAttribute('style')")
+    tab.page.click("document.querySelector('#sc-tab-samples')")
 
 
 def test_everything_is_reached_by_keys_alone(tab: CacheTab):

@@ -134,6 +134,7 @@ def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
     tab.choose("damaged", "Verify")
     problem = "document.querySelector('.sc-job.bad .sc-problems li')"
     tab.page.wait_for(problem, 30)
+    tab.wait_for_text(".sc-remedy", 'streamcache verify --repair "damaged"')
     tab.shot("verify")
     shutil.rmtree(root / "damaged")
     tab.reopen()
@@ -217,11 +218,51 @@ def test_what_goes_wrong_is_told_in_a_sentence(tab: CacheTab, root: Path):
     shutil.rmtree(root / "unreadable")
     tab.choose("vanishing", "Verify")
     tab.wait_for_text(".sc-notices [role=alert]", "vanishing")
-    tab.wait_for_text(".p-toast-message", "vanishing")
+    assert not tab.page.run("document.querySelector('.p-toast-message')?.textContent.includes('vanishing')")
     tab.shot("refusal")
     tab.page.run("void 0")
     assert all("status of 404" in error for error in tab.page.errors)
     tab.page.errors.clear()
+
+
+def test_a_cache_that_goes_while_it_is_open_leads_back_to_the_list(tab: CacheTab, root: Path):
+    write_landscapes(root / "going", 3, seed=8)
+    tab.refresh()
+    tab.show("going")
+    shutil.rmtree(root / "going")
+    tab.search(".sc-samples input", "anything")
+    tab.wait_for_text(".sc-notices", "going is no longer there.")
+    tab.page.wait_for("document.querySelector('.sc-cards') && !document.querySelector('[data-cache]')")
+    assert tab.page.run("document.querySelectorAll('.sc-notice').length") == 1
+    assert not tab.page.run("Boolean(document.querySelector('.p-toast-message'))")
+    tab.page.run("void 0")
+    assert all("status of 404" in error for error in tab.page.errors)
+    tab.page.errors.clear()
+
+
+def test_a_server_that_is_back_is_not_said_to_be_gone(tab: CacheTab):
+    tab.wait_for_card("landscapes")
+    tab.page.run("app.api.fetchApi = () => Promise.reject(new TypeError('gone'))")
+    tab.refresh()
+    tab.wait_for_text(".sc-notices", "The server does not answer")
+    tab.page.run("delete app.api.fetchApi; app.api.dispatchEvent(new CustomEvent('reconnected'))")
+    tab.page.wait_for("!document.querySelector('.sc-notices').textContent", 10)
+
+
+def test_a_cache_that_cannot_be_opened_shows_only_why(tab: CacheTab, root: Path):
+    (root / "torn").mkdir()
+    (root / "torn" / "dataset.json").write_text("{")
+    tab.refresh()
+    tab.wait_for_card("torn")
+    tab.page.click(f"{tab.card('torn')}.querySelector('.sc-card-open')")
+    tab.wait_for_text("[data-cache=torn] .sc-notice", "is not JSON")
+    view = "document.querySelector('[data-cache=torn]')"
+    assert not tab.page.run(f"{view}.querySelector('.pi-plus-circle').checkVisibility()")
+    assert "0 samples" not in tab.page.run(f"{view}.textContent")
+    tab.open()
+    shutil.rmtree(root / "torn")
+    tab.refresh()
+    tab.wait_for_card("torn", there=False)
 
 
 def test_a_strangers_texts_are_shown_as_texts(tab: CacheTab, root: Path):

@@ -67,7 +67,7 @@ export async function remove(panel, name) {
   if (!removed) return;
   if (panel.view.name === name) panel.show("list");
   const undo = () => panel.attempt(() => restoreCache(panel, removed.trash));
-  panel.tell("good", words("delete.done", { name }), words("actions.undo"), undo);
+  panel.tell("good", words("delete.done", { name }), { action: words("actions.undo"), act: undo });
   panel.notices.querySelector(".sc-undo")?.focus();
   await panel.refresh();
 }

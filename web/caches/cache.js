@@ -2,7 +2,7 @@
 
 import { button, fill, h, iconButton, roving } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
-import { get } from "../lib/server.js";
+import { get, isAbort } from "../lib/server.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { About } from "./about.js";
@@ -71,10 +71,12 @@ export class CacheView {
     const before = this.row;
     this.row = row;
     this.drawFacts();
+    this.add.hidden = Boolean(row.problem);
+    this.title.draggable = !row.problem;
     if (row.problem) {
       fill(this.bar);
       fill(this.stage, h("div", { class: "sc-body" }, notice("bad", row.problem)));
-    } else if (before?.generation !== row.generation || before?.problem) {
+    } else if (before?.generation !== row.generation || before?.problem || this.unanswered) {
       this.open();
     }
   }
@@ -84,6 +86,7 @@ export class CacheView {
     for (const tab of Object.values(this.tabs)) tab.destroy?.();
     this.tabs = {};
     this.detail = null;
+    this.unanswered = false;
     this.drawBar();
     this.show(lastTab);
     this.load();
@@ -94,7 +97,7 @@ export class CacheView {
     this.asked = new AbortController();
     const found = await get("/cache", { name: this.name }, { signal: this.asked.signal }).catch((error) => ({ error }));
     if (found.error) {
-      if (found.error.name !== "AbortError") this.panel.fail(found.error);
+      if (!isAbort(found.error)) this.fail(found.error);
       return;
     }
     this.detail = found;
@@ -102,11 +105,17 @@ export class CacheView {
     for (const tab of Object.values(this.tabs)) tab.know?.(found);
   }
 
+  /** Something of it could not be had; without an answer, everything is asked for again when there is one. */
+  fail(error) {
+    this.unanswered ||= error.status === 0;
+    this.panel.fail(error);
+  }
+
   drawFacts() {
     const marks = badges(this.row);
     fill(
       this.facts,
-      h("div", { class: "sc-number" }, amounts(this.row)),
+      !this.row.problem && h("div", { class: "sc-number" }, amounts(this.row)),
       h("div", { class: "sc-small sc-soft", title: exactly(this.row) }, origin(this.row)),
       marks.length > 0 && h("div", { class: "sc-row wrap sc-badges" }, marks),
     );

@@ -2,7 +2,6 @@
 
 import { button, debounce, fill, h, iconButton } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
-import { notify } from "../lib/host.js";
 import { get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { CacheView } from "./cache.js";
@@ -69,8 +68,9 @@ export class CachesPanel {
     if (this.asked !== asked) return;
     if (!found.error) {
       this.shelf = found;
+      if (this.until === "answer") this.quiet();
       this.view.update(found);
-    } else if (this.shelf) this.fail(found.error);
+    } else if (this.shelf) this.tell("bad", found.error.message, { until: "answer" });
     else this.view.broken?.(found.error);
   }
 
@@ -84,17 +84,30 @@ export class CachesPanel {
     }
   }
 
-  fail(error) {
-    notify("error", words("caches.failed"), error.message);
-    this.tell("bad", error.message);
+  /** Says why something was refused. What is no longer there leaves the list, and its view, too. */
+  async fail(error) {
+    const { view } = this;
+    if (error.status === 404) await this.refresh();
+    if (this.view !== view && view.name) return; // it says already that it is gone
+    this.tell("bad", error.message, { until: error.status === 0 ? "answer" : "" });
   }
 
-  /** One notice at a time. A good one can carry a button, such as Undo; without one it goes by itself. */
-  tell(kind, text, action = "", act = undefined) {
-    const close = () => fill(this.notices);
+  /**
+   * One notice at a time. A good one can carry a button, such as Undo; without one it goes by itself. One that is said
+   * until the server gives an answer goes with the next one.
+   */
+  tell(kind, text, { action = "", act, until = "" } = {}) {
+    const close = () => this.quiet();
     const more = action && button(action, () => (close(), act()), { class: "sc-button sc-undo" });
+    this.quiet();
+    this.until = until;
     fill(this.notices, notice(kind, text, more, iconButton("times", words("actions.close"), close)));
-    clearTimeout(this.fading);
     if (kind === "good" && !action) this.fading = setTimeout(close, SHOWN_FOR);
+  }
+
+  quiet() {
+    clearTimeout(this.fading);
+    this.until = "";
+    fill(this.notices);
   }
 }

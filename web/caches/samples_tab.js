@@ -1,7 +1,6 @@
 // The samples of a cache: a search, a chart of buckets that chooses among them, and the grid.
 
 import { debounce, fill, h, icon } from "../lib/dom.js";
-import { notice } from "../lib/dialog.js";
 import { setting } from "../lib/host.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -86,10 +85,9 @@ export class SamplesTab {
 
   failed(error) {
     this.element.setAttribute("aria-busy", "false");
-    this.view.panel.fail(error);
-    fill(this.state, notice("bad", error.message));
     // The cache was saved anew meanwhile: the list knows the new generation.
     if (error.status === 409) this.view.panel.refresh();
+    else this.view.fail(error);
   }
 
   nothing() {
@@ -103,7 +101,7 @@ export class SamplesTab {
       fill(this.caption, h("span", { class: "sc-soft" }, words("caches.point")));
       return;
     }
-    const facts = [`#${number(sample.number)}`, sample.bucket, sample.source].filter(Boolean).join(" · ");
+    const facts = [`#${number(sample.number + 1)}`, sample.bucket, sample.source].filter(Boolean).join(" · ");
     fill(
       this.caption,
       h("span", { class: "sc-small sc-soft sc-clip" }, facts),
