@@ -3,7 +3,7 @@
 
 import { app } from "../../scripts/app.js";
 import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
-import { CACHES_TAB, openTab, TRAINING_TAB } from "./lib/host.js";
+import { CACHES_TAB, toggleTab, TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
 
@@ -45,13 +45,13 @@ app.registerExtension({
       id: "StreamCache.OpenCaches",
       label: "Open dataset caches",
       icon: "pi pi-database",
-      function: () => openTab(CACHES_TAB),
+      function: () => toggleTab(CACHES_TAB),
     },
     {
       id: "StreamCache.OpenTraining",
       label: "Open LoRA training",
       icon: "pi pi-chart-line",
-      function: () => openTab(TRAINING_TAB),
+      function: () => toggleTab(TRAINING_TAB),
     },
   ],
   // As the host's own tabs have W, N, M and A; with Shift, so that no plain key is taken.

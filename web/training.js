@@ -3,6 +3,7 @@
 import { app } from "../../scripts/app.js";
 import { TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
+import { TabSlot } from "./lib/tab.js";
 import { loadWords, words } from "./lib/words.js";
 import { keepListsFresh } from "./nodes/cache_list.js";
 import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
@@ -10,7 +11,10 @@ import { hidePictures, showLiveRuns, showRun, TRAIN } from "./training/node_char
 import { TrainingPanel } from "./training/panel.js";
 import { store } from "./training/runs.js";
 
-let panel = null;
+const slot = new TabSlot((element) => {
+  useStyle("../training/training");
+  return new TrainingPanel(element);
+});
 
 function registerTab() {
   const title = words("training.title");
@@ -21,16 +25,8 @@ function registerTab() {
     label: words("training.label"),
     tooltip: title,
     type: "custom",
-    render(element) {
-      if (panel?.element === element) return;
-      panel?.close();
-      useStyle("../training/training");
-      panel = new TrainingPanel(element);
-    },
-    destroy() {
-      panel?.close();
-      panel = null;
-    },
+    render: slot.render,
+    destroy: slot.destroy,
   });
 }
 

@@ -1,13 +1,17 @@
-// The sidebar tab. The host calls render again whenever it draws its sidebar anew, with the same element.
+// The sidebar tab of dataset caches.
 
 import { app } from "../../../scripts/app.js";
 import { CACHES_TAB } from "../lib/host.js";
 import { useStyle } from "../lib/style.js";
+import { TabSlot } from "../lib/tab.js";
 import { words } from "../lib/words.js";
 import { acceptDrops } from "./canvas.js";
 import { CachesPanel } from "./panel.js";
 
-let panel;
+const slot = new TabSlot((element) => {
+  useStyle("../caches/caches");
+  return new CachesPanel(element);
+});
 
 export function registerCachesTab() {
   acceptDrops();
@@ -18,25 +22,12 @@ export function registerCachesTab() {
     tooltip: words("caches.title"),
     label: words("caches.label"),
     type: "custom",
-    render,
-    destroy,
+    render: slot.render,
+    destroy: slot.destroy,
   });
 }
 
 /** A setting changes: the host tells so just before it does. */
 export function redrawCachesTab() {
-  setTimeout(() => panel?.redraw());
-}
-
-function render(element) {
-  if (panel?.host === element && element.contains(panel.root)) return;
-  destroy();
-  useStyle("../caches/caches");
-  panel = new CachesPanel(element);
-  panel.host = element;
-}
-
-function destroy() {
-  panel?.destroy();
-  panel = undefined;
+  setTimeout(() => slot.panel?.redraw());
 }

@@ -23,8 +23,16 @@ export function openTab(id) {
   const tabs = app.extensionManager.sidebarTab;
   if (tabs.activeSidebarTabId !== id) tabs.toggleSidebarTab(id);
   requestAnimationFrame(() => {
-    const panel = document.querySelector(".side-bar-panel .sc-panel");
-    const seen = (selector) => [...(panel?.querySelectorAll(selector) ?? [])].find((each) => each.checkVisibility());
-    (seen("input:not([type=checkbox], [type=range])") ?? seen("button"))?.focus();
+    const heading = document.querySelector(".side-bar-panel .sc-panel h2");
+    if (!heading) return;
+    heading.tabIndex = -1; // so Tab goes on from the top, and the tab's own key is not typed into a field
+    heading.focus();
   });
+}
+
+/** As the host's own tabs do: the key that opened a tab closes it. */
+export function toggleTab(id) {
+  const tabs = app.extensionManager.sidebarTab;
+  if (tabs.activeSidebarTabId === id) tabs.toggleSidebarTab(id);
+  else openTab(id);
 }

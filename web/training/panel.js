@@ -14,7 +14,6 @@ const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw
 
 export class TrainingPanel {
   constructor(element) {
-    this.element = element;
     this.card = new RunCard();
     this.comparison = new Comparison(state.view);
     this.pictures = new Pictures();
@@ -23,15 +22,17 @@ export class TrainingPanel {
     const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
     this.body = h("div", { class: "sc-body sc-stack sc-training" });
     element.style.height = "100%";
-    fill(element, h("div", { class: "sc sc-panel" }, head, this.body));
+    this.root = h("div", { class: "sc sc-panel" }, head, this.body);
+    fill(element, this.root);
     this.leave = store.subscribe(() => this.show());
     this.show();
     store.start();
   }
 
-  close() {
+  destroy() {
     this.leave();
     this.comparison.destroy();
+    this.root.remove();
   }
 
   show() {
