@@ -23,6 +23,7 @@ TAIL_BYTES = 4096
 LATEST = 1e11  # seconds; a time after that is none
 ENDS = ("done", "stopped", "interrupted", "failed")
 _SAMPLE = re.compile(r"step-(\d{1,12})-(\d{1,4})\.png")
+_STATE = re.compile(r"step-(\d{1,12})\.safetensors")
 _STEP = re.compile(rb'"step": (\d+), "epoch"')
 
 
@@ -73,6 +74,7 @@ class Runs:
             "updated": _updated(folder, told),
             "dataset": self._dataset(told.get("dataset")),
             "lora": self._lora(folder.name),
+            "saved_step": _saved_step(folder) if status == "interrupted" else 0,
             "problem": cut_text(str(told.get("problem") or "")) if status == "failed" else "",
             "notes": cut_text(str(told.get("notes") or "")),
         }
@@ -169,6 +171,12 @@ def _step(folder: Path, told: Mapping[str, Any], status: str) -> int:
         return _whole(told["step"])
     found = _STEP.findall(_tail(Run(folder).metrics))
     return _whole(int(found[-1])) if found else _whole(told.get("step"))
+
+
+def _saved_step(folder: Path) -> int:
+    """From which an interrupted run goes on; 0 if from its beginning."""
+    found = [match for path in Run(folder).states().files() if (match := _STATE.fullmatch(path.name))]
+    return int(found[-1][1]) if found else 0
 
 
 def _updated(folder: Path, told: Mapping[str, Any]) -> float:

@@ -2,10 +2,10 @@
 
 import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
+import { openExample } from "../lib/example.js";
 import { words } from "../lib/words.js";
 import { cacheMenu } from "./actions.js";
 import { addLoadNode, makeDraggable } from "./canvas.js";
-import { openExample } from "./example.js";
 import { amounts, badges, cover, encoders, exactly, origin } from "./facts.js";
 
 const ORDERS = {
@@ -165,7 +165,7 @@ export class ListView {
       h("h3", {}, words("caches.none")),
       h("p", { class: "sc-soft" }, words("caches.none_why")),
       h("ol", {}, steps.map((key) => h("li", {}, words(key)))),
-      button(words("caches.example"), () => this.panel.attempt(openExample), { sign: "sitemap", look: "primary" }),
+      button(words("caches.example"), () => this.panel.attempt(() => openExample("build_a_cache")), { sign: "sitemap", look: "primary" }),
     );
   }
 

@@ -7,7 +7,7 @@ import { shortNumber } from "../lib/ticks.js";
 import { number } from "../lib/units.js";
 import { hasWords, words } from "../lib/words.js";
 import { store } from "./runs.js";
-import { COLORS, lossSeries, rateSeries } from "./series.js";
+import { colorOf, lossSeries, rateSeries } from "./series.js";
 
 const OWN = ["name", "mode", "accept_changes"]; // settings that say nothing of how a run trains
 const LONG = 24; // characters of a value
@@ -39,16 +39,22 @@ export class Comparison {
       this.#switch("log", "training.log"),
       h("label", { class: "sc-row" }, words("training.smoothing"), slider),
     );
-    const rate = h("div", { class: "sc-small sc-soft" }, words("training.learning_rate"));
-    this.element = h("section", { class: "sc-stack", "aria-label": words("training.chart") }, tools, this.losses.element, this.legend, rate, this.rates.element);
+    const title = h("div", { class: "sc-small sc-soft" }, words("training.learning_rate"));
+    this.loss = h("div", { class: "sc-stack" }, tools, this.losses.element);
+    this.rate = h("div", { class: "sc-stack" }, title, this.rates.element);
+    this.element = h("section", { class: "sc-stack", "aria-label": words("training.chart") }, this.loss, this.legend, this.rate);
   }
 
   show(names) {
     this.names = names;
-    this.element.hidden = names.length === 0;
-    this.losses.show({ series: lossSeries(names, store.curves, this.view), log: this.view.log });
-    this.rates.show({ series: rateSeries(names, store.curves) });
-    fill(this.legend, names.length > 1 ? table(names) : lines(lossSeries(names, store.curves, this.view)));
+    const [losses, rates] = [lossSeries(names, store.curves, this.view), rateSeries(names, store.curves)];
+    const trained = names.some((name) => store.curves.get(name)?.loss.length || store.rows.get(name)?.live);
+    this.element.hidden = names.length === 0 || (names.length === 1 && !trained);
+    this.loss.hidden = !trained; // a run that failed at once has nothing to draw
+    this.rate.hidden = rates.length === 0;
+    this.losses.show({ series: losses, log: this.view.log });
+    this.rates.show({ series: rates });
+    fill(this.legend, names.length > 1 ? table(names) : lines(losses));
   }
 
   destroy() {
@@ -76,11 +82,11 @@ function table(names) {
   const settings = differing(names);
   const titles = [...["run", "step", "loss", "best_validation"].map((key) => words(`training.${key}`)), ...settings.map(settingName)];
   const heads = titles.map((title) => h("th", { scope: "col" }, title));
-  const rows = names.map((name, place) => {
+  const rows = names.map((name) => {
     const curves = store.curves.get(name);
     const last = curves?.smooth.at(-1);
     const best = Math.min(...(curves?.validation ?? []).map(([, value]) => value));
-    const swatch = h("span", { class: "sc-swatch", style: { "--sc-series": COLORS[place % COLORS.length] } });
+    const swatch = h("span", { class: "sc-swatch", style: { "--sc-series": colorOf(name) } });
     return h(
       "tr",
       {},

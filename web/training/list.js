@@ -4,18 +4,18 @@ import { fill, h, iconButton, roving } from "../lib/dom.js";
 import { age, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { badge } from "./now.js";
-import { COLORS } from "./series.js";
+import { colorOf } from "./series.js";
 
 export class RunList {
-  /** `choose(name, chosen)` when one is ticked, `remove(name)` when one is to go. */
-  constructor({ choose, remove }) {
-    Object.assign(this, { choose, remove });
+  /** `choose(name, chosen)` when one is ticked, `open(name)` to see it alone, `remove(name)` when one is to go. */
+  constructor({ choose, open, remove }) {
+    Object.assign(this, { choose, open, remove });
     this.items = new Map();
     this.list = h("ul", { class: "sc-runs" });
     this.head = h("h3");
     const tip = h("span", { class: "sc-small sc-soft" }, words("training.compare_tip"));
     this.element = h("section", { class: "sc-stack", "aria-label": words("training.runs") }, h("div", { class: "sc-row wrap" }, this.head, tip), this.list);
-    this.roving = roving(this.list, "input");
+    this.roving = roving(this.list, "input, .sc-run-text");
   }
 
   show(rows, chosen) {
@@ -29,27 +29,28 @@ export class RunList {
       this.list.replaceChildren(...wanted);
       focused?.focus();
     }
-    for (const row of rows) this.#update(row, [...chosen].indexOf(row.name));
+    for (const row of rows) this.#update(row, chosen.includes(row.name));
     this.roving.settle();
   }
 
   #make(name) {
-    const box = h("input", { type: "checkbox", onchange: (event) => this.choose(name, event.target.checked) });
+    const box = h("input", { type: "checkbox", "aria-label": words("training.compare", { name }), onchange: (event) => this.choose(name, event.target.checked) });
     const swatch = h("span", { class: "sc-swatch" });
     const [state, facts] = [h("span"), h("span", { class: "sc-small sc-soft sc-number sc-clip" })];
     const title = h("span", { class: "sc-clip sc-name", title: name }, name);
-    const text = h("span", { class: "sc-run-text" }, h("span", { class: "sc-row" }, title, state), facts);
+    const show = { type: "button", class: "sc-run-text", title: words("training.show_alone"), onclick: () => this.open(name) };
+    const text = h("button", show, h("span", { class: "sc-row" }, title, state), facts);
     const bin = iconButton("trash", words("training.remove", { name }), () => this.remove(name));
-    const element = h("li", { class: "sc-run", dataset: { run: name } }, h("label", { class: "sc-row sc-grow" }, box, swatch, text), bin);
+    const element = h("li", { class: "sc-run", dataset: { run: name } }, h("label", { class: "sc-row sc-run-tick" }, box, swatch), text, bin);
     return { element, box, swatch, state, facts, bin };
   }
 
-  #update(row, place) {
+  #update(row, chosen) {
     const item = this.items.get(row.name);
-    item.box.checked = place >= 0;
-    item.swatch.style.setProperty("--sc-series", place >= 0 ? COLORS[place % COLORS.length] : "transparent");
+    item.box.checked = chosen;
+    item.swatch.style.setProperty("--sc-series", chosen ? colorOf(row.name) : "transparent");
     fill(item.state, badge(row));
-    const steps = `${number(row.step)} / ${number(row.steps)}`;
+    const steps = row.steps ? `${number(row.step)} / ${number(row.steps)}` : "";
     item.facts.textContent = [age(row.updated), steps, row.dataset].filter(Boolean).join(" · ");
     item.facts.title = item.facts.textContent;
     item.bin.disabled = row.live;

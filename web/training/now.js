@@ -18,7 +18,7 @@ export function badge(row) {
 
 export class RunCard {
   constructor() {
-    this.title = h("h3", { class: "sc-clip" });
+    this.title = h("h3", { class: "sc-run-title" });
     this.state = h("span");
     this.stop = button(words("training.stop"), () => this.#stop(), {
       sign: "stop-circle",
@@ -30,7 +30,7 @@ export class RunCard {
     this.line = h("div", { class: "sc-row sc-small sc-soft sc-number" });
     this.tiles = h("dl", { class: "sc-tiles" });
     this.said = h("div", { role: "status" });
-    const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop);
+    const head = h("div", { class: "sc-row" }, this.title, this.state, this.stop);
     this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.said, this.tiles);
   }
 
@@ -49,7 +49,8 @@ export class RunCard {
     this.progress.setAttribute("aria-valuemax", row.steps || 1);
     this.progress.setAttribute("aria-valuenow", row.step);
     this.progress.setAttribute("aria-label", words("training.progress"));
-    const of = words("training.step_of", { step: number(row.step), steps: number(row.steps) });
+    this.progress.hidden = !row.steps && !row.live;
+    const of = row.steps ? words("training.step_of", { step: number(row.step), steps: number(row.steps) }) : "";
     const right = row.live ? words("training.left", { time: duration(row.time_left) }) : age(row.updated);
     fill(this.line, h("span", {}, of), h("span", { class: "sc-grow" }), h("span", {}, row.live && row.time_left === undefined ? "" : right));
     fill(this.tiles, tiles(row, curves).map(([name, value, title]) => h("div", { title }, h("dt", {}, words(`training.${name}`)), h("dd", { class: NAMES.includes(name) ? "words" : "" }, value))));
@@ -80,6 +81,7 @@ export function message(row) {
   const values = { step: number(row.step), steps: number(row.steps), file: row.lora };
   if (row.live) return row.stopping ? ["warn", words("training.stopping")] : ["", ""];
   if (row.status === "stopped") return ["good", words(row.lora ? "training.was_stopped" : "training.was_stopped_bare", values)];
+  if (row.status === "interrupted" && row.saved_step) return ["warn", words("training.was_saved", { ...values, saved: number(row.saved_step) })];
   if (row.status === "interrupted") return ["warn", words("training.was_interrupted", values)];
   if (row.status === "failed") return ["bad", row.problem || words("training.was_failed")];
   return ["", ""];
@@ -89,9 +91,9 @@ function tiles(row, curves) {
   const smooth = row.live ? (curves?.smooth.at(-1)?.[1] ?? row.smooth) : curves?.smooth.at(-1)?.[1];
   const held = curves?.validation ?? [];
   const best = held.reduce((least, [, value]) => Math.min(least, value), Infinity);
-  const found = [["loss", smooth === undefined ? "–" : shortNumber(smooth)]];
+  const found = smooth === undefined && !row.live ? [] : [["loss", smooth === undefined ? "–" : shortNumber(smooth)]];
   if (held.length) found.push(["validation", shortNumber(held.at(-1)[1]), words("training.best", { value: shortNumber(best) })]);
-  if (!row.live) return [...found, ["dataset", row.dataset || "–", row.dataset], ["file", row.lora || "–", row.lora]];
+  if (!row.live) return [...found, ["dataset", row.dataset, row.dataset], ["file", row.lora, row.lora]].filter(([, value]) => value);
   const has = (value, show) => (value === undefined || value === null ? "–" : show(value));
   return [
     ...found,

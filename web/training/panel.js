@@ -1,6 +1,7 @@
 // The tab of training: how the run does, the chart of the chosen runs, pictures, and all runs that are kept.
 
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
+import { openExample } from "../lib/example.js";
 import { notify } from "../lib/host.js";
 import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
@@ -8,6 +9,10 @@ import { RunList } from "./list.js";
 import { RunCard } from "./now.js";
 import { Pictures } from "./pictures.js";
 import { store } from "./runs.js";
+import { giveColors } from "./series.js";
+
+const EXAMPLE = "build_and_train";
+const MINUTE = 60000; // after which ages are told anew
 
 // What is chosen stays while the page is open, also when the tab is closed.
 const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, validation: true, log: false } };
@@ -17,7 +22,7 @@ export class TrainingPanel {
     this.card = new RunCard();
     this.comparison = new Comparison(state.view);
     this.pictures = new Pictures();
-    this.list = new RunList({ choose: (...change) => this.#choose(...change), remove: (name) => this.#remove(name) });
+    this.list = new RunList({ choose: (...change) => this.#choose(...change), open: (name) => this.#open(name), remove: (name) => this.#remove(name) });
     this.notice = h("div", { role: "status" });
     const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
     this.body = h("div", { class: "sc-body sc-stack sc-training" });
@@ -26,10 +31,12 @@ export class TrainingPanel {
     fill(element, this.root);
     this.leave = store.subscribe(() => this.show());
     this.show();
+    this.clock = setInterval(() => this.show(), MINUTE);
     store.start();
   }
 
   destroy() {
+    clearInterval(this.clock);
     this.leave();
     this.comparison.destroy();
     this.root.remove();
@@ -41,12 +48,20 @@ export class TrainingPanel {
     const wanted = [...parts.map((part) => part.element ?? part), ...(rows.length ? [] : [this.#nothing()])];
     if (wanted.some((each, place) => this.body.children[place] !== each)) fill(this.body, wanted);
     this.#follow(rows);
+    giveColors(state.chosen);
     const focus = rows.find((row) => row.live && state.chosen.includes(row.name)) ?? store.rows.get(state.chosen.at(-1)) ?? rows[0];
     this.card.show(focus, store.curves.get(focus?.name));
     this.comparison.show(state.chosen);
-    this.pictures.show(focus?.name, store.curves.get(focus?.name)?.samples ?? []);
+    this.#showPictures(focus?.name);
     this.list.show(rows, state.chosen);
     this.#offerUndo();
+  }
+
+  /** Those of the first chosen run that has some: to tick another one to compare it takes nothing away. */
+  #showPictures(otherwise) {
+    const samples = (name) => store.curves.get(name)?.samples ?? [];
+    const name = state.chosen.find((each) => samples(each).length) ?? otherwise;
+    this.pictures.show(name, samples(name), state.chosen.length > 1);
   }
 
   /** Drawn only when it changes: somebody may be about to press its buttons. */
@@ -54,10 +69,10 @@ export class TrainingPanel {
     if (this.offered === state.undo) return;
     this.offered = state.undo;
     if (!state.undo) return fill(this.notice);
-    const { name, trash } = state.undo;
+    const { name, trash, lora } = state.undo;
     const back = button(words("training.undo"), () => this.#restore(trash), { sign: "undo" });
     const close = iconButton("times", words("training.close"), () => this.#withoutUndo());
-    fill(this.notice, h("div", { class: "sc-notice" }, icon("trash"), h("span", { class: "sc-grow" }, words("training.removed", { name })), back, close));
+    fill(this.notice, h("div", { class: "sc-notice" }, icon("trash"), h("span", { class: "sc-grow" }, words(lora ? "training.removed" : "training.removed_bare", { name })), back, close));
   }
 
   #withoutUndo() {
@@ -83,9 +98,17 @@ export class TrainingPanel {
     this.show();
   }
 
+  /** Alone, and in sight. */
+  #open(name) {
+    Object.assign(state, { byHand: true, chosen: [name] });
+    this.show();
+    this.card.element.scrollIntoView({ block: "nearest" });
+  }
+
   async #remove(name) {
+    const lora = store.rows.get(name)?.lora;
     try {
-      state.undo = { name, trash: await store.remove(name) };
+      state.undo = { name, lora, trash: await store.remove(name) };
     } catch (error) {
       notify("error", words("training.not_removed", { name }), error.message);
     }
@@ -103,9 +126,14 @@ export class TrainingPanel {
     this.show();
   }
 
+  async #example() {
+    await openExample(EXAMPLE).catch((error) => notify("error", error.message));
+  }
+
   #nothing() {
     if (store.error) return h("div", { class: "sc-notice bad" }, icon("times-circle"), h("span", {}, store.error));
     if (!store.loaded) return h("div", { class: "sc-spin", role: "status", "aria-label": words("training.loading") });
-    return h("div", { class: "sc-empty" }, icon("chart-line"), h("h3", {}, words("training.none")), h("p", { class: "sc-soft" }, words("training.none_tip")));
+    const example = button(words("caches.example"), () => this.#example(), { sign: "sitemap", look: "primary" });
+    return h("div", { class: "sc-empty" }, icon("chart-line"), h("h3", {}, words("training.none")), h("p", { class: "sc-soft" }, words("training.none_tip")), example);
   }
 }

@@ -34,12 +34,12 @@ export class Pictures {
   }
 
   /** Stays at the step that was chosen; at the latest one, it goes on with the run. */
-  show(run, samples) {
+  show(run, samples, several = false) {
     this.element.hidden = samples.length === 0;
     const steps = bySteps(samples);
     const names = [...steps.keys()];
     const latest = run !== this.run || this.chosen === undefined || Number(this.slider.value) === Number(this.slider.max);
-    Object.assign(this, { run, steps, names });
+    Object.assign(this, { run, steps, names, several });
     this.slider.max = Math.max(names.length - 1, 0);
     this.slider.hidden = names.length < 2;
     this.slider.value = latest ? this.slider.max : Math.max(names.indexOf(this.chosen), 0);
@@ -51,7 +51,7 @@ export class Pictures {
     if (this.chosen === undefined) return;
     const label = words("training.at_step", { step: number(this.chosen) });
     this.slider.setAttribute("aria-valuetext", label);
-    this.where.textContent = label;
+    this.where.textContent = this.several ? `${this.run} · ${label}` : label;
     const shown = this.steps.get(this.chosen);
     const key = keyOf(this.run, shown);
     if (key === this.key) return;

@@ -2,16 +2,31 @@
 
 import { words } from "../lib/words.js";
 
-export const COLORS = ["#4c9be8", "#f28e2b", "#4fae6a", "#e0605e", "#b07cc6", "#3bb0b5", "#d4ac2b", "#e583b0"];
+const COLORS = ["#4c9be8", "#f28e2b", "#4fae6a", "#e0605e", "#b07cc6", "#3bb0b5", "#d4ac2b", "#e583b0"];
 const HELD_OUT = "#f28e2b";
+const places = new Map(); // name of a chosen run → its colour's place
+
+/** A run keeps its colour for as long as it is chosen, whatever comes and goes beside it. */
+export function giveColors(names) {
+  for (const name of [...places.keys()]) if (!names.includes(name)) places.delete(name);
+  for (const name of names) {
+    if (places.has(name)) continue;
+    const taken = new Set(places.values());
+    places.set(name, names.findIndex((_, place) => !taken.has(place)));
+  }
+}
+
+export function colorOf(name) {
+  return COLORS[(places.get(name) ?? 0) % COLORS.length];
+}
 
 /** `names` are the chosen runs in order; `view` says what to show: {raw, validation}. */
 export function lossSeries(names, curves, view) {
-  if (names.length === 1) return oneRun(curves.get(names[0]), view);
-  return names.flatMap((name, place) => {
+  if (names.length === 1) return oneRun(curves.get(names[0]), view, colorOf(names[0]));
+  return names.flatMap((name) => {
     const found = curves.get(name);
     if (!found) return [];
-    const color = COLORS[place % COLORS.length];
+    const color = colorOf(name);
     const series = [];
     if (view.raw) series.push({ name, color, points: found.loss, look: "faint many", quiet: true });
     series.push({ name, color, points: found.smooth });
@@ -22,20 +37,20 @@ export function lossSeries(names, curves, view) {
   });
 }
 
-function oneRun(found, view) {
+function oneRun(found, view, color) {
   if (!found) return [];
   const series = [];
-  if (view.raw) series.push({ name: words("training.raw"), color: COLORS[0], points: found.loss, look: "faint" });
-  series.push({ name: words("training.smoothed"), color: COLORS[0], points: found.smooth });
+  if (view.raw) series.push({ name: words("training.raw"), color, points: found.loss, look: "faint" });
+  series.push({ name: words("training.smoothed"), color, points: found.smooth });
   if (view.validation && found.validation.length) {
-    series.push({ name: words("training.validation"), color: HELD_OUT, points: found.validation, look: "dashed", dots: true });
+    series.push({ name: words("training.validation"), color: color === HELD_OUT ? COLORS[0] : HELD_OUT, points: found.validation, look: "dashed", dots: true });
   }
   return series;
 }
 
 export function rateSeries(names, curves) {
-  return names.flatMap((name, place) => {
+  return names.flatMap((name) => {
     const points = curves.get(name)?.learning_rate ?? [];
-    return points.length ? [{ name: names.length > 1 ? name : words("training.learning_rate"), color: COLORS[place % COLORS.length], points }] : [];
+    return points.length ? [{ name: names.length > 1 ? name : words("training.learning_rate"), color: colorOf(name), points }] : [];
   });
 }

@@ -1,0 +1,14 @@
+// The example workflows that come with the pack.
+
+import { api } from "../../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { words } from "./words.js";
+
+/** Opens one in a workflow tab of its own. */
+export async function openExample(name) {
+  // /extensions/<the pack's folder>/lib/example.js
+  const pack = new URL(import.meta.url).pathname.split("/").at(-3);
+  const answer = await fetch(api.apiURL(`/workflow_templates/${pack}/${name}.json`));
+  if (!answer.ok) throw new Error(words("caches.no_example"));
+  await app.loadGraphData(await answer.json(), true, true, name);
+}
