@@ -2,12 +2,13 @@
 
 import { app } from "../../scripts/app.js";
 import { TRAINING_TAB } from "./lib/host.js";
+import { listen } from "./lib/server.js";
 import { useStyle } from "./lib/style.js";
 import { TabSlot } from "./lib/tab.js";
 import { loadWords, words } from "./lib/words.js";
 import { keepListsFresh } from "./nodes/cache_list.js";
 import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
-import { hidePictures, showLiveRuns, showRun, TRAIN } from "./training/node_chart.js";
+import { hidePictures, showLastRuns, showLiveRuns, showRun, tellNode, TRAIN } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
 import { store } from "./training/runs.js";
 
@@ -45,6 +46,9 @@ app.registerExtension({
     registerTab();
     keepListsFresh();
     store.subscribe(showLiveRuns);
+    listen("executing", (id) => tellNode(id, ""));
+    listen("execution_error", (told) => tellNode(told.node_id, told.exception_message));
+    listen("execution_interrupted", (told) => tellNode(told.node_id, undefined));
     await store.start();
   },
   nodeCreated(node) {
@@ -60,5 +64,6 @@ app.registerExtension({
   afterConfigureGraph() {
     showLiveRuns();
     for (const node of app.graph?.nodes ?? []) show(node, app.nodeOutputs?.[node.id]);
+    showLastRuns();
   },
 });

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from streamcache.lora_train.samples import file_name
-from streamcache.tests.browser.training_page import CARD, PANEL, RUNS, TrainingPage, write_run
+from streamcache.tests.browser.training_page import CARD, NODE, PANEL, RUNS, TrainingPage, write_run
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.trainings import until
 
@@ -24,6 +24,7 @@ HOLD = """(() => {
   };
 })()"""
 LET_GO = "window.release(); delete app.api.fetchApi; new Promise((go) => setTimeout(go, 300))"
+RELOAD_RUNS = "import('/extensions/streamcache/training/runs.js').then(({store}) => store.load())"
 PICTURE = f"{PANEL}.querySelector('.sc-picture img')"
 
 
@@ -147,3 +148,109 @@ def test_runs_are_compared_by_the_settings_in_which_they_differ(training: Traini
     shown = {row.split()[0]: row.split()[-3:] for row in rows}
     assert shown == {"fine": ["16", "1e-4", "–"], "coarse": ["4", "0.002", "attention"]}
     training.shot("settings")
+
+
+@pytest.mark.parametrize("vue", [True, False], ids=["nodes_2", "classic"])
+def test_a_node_shows_the_last_run_of_its_name_after_a_reload(training: TrainingPage, server: Server, vue: bool):
+    page = training.page
+    training.close_tab()
+    training.set(vue=vue)
+    write_run(server, "finished", [0.5, 0.4, 0.3])
+    node = training.build("finished")
+    workflow = page.run("JSON.stringify(app.graph.serialize())")
+    page.run(f"app.loadGraphData({workflow}, true, true, null)")
+    page.run(RELOAD_RUNS)
+    page.run(f"app.loadGraphData({workflow}, true, true, null)")
+    page.wait_for(f"{NODE}?.innerText.includes('finished')", 20)
+    until(lambda: training.drawn(NODE) == 3, 20)
+    tall = f"app.graph.getNodeById({node}).size[1]"
+    kept = f"app.graph.serialize().nodes.find((each) => each.id == {node}).size[1]"
+    assert page.run(f"{tall} - {kept}") > 100, "a workflow keeps no room for the panel"
+    page.run(f"app.graph.getNodeById({node}).widgets.find((each) => each.name === 'name').value = 'unheard_of'")
+    without = page.run("JSON.stringify(app.graph.serialize())")
+    page.run(f"app.loadGraphData({without}, true, true, null)")
+    page.run("new Promise((go) => setTimeout(go, 500))")
+    assert page.run(NODE) is None
+    if not vue:  # Nodes 2.0 measures its widgets itself
+        assert page.run(f"{tall} - app.graph.getNodeById({node}).computeSize()[1]") < 30
+
+
+def test_a_node_says_why_it_failed_and_nothing_of_the_run_before(training: TrainingPage, server: Server):
+    page = training.page
+    training.close_tab()
+    write_run(server, "before", [0.5, 0.4])
+    node = training.build("before")
+    workflow = page.run("JSON.stringify(app.graph.serialize())")
+    page.run(RELOAD_RUNS)
+    page.run(f"app.loadGraphData({workflow}, true, true, null)")
+    page.wait_for(f"{NODE}?.innerText.includes('before')", 20)
+    training.tell(run="before", status="stopped", live=False, step=2, steps=4)
+    said = f"{NODE}.querySelector('.sc-said')?.textContent"
+    tell = "app.api.dispatchEvent(new CustomEvent('%s', {detail: %s}))"
+    failure = {"node_id": str(node), "node_type": "StreamCacheTrain", "exception_message": "rank is 8, not 4\n"}
+    failure |= {"exception_type": "ValueError", "traceback": [], "prompt_id": ""}
+    page.run(tell % ("execution_error", json.dumps(failure)))
+    page.wait_for(f"{said} === 'rank is 8, not 4'", 10)
+    page.run(tell % ("executing", json.dumps(str(node))))
+    page.wait_for(f"{said} === ''", 10)
+    page.run(tell % ("executing", "null"))
+
+
+def test_a_run_is_shown_alone_by_its_name_and_keeps_its_colour(training: TrainingPage, server: Server):
+    page = training.page
+    for name in ("one", "two", "three"):
+        write_run(server, name, [0.5, 0.4])
+    training.open_tab()
+    training.look_again()
+    training.choose("one", "two", "three")
+    color = "document.querySelector('[data-run=%s] .sc-swatch').style.getPropertyValue('--sc-series')"
+    page.wait_for(f"{color % 'three'} !== 'transparent'", 10)
+    before = [page.run(color % name) for name in ("one", "two", "three")]
+    assert len(set(before)) == 3
+    training.choose("two", "three")
+    page.wait_for(f"{color % 'one'} === 'transparent'", 10)
+    assert [page.run(color % name) for name in ("two", "three")] == before[1:]
+    page.run("document.querySelector('[data-run=three] .sc-run-text').click()")
+    page.wait_for(f"{CARD}.querySelector('h3').textContent === 'three'", 10)
+    ticked = "[...document.querySelectorAll('.sc-run:has(:checked)')].map((run) => run.dataset.run).join()"
+    assert page.run(ticked) == "three" and page.run(color % "three") == before[2]
+
+
+def test_a_run_that_failed_at_once_shows_no_empty_chart(training: TrainingPage, server: Server):
+    page = training.page
+    folder = write_run(server, "stillborn", []).parent
+    (folder / "run.json").write_text(json.dumps({"status": "failed", "problem": "no such optimizer"}))
+    training.open_tab()
+    training.look_again()
+    training.choose("stillborn")
+    page.wait_for(f"{CARD}.innerText.includes('no such optimizer')", 20)
+    shown = training.text(CARD)
+    assert "step 0" not in shown and "–" not in shown and "Dataset" not in shown
+    assert not page.run(f"[...{PANEL}.querySelectorAll('.sc-chart')].some((chart) => chart.checkVisibility())")
+    page.run("document.querySelector('[data-run=stillborn] .sc-sign').click()")
+    page.wait_for(f"{PANEL}.querySelector('.sc-notice.sc-notice:not(.bad)')?.innerText.includes('in the trash')", 20)
+    assert "LoRA" not in page.run(f"{PANEL}.querySelector('.sc-notice:not(.bad)').innerText")
+
+
+def test_neighbouring_ticks_have_different_labels(training: TrainingPage):
+    labels = "import('/extensions/streamcache/lib/ticks.js').then(({tickLabels}) => tickLabels(%s))"
+    assert training.page.run(labels % "[0.0001, 0.000105, 0.00011]") == ["1e-4", "1.05e-4", "1.1e-4"]
+    assert training.page.run(labels % "[0, 0.00005, 0.0001]") == ["0", "5e-5", "1e-4"]
+    assert training.page.run(labels % "[0.1234, 0.1235]") == ["0.1234", "0.1235"]
+
+
+def test_a_long_name_leaves_room_for_the_stop_button(training: TrainingPage, server: Server):
+    page, name = training.page, "a_name_as_long_as_names_can_be_" * 3
+    write_run(server, name, [0.5, 0.4])
+    training.open_tab()
+    training.look_again()
+    training.choose(name)
+    until(lambda: len(training.kept(name, "loss") or []) == 2)
+    training.tell(run=name, status="running", live=True, step=1, steps=2)
+    page.wait_for(f"{CARD}.querySelector('.sc-stop').checkVisibility()", 10)
+    size = f"(({{width, height}}) => [width, height])({CARD}.querySelector('%s').getBoundingClientRect())"
+    width, height = page.run(size % "h3")
+    assert width > 100 and height < 60
+    assert page.run(size % ".sc-stop")[1] < 40 and page.run(f"{CARD}.scrollWidth <= {CARD}.clientWidth")
+    training.shot("long_name")
+    training.tell(run=name, status="done", live=False)

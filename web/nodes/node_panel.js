@@ -5,6 +5,8 @@ import { useStyle } from "../lib/style.js";
 // The host shows what the server writes on a node in a widget of this name. A panel takes its place, and gets the text.
 const TEXT = "$$node-text-preview";
 
+const SPACING = 4; // between widgets
+
 /** `height()` is the least height on the classic canvas; `text(words)` hears what the server writes on the node. */
 export function addPanel(node, element, { height, text = () => {} }) {
   useStyle();
@@ -17,6 +19,12 @@ export function addPanel(node, element, { height, text = () => {} }) {
   const options = { serialize: false, hideOnZoom: false, getMinHeight: height, getMaxHeight: height, margin: 8 };
   const widget = node.addDOMWidget(TEXT, "streamcache", element, { ...options, getValue: () => "", setValue: text });
   widget.serialize = false;
+  const serialized = node.onSerialize;
+  node.onSerialize = function (data) {
+    serialized?.call(this, data);
+    // A workflow keeps no room for what it does not keep.
+    data.size = [data.size[0], data.size[1] - height() - SPACING];
+  };
   const fit = () => {
     element.style.minHeight = `${height() - 16}px`;
     const [, needed] = node.computeSize();

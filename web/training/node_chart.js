@@ -15,7 +15,7 @@ import { store } from "./runs.js";
 import { lossSeries } from "./series.js";
 
 export const TRAIN = "StreamCacheTrain";
-const HEIGHTS = { base: 222, pictures: 70, text: 36 }; // on the classic canvas
+const HEIGHTS = { base: 92, chart: 130, pictures: 70, text: 36 }; // on the classic canvas
 
 class NodeChart {
   constructor(node) {
@@ -27,6 +27,7 @@ class NodeChart {
     this.stop = button(words("training.stop"), () => this.#stop(), { look: "sc-stop", title: words("training.stop_tip") });
     const open = button("", () => openTab(TRAINING_TAB), { sign: "window-maximize", look: "plain sc-sign", title: words("training.open"), "aria-label": words("training.open") });
     this.chart = new LineChart({ label: words("training.loss_chart"), height: 120, compact: true, read: (step) => words("training.at_step", { step: number(step) }) });
+    this.chart.element.hidden = true; // until there is something to draw
     this.facts = h("div", { class: "sc-run-facts sc-small sc-number" });
     this.pictures = h("div", { class: "sc-pictures small" });
     const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop, open);
@@ -38,6 +39,7 @@ class NodeChart {
   watch(run) {
     this.run = run;
     this.running = "";
+    this.said = undefined;
     store.follow(run);
     this.show();
   }
@@ -51,10 +53,19 @@ class NodeChart {
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);
     const series = lossSeries([this.run], store.curves, { raw: true, validation: true });
-    this.chart.show({ series });
+    this.#drawChart(series, row);
     fill(this.facts, facts(row, curves).map(([key, value]) => h("span", {}, h("span", { class: "sc-soft" }, words(`training.${key}`)), " ", value)));
     this.#draw(curves?.samples ?? []);
-    this.#say(message(row)[1] || this.running || "");
+    if (row.live) this.said = undefined;
+    this.text.classList.toggle("bad", Boolean(this.said) || (!row.live && row.status === "failed"));
+    this.#say((this.said ?? message(row)[1]) || this.running || "");
+  }
+
+  /** What the host says of the node now, in the place of what its run said last; undefined: the run speaks again. */
+  tell(text) {
+    this.said = text;
+    this.running = "";
+    this.show();
   }
 
   destroy() {
@@ -63,8 +74,8 @@ class NodeChart {
   }
 
   #height() {
-    const { base, pictures, text } = HEIGHTS;
-    return base + (this.pictures.childElementCount ? pictures : 0) + (this.text.textContent ? text : 0);
+    const { base, chart, pictures, text } = HEIGHTS;
+    return base + (this.chart.element.hidden ? 0 : chart) + (this.pictures.childElementCount ? pictures : 0) + (this.text.textContent ? text : 0);
   }
 
   /** What the server writes on the node: how a plan is saved before the first step. Then the numbers say more. */
@@ -77,6 +88,14 @@ class NodeChart {
     if (text === this.text.textContent) return;
     const fits = Boolean(text) === Boolean(this.text.textContent);
     this.text.textContent = this.text.title = text;
+    if (!fits) this.panel.fit();
+  }
+
+  #drawChart(series, row) {
+    const hidden = !row.live && series.every((each) => each.points.length === 0);
+    const fits = hidden === this.chart.element.hidden;
+    this.chart.element.hidden = hidden;
+    this.chart.show({ series });
     if (!fits) this.panel.fit();
   }
 
@@ -96,10 +115,9 @@ class NodeChart {
 
 function facts(row, curves) {
   const smooth = curves?.smooth.at(-1)?.[1];
-  const found = [
-    ["step", `${number(row.step)} / ${number(row.steps)}`],
-    ["loss", smooth === undefined ? "–" : shortNumber(smooth)],
-  ];
+  const found = [];
+  if (row.steps) found.push(["step", `${number(row.step)} / ${number(row.steps)}`]);
+  if (row.live || smooth !== undefined) found.push(["loss", smooth === undefined ? "–" : shortNumber(smooth)]);
   const held = curves?.validation.at(-1)?.[1];
   if (held !== undefined) found.push(["validation", shortNumber(held)]);
   if (!row.live || row.rate === undefined) return found;
@@ -128,13 +146,31 @@ export function showRun(node, run) {
     };
   }
   if (charts.get(node).run !== run) charts.get(node).watch(run);
+  else charts.get(node).tell(undefined);
+}
+
+/** The last run of a node's name, where nothing more is known: after a reload, or in another workflow. */
+export async function showLastRuns() {
+  await store.start();
+  for (const node of app.graph?.nodes ?? []) {
+    if (node.comfyClass !== TRAIN || charts.has(node) || isLinked(node)) continue;
+    const rows = [...store.rows.values()].filter((row) => couldBe(node, row.name));
+    const last = rows.sort((a, b) => b.updated - a.updated)[0];
+    if (last) showRun(node, last.name);
+  }
+}
+
+/** The host begins a node (""), says why it failed, or that it was interrupted (undefined). */
+export function tellNode(id, text) {
+  const node = findNode(id);
+  if (charts.has(node)) charts.get(node).tell(text?.trim());
 }
 
 /** Every run that this page has queued, on its node: also after a reload. */
 export function showLiveRuns() {
   for (const [id, run] of store.nodes) {
     const node = findNode(id);
-    if (node?.comfyClass === TRAIN && store.rows.get(run)?.live && couldBe(node, run)) showRun(node, run);
+    if (node?.comfyClass === TRAIN && store.rows.get(run)?.live && charts.get(node)?.run !== run && couldBe(node, run)) showRun(node, run);
   }
 }
 
@@ -149,9 +185,12 @@ function findNode(id) {
   return node;
 }
 
+function isLinked(node) {
+  return Boolean(node.inputs?.some((input) => input.name === "name" && input.link != null));
+}
+
 /** Another workflow may be open by now that has a node of this number, too. */
 function couldBe(node, run) {
-  const linked = node.inputs?.some((input) => input.name === "name" && input.link != null);
   const name = node.widgets?.find((widget) => widget.name === "name")?.value;
-  return linked || typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
+  return isLinked(node) || typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
 }
