@@ -48,7 +48,7 @@ class NodeChart {
     const row = store.rows.get(this.run);
     const curves = store.curves.get(this.run);
     if (!row) return;
-    this.title.textContent = row.name;
+    this.title.textContent = this.title.title = row.name;
     fill(this.state, badge(row));
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);

@@ -30,7 +30,7 @@ export class RunCard {
     this.line = h("div", { class: "sc-row sc-small sc-soft sc-number" });
     this.tiles = h("dl", { class: "sc-tiles" });
     this.said = h("div", { role: "status" });
-    const head = h("div", { class: "sc-row" }, this.title, this.state, this.stop);
+    const head = h("div", { class: "sc-row wrap" }, this.title, this.state, this.stop);
     this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.said, this.tiles);
   }
 
