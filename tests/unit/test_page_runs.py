@@ -130,6 +130,18 @@ def test_a_list_tells_status_step_dataset_lora_and_why_a_run_failed(runs: Runs, 
     json.dumps(list(rows.values()), allow_nan=False)
 
 
+def test_an_interrupted_run_tells_from_which_step_it_can_go_on(runs: Runs):
+    make_run(runs, "cut", status="interrupted", step=12)
+    make_run(runs, "done", status="done", step=12)
+    for name in ("cut", "done"):
+        states = runs.places.runs / name / "states"
+        states.mkdir()
+        for step in (10, 12):
+            (states / f"step-{step:08}.safetensors").touch()
+    make_run(runs, "bare", status="interrupted", step=1)
+    assert {row["name"]: row["saved_step"] for row in runs.rows()} == {"cut": 12, "done": 0, "bare": 0}
+
+
 @pytest.mark.parametrize("name", ["..", "../x", "/etc", "a/b", "a\\b", "", "C:x", "x" * 200, "nul\0"])
 def test_a_name_that_leads_elsewhere_is_refused(runs: Runs, name: str):
     with pytest.raises((TrainError, ValueError)):
