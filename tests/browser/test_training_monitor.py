@@ -106,7 +106,7 @@ def test_runs_are_compared_on_one_chart_and_read_with_keys(training: TrainingPag
     server.succeed(train_graph(server, "compared", 40, learning_rate=0.03, validation_every=20).prompt)
     training.open_tab()
     training.choose("compared", "reloaded")
-    rows = "[...document.querySelectorAll('.sc-table tbody th')].map((each) => each.innerText.trim())"
+    rows = "[...document.querySelectorAll('.sc-table thead th')].map((each) => each.innerText.trim())"
     page.wait_for(f"{rows}.sort().join() === 'compared,reloaded'")
     colors = page.run(
         "[...new Set([...document.querySelectorAll('.sc-table .sc-swatch')].map((s) => s.style.cssText))]"

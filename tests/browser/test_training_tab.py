@@ -98,6 +98,22 @@ def test_pictures_of_a_run_that_is_overwritten_are_its_own(training: TrainingPag
     assert training.page.run(f"{PANEL}.querySelectorAll('.sc-picture').length") == 1
 
 
+def test_the_picture_that_is_pressed_is_the_one_enlarged(training: TrainingPage, server: Server):
+    folder = write_run(server, "drawn", [0.5] * 3)
+    for step in (1, 2):
+        Image.new("RGB", (8, 8), "red").save(folder / file_name(step, 0))
+    training.open_tab()
+    training.look_again()
+    training.choose("drawn")
+    training.page.wait_for(f"{PICTURE}?.alt === 'Sample 1 at step 2'", 20)
+    training.tell(run="drawn", status="done", live=False)  # all is asked for anew, and is the same
+    training.page.run("new Promise((go) => setTimeout(go, 500))")
+    training.page.click(f"{PICTURE}.parentElement")
+    training.page.wait_for("document.querySelector('.sc-large figcaption')?.textContent === 'step 2'", 10)
+    training.page.press("Escape")
+    training.page.wait_for("!document.querySelector('.sc-large')", 10)
+
+
 def test_undo_can_be_pressed_while_a_run_trains(training: TrainingPage, server: Server):
     page = training.page
     for name in ("thrown", "busy"):
@@ -141,12 +157,14 @@ def test_runs_are_compared_by_the_settings_in_which_they_differ(training: Traini
     training.open_tab()
     training.look_again()
     training.choose("fine", "coarse")
-    cells = "[...document.querySelectorAll('.sc-table %s')].map((cell) => cell.innerText.trim())"
-    training.page.wait_for(f"{cells % 'thead th'}.length === 7", 20)
-    assert training.page.run(cells % "thead th")[4:] == ["Rank", "Learning rate", "Targets"]
-    rows = training.page.run("[...document.querySelectorAll('.sc-table tbody tr')].map((row) => row.innerText)")
-    shown = {row.split()[0]: row.split()[-3:] for row in rows}
-    assert shown == {"fine": ["16", "1e-4", "–"], "coarse": ["4", "0.002", "attention"]}
+    rows = (
+        "[...document.querySelectorAll('.sc-table tr')].map((row) => row.innerText.split('\\t').map((t) => t.trim()))"
+    )
+    training.page.wait_for(f"{rows}.length === 7", 20)
+    heads, *lines = training.page.run(rows)
+    fine = heads.index("fine")
+    shown = {name: (cells[fine - 1], cells[2 - fine]) for name, *cells in lines[3:]}
+    assert shown == {"Rank": ("16", "4"), "Learning rate": ("1e-4", "0.002"), "Targets": ("–", "attention")}
     training.shot("settings")
 
 

@@ -10,7 +10,6 @@ import { store } from "./runs.js";
 import { colorOf, lossSeries, rateSeries } from "./series.js";
 
 const OWN = ["name", "mode", "accept_changes"]; // settings that say nothing of how a run trains
-const LONG = 24; // characters of a value
 
 export class Comparison {
   constructor(view) {
@@ -77,27 +76,25 @@ function lines(series) {
   return h("div", { class: "sc-row wrap sc-small sc-soft" }, series.map((each) => h("span", { class: "sc-row" }, swatch(each), each.name)));
 }
 
-/** Several: where each of them is, and in which settings they differ. */
+/** Several, a column each: where they are, and the settings in which they differ. */
 function table(names) {
-  const settings = differing(names);
-  const titles = [...["run", "step", "loss", "best_validation"].map((key) => words(`training.${key}`)), ...settings.map(settingName)];
-  const heads = titles.map((title) => h("th", { scope: "col" }, title));
-  const rows = names.map((name) => {
-    const curves = store.curves.get(name);
-    const last = curves?.smooth.at(-1);
-    const best = Math.min(...(curves?.validation ?? []).map(([, value]) => value));
+  const known = names.map((name) => store.curves.get(name));
+  const heads = names.map((name) => {
     const swatch = h("span", { class: "sc-swatch", style: { "--sc-series": colorOf(name) } });
-    return h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, h("span", { class: "sc-row" }, swatch, h("span", { class: "sc-clip", title: name }, name))),
-      h("td", {}, last ? number(last[0]) : "–"),
-      h("td", {}, last ? shortNumber(last[1]) : "–"),
-      h("td", {}, Number.isFinite(best) ? shortNumber(best) : "–"),
-      settings.map((key) => settingCell(curves?.settings[key])),
-    );
+    return h("th", { scope: "col" }, h("span", { class: "sc-row" }, swatch, h("span", { class: "sc-clip", title: name }, name)));
   });
-  return h("table", { class: "sc-table sc-small sc-number" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
+  const row = (title, cells) => h("tr", {}, h("th", { scope: "row" }, title), cells.map((cell) => h("td", { title: cell }, cell)));
+  const rows = [
+    row(words("training.step"), known.map((curves) => shown(curves?.smooth.at(-1)?.[0], number))),
+    row(words("training.loss"), known.map((curves) => shown(curves?.smooth.at(-1)?.[1]))),
+    row(words("training.best_validation"), known.map((curves) => shown(lowest(curves?.validation)))),
+    ...differing(names).map((key) => row(settingName(key), known.map((curves) => shown(curves?.settings[key])))),
+  ];
+  return h("table", { class: "sc-table sc-small sc-number" }, h("thead", {}, h("tr", {}, h("td"), heads)), h("tbody", {}, rows));
+}
+
+function lowest(points) {
+  return points?.length ? points.reduce((least, [, value]) => Math.min(least, value), Infinity) : undefined;
 }
 
 /** The settings that are not the same in all runs; those that every run has its own are left out. */
@@ -112,8 +109,8 @@ function settingName(key) {
   return key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " ");
 }
 
-function settingCell(value) {
+function shown(value, format = shortNumber) {
+  if (typeof value === "number") return format(value);
   const text = typeof value === "object" && value !== null ? JSON.stringify(value) : String(value ?? "");
-  const shown = typeof value === "number" ? shortNumber(value) : text || "–";
-  return h("td", { title: text.length > LONG ? text : undefined }, shown.length > LONG ? `${shown.slice(0, LONG)}…` : shown);
+  return text || "–";
 }

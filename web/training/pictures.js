@@ -70,7 +70,7 @@ export function thumbnail(run, sample, onclick) {
 export async function enlarge(run, samples, sample) {
   await useStyle("../training/training");
   const same = samples.filter((each) => each.prompt === sample.prompt);
-  const state = { now: same.indexOf(sample), before: 0, both: false };
+  const state = { now: same.findIndex((each) => each.file === sample.file), before: 0, both: false };
   const one = (place) => h("figure", {}, h("img", { src: source(run, same[place]), alt: called(same[place]) }), h("figcaption", { class: "sc-number" }, words("training.at_step", { step: number(same[place].step) })));
   const stage = h("div", { class: "sc-compare-stage" });
   const strip = h("div", { class: "sc-pictures strip", role: "group", "aria-label": words("training.steps") });
