@@ -225,6 +225,17 @@ def test_a_node_is_added_where_no_other_is(tab: CacheTab):
     tab.page.run("app.graph.clear()")
 
 
+def test_two_lines_of_a_long_caption_are_seen_whole(tab: CacheTab):
+    tab.show("landscapes")
+    tab.page.run("document.querySelector('.sc-grid').focus()")
+    tab.page.wait_for("document.querySelector('.sc-caption-text')")
+    tab.page.run("document.querySelector('.sc-caption-text').textContent = 'a long caption '.repeat(40)")
+    edge = "document.querySelector('%s').getBoundingClientRect().bottom"
+    assert tab.page.run(f"{edge % '.sc-caption'} - {edge % '.sc-caption-text'}") >= 4
+    height = tab.page.run("document.querySelector('.sc-caption-text').clientHeight")
+    assert 28 <= height <= 40, "just two lines"
+
+
 def test_details_of_a_wide_tab_scroll_downwards_only(tab: CacheTab):
     tab.show("landscapes")
     tab.page.click("document.querySelector('#sc-tab-about')")

@@ -21,6 +21,7 @@ export function addLoadNode(name, place) {
   graph.afterChange?.();
   app.canvas.selectItems?.([node]);
   app.canvas.setDirty(true, true);
+  if (!place && !isSeen(node)) app.canvas.centerOnNode?.(node); // there was no room in sight
   if (!place) notify("success", words("caches.added", { name }));
   return node;
 }
@@ -89,6 +90,12 @@ function middle() {
   const from = panel && panel.left < innerWidth / 2 ? panel.right : left;
   const to = panel && panel.left >= innerWidth / 2 ? panel.left : right;
   return app.clientPosToCanvasPos([(from + to) / 2, (top + bottom) / 2]);
+}
+
+function isSeen(node) {
+  const { left, right, top, bottom } = app.canvas.canvas.getBoundingClientRect();
+  const [x, y] = app.canvasPosToClientPos([...node.pos]);
+  return x > left && x < right - GAP && y > top && y < bottom - GAP;
 }
 
 /** Left, top, right and bottom of a node with its title, and some room. */
