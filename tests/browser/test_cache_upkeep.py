@@ -127,14 +127,14 @@ def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
     tab.refresh()
     tab.choose("damaged", "Verify")
     tab.wait_for_text(".sc-job", "damaged is sound")
-    shard = next((root / "damaged").rglob("*.safetensors"))
+    shard = next((root / "damaged" / "shards").glob("*.safetensors"))
     data = bytearray(shard.read_bytes())
     data[-100] ^= 255
     shard.write_bytes(data)
     tab.choose("damaged", "Verify")
     problem = "document.querySelector('.sc-job.bad .sc-problems li')"
     tab.page.wait_for(problem, 30)
-    tab.wait_for_text(".sc-remedy", 'streamcache verify --repair "damaged"')
+    tab.wait_for_text(".sc-remedy", 'streamcache verify --repair "output/streamcache/damaged"')
     tab.shot("verify")
     shutil.rmtree(root / "damaged")
     tab.reopen()

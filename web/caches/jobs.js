@@ -53,7 +53,7 @@ export class Jobs {
       { class: `sc-job ${bad ? "bad" : "good"}`, dataset: { job: job.kind, state: job.state } },
       h("div", { class: "sc-row" }, icon(sign), h("span", { class: "sc-grow", title: job.words }, text), close),
       problems.length > 0 && h("ul", { class: "sc-problems" }, problems.slice(0, PROBLEMS_SHOWN).map(problemLine)),
-      problems.length > 0 && job.kind === "verify" && remedy(job.name),
+      job.kind === "verify" && remedy(job.name, problems),
     );
   }
 
@@ -94,9 +94,12 @@ function isBad(job) {
   return job.state === "failed" || job.problems?.length > 0;
 }
 
-/** What to do about damage: again from the sources, or without what is damaged. */
-function remedy(name) {
-  const command = `streamcache verify --repair "${name}"`;
+/** What to do about damage: again from the sources, or without what is damaged. An index that is damaged says so itself. */
+function remedy(name, problems) {
+  const isDebris = ({ kind }) => kind === "debris";
+  if (problems.length > 0 && problems.every(isDebris)) return h("p", { class: "sc-remedy sc-small" }, words("jobs.debris"));
+  if (!problems.some((each) => !isDebris(each) && each.place?.startsWith("shards/"))) return null;
+  const command = `streamcache verify --repair "output/streamcache/${name}"`;
   const copy = iconButton("copy", words("actions.copy"), async () => {
     await navigator.clipboard.writeText(command).catch(() => getSelection().selectAllChildren(code));
   });
