@@ -250,6 +250,16 @@ def test_a_run_that_failed_at_once_shows_no_empty_chart(training: TrainingPage, 
     assert "LoRA" not in page.run(f"{PANEL}.querySelector('.sc-notice:not(.bad)').innerText")
 
 
+def test_what_to_know_of_the_dataset_is_said_with_its_run(training: TrainingPage, server: Server):
+    folder = write_run(server, "noted", [0.5, 0.4]).parent
+    told = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**told, "notes": "Left out: 1 of the files"}))
+    training.open_tab()
+    training.look_again()
+    training.choose("noted")
+    training.page.wait_for(f"{CARD}.innerText.includes('Left out: 1 of the files')", 20)
+
+
 def test_neighbouring_ticks_have_different_labels(training: TrainingPage):
     labels = "import('/extensions/streamcache/lib/ticks.js').then(({tickLabels}) => tickLabels(%s))"
     assert training.page.run(labels % "[0.0001, 0.000105, 0.00011]") == ["1e-4", "1.05e-4", "1.1e-4"]

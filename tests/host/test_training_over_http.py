@@ -202,3 +202,15 @@ def test_b6_an_old_name_of_a_setting_still_loads_from_a_workflow(server: Server)
     del inputs["learning_rate"]
     server.succeed(graph.prompt)
     assert run_facts(server, "http_old")["config"]["learning_rate"] == 0.0123
+
+
+def test_what_the_dataset_lacks_is_told_with_the_run(server: Server):
+    folder = write_pictures(server.base / "input" / "lacking", count=3)
+    (folder / "broken.png").write_bytes(b"no picture")
+    (folder / "1.txt").unlink()
+    graph, node = train_folder(server, "flow", "lacking", steps=1)
+    graph.prompt["1"]["inputs"]["folder"] = "input/lacking"
+    shown = server.succeed(graph.prompt)[node]["text"][0]
+    row = next(row for row in server.client.get("/streamcache/runs")["runs"] if row["name"] == "lacking")
+    for words in ("Without a caption: 1 of 3 samples", "Left out: 1 of the files", "lacking/broken.png: "):
+        assert words in shown and words in row["notes"]

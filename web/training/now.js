@@ -79,12 +79,13 @@ export class RunCard {
 /** What happened to a run, if that needs words, and how good it is. */
 export function message(row) {
   const values = { step: number(row.step), steps: number(row.steps), file: row.lora };
-  if (row.live) return row.stopping ? ["warn", words("training.stopping")] : ["", ""];
+  const noted = row.notes ? ["warn", row.notes] : ["", ""]; // what to know of its dataset
+  if (row.live) return row.stopping ? ["warn", words("training.stopping")] : noted;
   if (row.status === "stopped") return ["good", words(row.lora ? "training.was_stopped" : "training.was_stopped_bare", values)];
   if (row.status === "interrupted" && row.saved_step) return ["warn", words("training.was_saved", { ...values, saved: number(row.saved_step) })];
   if (row.status === "interrupted") return ["warn", words("training.was_interrupted", values)];
   if (row.status === "failed") return ["bad", row.problem || words("training.was_failed")];
-  return ["", ""];
+  return noted;
 }
 
 function tiles(row, curves) {
