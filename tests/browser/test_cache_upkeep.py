@@ -111,8 +111,8 @@ def test_an_opened_cache_stays_open_when_it_is_renamed(tab: CacheTab, root: Path
     rename(tab, "opened_anew", "Rename")
     tab.wait_for_text(".sc-notices", "opened is now opened_anew.")
     tab.page.wait_for("document.querySelector('[data-cache=opened_anew] .sc-tile')", 30)
-    shutil.rmtree(root / "opened_anew")
     tab.open()
+    shutil.rmtree(root / "opened_anew")
     tab.refresh()
     tab.wait_for_card("opened_anew", there=False)
 

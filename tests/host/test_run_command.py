@@ -65,8 +65,8 @@ def test_a_refused_or_failed_workflow_ends_with_1_and_says_where(
 def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: Path):
     folder = server.base / "input" / "many"
     folder.mkdir()
-    for number in range(60):
-        write_picture(folder / f"{number:02}.png", (64, 64), seed=number)
+    for number in range(400):  # so many that they are not done when the signal comes
+        write_picture(folder / f"{number:03}.png", (64, 64), seed=number)
     graph = Graph(server)
     save_folder(graph, "input/many", "many", texts=False, batch_size=1)
     (tmp_path / "workflow.json").write_text(json.dumps(graph.prompt))

@@ -321,4 +321,5 @@ def test_progress_is_told_between_batches(plan, tmp_path, picture):
     pictures = [p for p in told if p.phase == "pictures"]
     assert [p.done for p in pictures] == sorted(p.done for p in pictures) and pictures[-1].done == 10
     assert all(p.total == 10 for p in pictures) and pictures[-1].bytes > 0 and pictures[-1].seconds_left == 0
-    assert pictures[0].rate > 0 and {p.phase for p in told} == {"captions", "pictures"}
+    assert pictures[0].done == 0  # before the encoder is loaded, which may take long
+    assert pictures[1].rate > 0 and {p.phase for p in told} == {"captions", "pictures"}
