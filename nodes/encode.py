@@ -170,11 +170,12 @@ def _inputs() -> list[io.Input]:
         io.Boolean.Input(
             "flip", default=False, tooltip="Encode each image mirrored too; epochs choose one of the two."
         ),
-        *_advanced(),
+        *_bucket_inputs(),
+        *_run_inputs(),
     ]
 
 
-def _advanced() -> list[io.Input]:
+def _bucket_inputs() -> list[io.Input]:
     return [
         io.String.Input(
             "more_resolutions",
@@ -214,6 +215,11 @@ def _advanced() -> list[io.Input]:
             tooltip="Enlarge images that are smaller than the resolution; off keeps them in smaller buckets.",
         ),
         io.Int.Input("crop_seed", default=0, min=0, max=2**31 - 1, **sockets.RARE, tooltip="Decides random crops."),
+    ]
+
+
+def _run_inputs() -> list[io.Input]:
+    return [
         io.Int.Input(
             "batch_size",
             default=4,

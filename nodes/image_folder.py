@@ -126,11 +126,12 @@ def _inputs() -> list[io.Input]:
             tooltip="One caption for all images of this folder instead of their own. Class images need one.",
         ),
         sockets.Source.Input("source", optional=True, tooltip="Another folder that comes before this one."),
-        *_advanced(),
+        *_set_inputs(),
+        *_caption_inputs(),
     ]
 
 
-def _advanced() -> list[io.Input]:
+def _set_inputs() -> list[io.Input]:
     return [
         io.Boolean.Input("recursive", default=True, **sockets.RARE, tooltip="Take the images of subfolders too."),
         io.String.Input(
@@ -156,6 +157,11 @@ def _advanced() -> list[io.Input]:
             **sockets.RARE,
             tooltip="How many images of this set an epoch draws, anew each time; 0 takes all of them.",
         ),
+    ]
+
+
+def _caption_inputs() -> list[io.Input]:
+    return [
         io.Combo.Input(
             "caption_lines",
             options=list(LINES),
@@ -182,19 +188,9 @@ def _advanced() -> list[io.Input]:
             tooltip="So many shuffled orders of comma-separated tags are encoded ahead as variants; 0 keeps the order.",
         ),
         io.Int.Input(
-            "keep_tags",
-            default=0,
-            min=0,
-            max=100,
-            **sockets.RARE,
-            tooltip="So many first tags stay where they are.",
+            "keep_tags", default=0, min=0, max=100, **sockets.RARE, tooltip="So many first tags stay where they are."
         ),
         io.Int.Input(
-            "caption_seed",
-            default=0,
-            min=0,
-            max=2**31 - 1,
-            **sockets.RARE,
-            tooltip="Decides how tags are shuffled.",
+            "caption_seed", default=0, min=0, max=2**31 - 1, **sockets.RARE, tooltip="Decides how tags are shuffled."
         ),
     ]
