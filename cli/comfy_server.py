@@ -67,6 +67,8 @@ class ComfyServer:
             try:
                 while not self._follow(outcome, events, tell):
                     events = connections.enter_context(self._listen_again())
+                    if self._is_over(outcome):  # while nobody listened
+                        break
                 return outcome
             except KeyboardInterrupt:
                 self.interrupt(outcome.prompt_id)
@@ -116,8 +118,6 @@ class ComfyServer:
 
     def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> bool:
         """Tell what happens until the workflow is over; False if the connection is lost before."""
-        if self._is_over(outcome):  # perhaps while nobody listened
-            return True
         while True:
             try:
                 message = next(events)

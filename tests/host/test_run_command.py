@@ -74,7 +74,9 @@ def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: P
         "import sys, importlib.util as u; s = u.spec_from_file_location('streamcache', sys.argv[1] + '/__init__.py', "
     )
     start += "submodule_search_locations=[sys.argv[1]]); m = u.module_from_spec(s); sys.modules['streamcache'] = m; "
-    start += "s.loader.exec_module(m); from streamcache.cli.main import main; sys.exit(main(sys.argv[2:]))"
+    start += "s.loader.exec_module(m); from streamcache.cli.main import main; "
+    # As in a terminal: a test run in the background hands down that Ctrl-C is ignored.
+    start += "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main(sys.argv[2:]))"
     command = [
         sys.executable,
         "-c",
