@@ -37,6 +37,12 @@ def wait_until_stopped(training: TrainingPage, server: Server, name: str) -> int
     return run_row(server, name)["step"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_runs(server: Server) -> None:
+    """Before the page is loaded: other tests may have left some on this server."""
+    shutil.rmtree(server.base / "output" / "streamcache_runs", ignore_errors=True)
+
+
 def test_without_a_run_the_tab_says_how_to_get_one(training: TrainingPage):
     training.open_tab()
     training.page.wait_for(f"{PANEL}.querySelector('.sc-empty')")
