@@ -9,13 +9,13 @@ batch = cache.read_batch([0, 5, 9])
 from .batch import Batch
 from .buffers import BatchBuffers
 from .clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
-from .codecs import Codec, register_codec
 from .compact import CompactReport, compact
 from .convert import ConvertReport, convert
 from .copies import CopyReport, duplicate, export
-from .dropped import dropped_keys
 from .errors import CacheBusy, CacheError
-from .lazy import LazyTensor, realize
+from .format.codecs import Codec, register_codec
+from .format.dropped import dropped_keys
+from .format.lazy import LazyTensor, realize
 from .merge import MergeReport, merge
 from .migrate import migrate
 from .reader import Bucket, Cache, open_cache

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
-from .dtypes import DTYPES, NAMES
 from .errors import CacheError
 from .files import ShardFiles
-from .index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
-from .routes import NO_LAYOUT, tensor_distances
+from .format.index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
+from .format.routes import NO_LAYOUT, tensor_distances
+from .format.shard import ALIGNMENT, blob_hash
+from .format.skeleton import Layout, TensorSpec
+from .format.tensors import DTYPES, NAMES
 from .sample import Fields
-from .shard import ALIGNMENT, blob_hash
-from .skeleton import Layout, TensorSpec
 from .store import tensor_bytes
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1

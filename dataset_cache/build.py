@@ -10,11 +10,22 @@ from typing import Any
 import numpy as np
 
 from .errors import CacheError
-from .index import ENTRY, NO_BUCKET, OFFSET_BITS, REF, SAMPLE, Index, IndexArrays, pack_entry, pack_sample, sort_order
+from .format.index import (
+    ENTRY,
+    NO_BUCKET,
+    OFFSET_BITS,
+    REF,
+    SAMPLE,
+    Index,
+    IndexArrays,
+    pack_entry,
+    pack_sample,
+    sort_order,
+)
+from .format.manifest import Manifest
+from .format.routes import make_routes
+from .format.skeleton import Layout
 from .key_table import KeyTable
-from .manifest import Manifest
-from .routes import make_routes
-from .skeleton import Layout
 
 
 @dataclass(frozen=True)

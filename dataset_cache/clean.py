@@ -13,21 +13,21 @@ from pathlib import Path
 import numpy as np
 
 from . import files
-from .blobs import blob_table
 from .build import derive
 from .compact import Rewrite, plan_rewrite, wasteful_shards
 from .contents import Contents, folder_contents, total_bytes
 from .current import Current, existing, open_current
 from .errors import CacheBusy, CacheError
+from .format.blobs import blob_table
+from .format.index import index_size
+from .format.index_arrays import prune
+from .format.manifest import NAME, Manifest, read_manifest
+from .format.storage import remove_file
 from .generation import index_generation, publish
-from .index import index_size
 from .leases import holders, were_possible
-from .manifest import NAME, Manifest, read_manifest
 from .packing import write_packing
-from .prune import prune
 from .publisher import PublisherLock, current_publisher
 from .segment import FOLDER as BUILD
-from .storage import remove_file
 
 DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
 # In the order in which they are removed: publishing without unused entries may make files again that an interrupted

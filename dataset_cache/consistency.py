@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .blobs import blob_table, layout_texts
 from .build import derive, find_keys, unpack_variants, variant_cells
 from .errors import CacheError
-from .index import NO_BUCKET, IndexArrays, sort_order
-from .manifest import Manifest
-from .skeleton import Layout
+from .format.blobs import blob_table, layout_texts
+from .format.index import NO_BUCKET, IndexArrays, sort_order
+from .format.manifest import Manifest
+from .format.skeleton import Layout
 
 
 def inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:

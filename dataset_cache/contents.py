@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import files, segment
+from .format.manifest import NAME, Manifest
+from .format.storage import is_link
 from .generation import index_generation, shards_inside
-from .manifest import NAME, Manifest
-from .storage import is_link
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 

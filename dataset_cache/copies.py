@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from . import files
-from .blobs import blob_table
 from .compact import Rewrite, plan_rewrite, wasteful_shards
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
+from .format.blobs import blob_table
+from .format.index_arrays import prune
+from .format.manifest import NAME, read_manifest
+from .format.shard import ShardFile
+from .format.storage import link_or_copy, sync_folder
 from .generation import publish
-from .manifest import NAME, read_manifest
 from .packing import write_packing
-from .prune import prune
 from .publisher import PublisherLock
-from .shard import ShardFile
-from .storage import link_or_copy, sync_folder
 
 Progress = Callable[[int, int], None]
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from .blobs import BlobTable, blob_table
 from .build import bucket_table, find_keys, used_entries
 from .consistency import inconsistency
 from .errors import CacheError
 from .files import ShardFiles
+from .format.blobs import BlobTable, blob_table
+from .format.index import Index, IndexArrays
+from .format.manifest import NAME, Manifest, read_manifest
+from .format.shard import ShardFile
 from .generation import open_index
-from .index import Index, IndexArrays
 from .leases import Lease
-from .manifest import NAME, Manifest, read_manifest
 from .publisher import PublisherLock
-from .shard import ShardFile
 
 _ATTEMPTS = 10
 

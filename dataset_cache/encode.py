@@ -17,7 +17,7 @@ from .behind import WriteBehind
 from .encode_captions import encode_captions
 from .encode_pictures import encode_pictures
 from .errors import CacheError
-from .manifest import read_manifest
+from .format.manifest import read_manifest
 from .plan import Plan
 from .reasons import Note
 from .repair import repair

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from .errors import CacheError
-from .shard import MAX_HEADER_BYTES, ShardFile, header_hash
-from .storage import OpenFile, refuse_link
+from .format.shard import MAX_HEADER_BYTES, ShardFile, header_hash
+from .format.storage import OpenFile, refuse_link
 
 MAX_OPEN = 128
 FOLDER = "shards"

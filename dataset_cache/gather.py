@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CacheError
-from .manifest import read_manifest
+from .format.manifest import read_manifest
 from .reader import Cache
 from .sample import Sample
 from .subset import Subset

@@ -9,11 +9,11 @@ from pathlib import Path
 from . import files
 from .build import derive
 from .errors import CacheError
-from .index import Index, IndexArrays, write_index
+from .format.index import Index, IndexArrays, write_index
+from .format.manifest import Manifest, read_manifest, write_manifest
+from .format.shard import SHARD_NAME
+from .format.storage import is_link, move_file, remove_file, sync_folder
 from .leases import holders
-from .manifest import Manifest, read_manifest, write_manifest
-from .shard import SHARD_NAME
-from .storage import is_link, move_file, remove_file, sync_folder
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two

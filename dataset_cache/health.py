@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from . import files
-from .blobs import BlobTable
 from .errors import CacheError
-from .shard import MAX_HEADER_BYTES, Blob, ShardFile, hash_start, header_hash
-from .storage import OpenFile
+from .format.blobs import BlobTable
+from .format.shard import MAX_HEADER_BYTES, Blob, ShardFile, hash_start, header_hash
+from .format.storage import OpenFile
 
 _READ_BYTES = 4 << 20
 

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from .blobs import layout_texts
 from .build import SampleFacts, unpack_variants
 from .copies import require_new
 from .current import Current, existing, leased, open_current
-from .dtypes import dtype_named
 from .errors import CacheError
-from .manifest import read_manifest
-from .shard import blob_hash
-from .skeleton import Layout, Split, TensorSpec
+from .format.blobs import layout_texts
+from .format.manifest import read_manifest
+from .format.shard import blob_hash
+from .format.skeleton import Layout, Split, TensorSpec
+from .format.tensors import dtype_named
 from .store import split_location
 from .writer import CacheWriter
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .current import existing
 from .errors import CacheError
-from .manifest import read_manifest
+from .format.manifest import read_manifest
 from .writer import CacheWriter
 
 

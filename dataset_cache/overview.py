@@ -12,7 +12,7 @@ import numpy as np
 
 from .build import variant_cells
 from .current import Current, existing, leased, open_current
-from .dtypes import dtype_named
+from .format.tensors import dtype_named
 
 _BAR = 32
 _COMMON = 5

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from . import files
-from .blobs import BlobTable
 from .errors import CacheError
-from .index import OFFSET_BITS
+from .format.blobs import BlobTable
+from .format.index import OFFSET_BITS
+from .format.shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
+from .format.storage import OpenFile, move_file, sync_folder
 from .segment import FOLDER
-from .shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
-from .storage import OpenFile, move_file, sync_folder
 
 # A header is as large as it must be, within bounds: it is read as a whole when its shard is first opened.
 MAX_HEADER = 4 << 20

@@ -11,8 +11,8 @@ from filelock import FileLock, Timeout
 
 from . import files, leases, segment
 from .errors import CacheBusy, CacheError
-from .locks import is_locked
-from .storage import create_file, is_link, is_regular, refuse_link, remove_file
+from .format.locks import is_locked
+from .format.storage import create_file, is_link, is_regular, refuse_link, remove_file
 
 LOCK = ".lock"
 HOLDER = ".lock.holder"

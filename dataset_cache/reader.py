@@ -13,17 +13,17 @@ import torch
 from . import segment
 from .batch import Batch, BatchReader
 from .buffers import BatchBuffers
-from .dtypes import dtype_named
 from .errors import CacheError
 from .files import ShardFiles
+from .format.index import Index, guarded
+from .format.lazy import LazyTensor
+from .format.manifest import Manifest, manifest_stamp, read_manifest
+from .format.shard import blob_hash
+from .format.skeleton import TensorSpec
+from .format.tensors import dtype_named
 from .generation import open_index
-from .index import Index, guarded
-from .lazy import LazyTensor
 from .leases import Lease
-from .manifest import Manifest, manifest_stamp, read_manifest
 from .sample import Fields, Sample
-from .shard import blob_hash
-from .skeleton import TensorSpec
 from .store import split_location
 from .writer import ASIDE_FIELDS, Key, digest_key
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from . import files
-from .blobs import blob_table
 from .build import variant_cells
 from .compact import plan_rewrite
 from .current import Current, exclusive
-from .dropped import DAMAGED, remember_dropped
 from .errors import CacheError
+from .format.blobs import blob_table
+from .format.dropped import DAMAGED, remember_dropped
+from .format.index_arrays import prune
+from .format.storage import OpenFile
 from .generation import publish
 from .health import Health, Progress, examine
 from .packing import write_packing
-from .prune import prune
-from .storage import OpenFile
 from .writer import ASIDE_FIELDS
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import xxhash
 
-from . import captions, files, images, manifest
+from . import captions, files, images
 from .errors import CacheError
+from .format import manifest
 from .reasons import Excluded
 
 STAMP_BYTES = 32

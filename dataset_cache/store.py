@@ -9,16 +9,16 @@ from pathlib import Path
 import torch
 
 from . import files, segment
-from .dtypes import NAMES, count_bytes
 from .errors import CacheError
 from .files import ShardFiles
-from .index import OFFSET_BITS, Index
-from .lazy import LazyTensor
-from .manifest import Manifest
+from .format.index import OFFSET_BITS, Index
+from .format.lazy import LazyTensor
+from .format.manifest import Manifest
+from .format.shard import ShardFile, blob_hash
+from .format.skeleton import Split, TensorSpec
+from .format.storage import sync_folder
+from .format.tensors import NAMES, count_bytes
 from .segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
-from .shard import ShardFile, blob_hash
-from .skeleton import Split, TensorSpec
-from .storage import sync_folder
 
 # Their bytes are reached in one call; other types are viewed as bytes first.
 _NUMPY_KNOWS = {

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from . import segment
-from .dropped import dropped_keys
 from .errors import CacheError
+from .format.dropped import dropped_keys
+from .format.manifest import Manifest, read_manifest
 from .identity import digest_of
-from .manifest import Manifest, read_manifest
 from .reader import Cache, open_cache
 from .recipe import Recipe
 from .state import State, open_state

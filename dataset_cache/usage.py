@@ -10,11 +10,11 @@ from .contents import folder_contents, total_bytes
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
 from .files import FOLDER as SHARDS
+from .format.manifest import NAME
+from .format.shard import ShardFile
 from .leases import holders
-from .manifest import NAME
 from .publisher import current_publisher
 from .reader import open_cache
-from .shard import ShardFile
 
 
 @dataclass(frozen=True)

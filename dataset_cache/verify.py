@@ -11,8 +11,8 @@ from .build import variant_cells
 from .contents import folder_contents
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
+from .format.manifest import NAME, Manifest, read_manifest
 from .health import Health, Progress, examine
-from .manifest import NAME, Manifest, read_manifest
 from .publisher import current_publisher
 
 DAMAGED, MISSING, DEBRIS = "damaged", "missing", "debris"

@@ -5,7 +5,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.manifest import read_manifest
+from ..dataset_cache.format.manifest import read_manifest
 from . import paths, sockets
 from .handles import handle_of, published_generation
 from .host.folders import cache_roots

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..dataset_cache.codecs import codec_for
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.lazy import LazyTensor
-from ..dataset_cache.manifest import read_manifest
+from ..dataset_cache.format.codecs import codec_for
+from ..dataset_cache.format.lazy import LazyTensor
+from ..dataset_cache.format.manifest import read_manifest
 from ..dataset_cache.subset import Subset
 from .opened import opened
 

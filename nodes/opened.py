@@ -4,7 +4,7 @@ which the host's executor keeps holds a lease: cleaning and replacing a cache ne
 from pathlib import Path
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.manifest import read_manifest
+from ..dataset_cache.format.manifest import read_manifest
 from ..dataset_cache.reader import Cache, open_cache
 from . import freshness
 from .kept import Kept

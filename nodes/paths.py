@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset_cache.errors import CacheBusy, CacheError
-from ..dataset_cache.manifest import NAME as MANIFEST
+from ..dataset_cache.format.manifest import NAME as MANIFEST
 from ..dataset_cache.segment import FOLDER as BUILD
 
 MAX_PART = 120  # characters of one folder's name; a run's may have as many

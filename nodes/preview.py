@@ -6,7 +6,7 @@ import torch
 from comfy_api.latest import io, ui
 from PIL import Image
 
-from ..dataset_cache.lazy import realize
+from ..dataset_cache.format.lazy import realize
 from . import sockets
 from .host.progress import NodeProgress
 from .plans import is_plan

@@ -6,8 +6,8 @@ import torch
 from comfy_api.latest import io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..dataset_cache.codecs import codec_for
-from ..dataset_cache.lazy import realize
+from ..dataset_cache.format.codecs import codec_for
+from ..dataset_cache.format.lazy import realize
 from . import sockets
 from .host.progress import NodeProgress
 

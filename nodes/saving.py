@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..dataset_cache.errors import CacheError
+from ..dataset_cache.format.manifest import Manifest, read_manifest
 from ..dataset_cache.gather import Part, gather
-from ..dataset_cache.manifest import Manifest, read_manifest
 from ..dataset_cache.rows import split_rows
 from ..dataset_cache.writer import CacheWriter
 from .handles import DatasetHandle

@@ -8,7 +8,7 @@ import comfy.utils
 from comfy_api.latest import io, ui
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.manifest import read_manifest
+from ..dataset_cache.format.manifest import read_manifest
 from ..lora_train.plots import plot_loss
 from ..lora_train.run import check_name
 from . import freshness, paths, setting_inputs, sockets

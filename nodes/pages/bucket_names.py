@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...dataset_cache.errors import CacheError
-from ...dataset_cache.index import Index
-from ...dataset_cache.manifest import Manifest
+from ...dataset_cache.format.index import Index
+from ...dataset_cache.format.manifest import Manifest
 
 _LISTED = 500  # buckets; more than a page can show
 _LOOKED_AT = 256  # samples: enough to learn how many pixels a latent pixel covers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.manifest import Manifest
+from ...dataset_cache.format.manifest import Manifest
 from ...dataset_cache.state import state_file
 from .strangers import as_dict, as_list
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...dataset_cache.errors import CacheError
-from ...dataset_cache.index import guarded
+from ...dataset_cache.format.index import guarded
 from .refusals import Refused
 from .strangers import cut_text
 from .views import View

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ...dataset_cache.lazy import realize
+from ...dataset_cache.format.lazy import realize
 from ...dataset_cache.thumbnails import FIELD
 from .refusals import Refused
 from .views import View

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...dataset_cache.copies import CopyReport, duplicate, export
 from ...dataset_cache.errors import CacheBusy
+from ...dataset_cache.format.storage import is_link
 from ...dataset_cache.publisher import current_publisher
-from ...dataset_cache.storage import is_link
 from ...dataset_cache.verify import verify
 from .jobs import Watch, Work
 from .moves import move_folder

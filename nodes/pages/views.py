@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ...dataset_cache.current import Current, open_current
 from ...dataset_cache.errors import CacheError
+from ...dataset_cache.format.index import Index
+from ...dataset_cache.format.manifest import Manifest, manifest_stamp, read_manifest
 from ...dataset_cache.generation import open_index
-from ...dataset_cache.index import Index
-from ...dataset_cache.manifest import Manifest, manifest_stamp, read_manifest
 from ...dataset_cache.overview import Overview, overview_of
 from ...dataset_cache.reader import Cache
 from ..kept import Kept

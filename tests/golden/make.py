@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent / "unit"))
 import golden  # noqa: E402
 
 from streamcache.dataset_cache import register_codec  # noqa: E402
-from streamcache.dataset_cache.manifest import FORMAT  # noqa: E402
+from streamcache.dataset_cache.format.manifest import FORMAT  # noqa: E402
 
 if __name__ == "__main__":
     target = HERE / f"format-{FORMAT}"

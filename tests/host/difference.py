@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from streamcache.dataset_cache.lazy import realize
+from streamcache.dataset_cache.format.lazy import realize
 
 
 def difference(expected: Any, found: Any, place: str = "") -> str | None:

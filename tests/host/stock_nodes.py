@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.dataset_cache.lazy import LazyTensor
+from streamcache.dataset_cache.format.lazy import LazyTensor
 
 from .difference import difference
 from .families import CAPTIONS, FAMILIES, Loaded, call, encode, load

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from streamcache.dataset_cache import Cache, CacheWriter, digest_key, open_cache
+from streamcache.dataset_cache.format.index import IndexArrays, write_index
+from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 from streamcache.dataset_cache.generation import open_index
-from streamcache.dataset_cache.index import IndexArrays, write_index
-from streamcache.dataset_cache.manifest import read_manifest, write_manifest
 
 SHARED = "shared caption"
 

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from streamcache.dataset_cache import storage
+from streamcache.dataset_cache.format import storage
 
 HERE, WINDOWS = "as here", "as on Windows"
 

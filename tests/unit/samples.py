@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamcache.dataset_cache import CacheWriter, LazyTensor, storage
-from streamcache.dataset_cache.dtypes import NAMES
-from streamcache.dataset_cache.skeleton import Layout, Split
+from streamcache.dataset_cache import CacheWriter, LazyTensor
+from streamcache.dataset_cache.format import storage
+from streamcache.dataset_cache.format.skeleton import Layout, Split
+from streamcache.dataset_cache.format.tensors import NAMES
 
 EVERY_DTYPE = list(NAMES)
 BUCKETS = [(1, 4, 8, 8), (1, 4, 8, 16), (1, 4, 3, 8, 8)]  # two of images, one of videos

@@ -20,11 +20,11 @@ from streamcache.dataset_cache import (
     verify,
 )
 from streamcache.dataset_cache import segment as segments
-from streamcache.dataset_cache.blobs import blob_table
 from streamcache.dataset_cache.build import unpack_variants
+from streamcache.dataset_cache.format.blobs import blob_table
+from streamcache.dataset_cache.format.index_arrays import prune
+from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.generation import open_index
-from streamcache.dataset_cache.manifest import read_manifest
-from streamcache.dataset_cache.prune import prune
 
 from .datasets import blob_place, content, flip, latent, listing, put_sample, shard_files, write_set
 

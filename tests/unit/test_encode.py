@@ -12,7 +12,7 @@ from streamcache.dataset_cache.captions import Captions
 from streamcache.dataset_cache.compact import SMALL_SHARDS
 from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.encoders import Surroundings
-from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.masks import Masks
 from streamcache.dataset_cache.plan import Settings, make_plan
 from streamcache.dataset_cache.report import EncodeReport

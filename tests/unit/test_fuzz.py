@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, generation, open_cache, realize, segment
+from streamcache.dataset_cache.format.manifest import NAME
 from streamcache.dataset_cache.journal import Journal, read_journal
-from streamcache.dataset_cache.manifest import NAME
 
 from .mutations import MUTATIONS, mutate, swap_lines
 from .samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files

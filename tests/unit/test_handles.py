@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, LazyTensor
-from streamcache.dataset_cache.codecs import Codec, register_codec
+from streamcache.dataset_cache.format.codecs import Codec, register_codec
 from streamcache.dataset_cache.leases import holders
 from streamcache.nodes import freshness, opened
 from streamcache.nodes.handles import handle_of, lazy_field

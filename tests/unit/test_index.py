@@ -14,8 +14,8 @@ from hypothesis import given, settings
 
 from streamcache.dataset_cache import CacheError, CacheWriter, generation, open_cache
 from streamcache.dataset_cache.build import pack_variants, unpack_variants
-from streamcache.dataset_cache.index import ARRAY_TYPES, ENTRY, REF, SAMPLE, Index, IndexArrays, sort_order
-from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.dataset_cache.format.index import ARRAY_TYPES, ENTRY, REF, SAMPLE, Index, IndexArrays, sort_order
+from streamcache.dataset_cache.format.manifest import read_manifest
 
 from .datasets import forge
 from .samples import assert_holds, bits, sample, write_cache

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache.manifest import NAME
+from streamcache.dataset_cache.format.manifest import NAME
 from streamcache.nodes.kept import Kept
 
 

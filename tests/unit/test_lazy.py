@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from streamcache.dataset_cache import CacheError, LazyTensor, open_cache, realize
-from streamcache.dataset_cache.dtypes import NAMES
+from streamcache.dataset_cache.format.tensors import NAMES
 
 from .samples import EVERY_DTYPE, bits, latent, raw, same, write_cache
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from streamcache.dataset_cache import locks
-from streamcache.dataset_cache.locks import is_locked
+from streamcache.dataset_cache.format import locks
+from streamcache.dataset_cache.format.locks import is_locked
 
 
 def test_a_held_lock_is_told_from_a_free_one(tmp_path: Path):

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, CacheWriter, manifest, open_cache
-from streamcache.dataset_cache.manifest import NAME, Manifest, read_manifest
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import manifest
+from streamcache.dataset_cache.format.manifest import NAME, Manifest, read_manifest
 
 from .samples import assert_holds, sample, shard_files, write_cache
 

@@ -6,16 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from streamcache.dataset_cache import (
-    CacheError,
-    CacheWriter,
-    Codec,
-    codecs,
-    merge,
-    open_cache,
-    register_codec,
-    verify,
-)
+from streamcache.dataset_cache import CacheError, CacheWriter, Codec, merge, open_cache, register_codec, verify
+from streamcache.dataset_cache.format import codecs
 
 from .datasets import blob_place, conditioning, content, flip, latent, plain, put_sample, shard_files, write_set
 

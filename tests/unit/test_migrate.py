@@ -11,17 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import (
-    CacheError,
-    CacheWriter,
-    codecs,
-    migrate,
-    open_cache,
-    realize,
-    register_codec,
-    verify,
-)
-from streamcache.dataset_cache.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from streamcache.dataset_cache import CacheError, CacheWriter, migrate, open_cache, realize, register_codec, verify
+from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
 
 from . import golden
 from .datasets import listing, write_set

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.lora_train.run import open_run, read_description
 from streamcache.nodes import opened, paths
 from streamcache.nodes.handles import handle_of

@@ -16,10 +16,11 @@ import psutil
 import pytest
 import torch
 
-from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, files, leases, open_cache, shard
+from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, files, leases, open_cache
 from streamcache.dataset_cache.compact import merge_small
+from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.leases import Lease, holders
-from streamcache.dataset_cache.manifest import read_manifest
 
 from .platforms import WINDOWS
 from .samples import (

@@ -16,7 +16,7 @@ from streamcache.dataset_cache import (
     repair,
     verify,
 )
-from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.dataset_cache.format.manifest import read_manifest
 
 from .datasets import SHARED, blob_place, content, flip, listing, put_sample, shard_files, write_set
 

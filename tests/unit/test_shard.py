@@ -12,10 +12,11 @@ import safetensors
 import safetensors.torch
 import torch
 
-from streamcache.dataset_cache import CacheError, CacheWriter, open_cache, shard
-from streamcache.dataset_cache.dtypes import NAMES
-from streamcache.dataset_cache.shard import ALIGNMENT, PAD, ShardWriter, blob_hash, read_header, seal
-from streamcache.dataset_cache.storage import OpenFile
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format.shard import ALIGNMENT, PAD, ShardWriter, blob_hash, read_header, seal
+from streamcache.dataset_cache.format.storage import OpenFile
+from streamcache.dataset_cache.format.tensors import NAMES
 
 from .samples import EVERY_DTYPE, bits, raw, shard_files, write_cache
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from streamcache.dataset_cache import CacheError, CacheWriter, Codec, LazyTensor, codecs, open_cache, register_codec
-from streamcache.dataset_cache.skeleton import MAX_DEPTH, Layout, split
+from streamcache.dataset_cache import CacheError, CacheWriter, Codec, LazyTensor, open_cache, register_codec
+from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.format.skeleton import MAX_DEPTH, Layout, split
 
 from .samples import EVERY_DTYPE, bits, rejoin, same
 

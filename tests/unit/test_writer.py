@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache, segment, shard, writer
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache, segment, writer
 from streamcache.dataset_cache.compact import SMALL_SHARDS, merge_small
-from streamcache.dataset_cache.manifest import read_manifest
+from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format.manifest import read_manifest
 
 from .samples import assert_holds, bits, conditioning, latent, put_sample, raw, same, sample, shard_files, write_cache
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
+from ..errors import CacheError
 from .codecs import codec_for
-from .errors import CacheError
 
 # These look at shape and type only, so they are given memory that nobody fills.
 _SHAPE_ONLY = {

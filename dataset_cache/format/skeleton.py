@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import CacheError
 from .codecs import codec_for, codec_named
-from .dtypes import MAX_AXES, NAMES, count_bytes
-from .errors import CacheError
 from .lazy import LazyTensor
+from .tensors import MAX_AXES, NAMES, count_bytes
 
 MAX_DEPTH = 64
 # How each kind of leaf stands in the fixed part of a row; the variable ones leave their length there.

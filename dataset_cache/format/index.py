@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from .errors import CacheError
+from ..errors import CacheError
 from .routes import NO_ROUTE, route_row
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout

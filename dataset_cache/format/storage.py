@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import CacheError
+from ..errors import CacheError
 
 # Tests switch these off to run the paths of platforms that lack the calls (Windows has neither).
 HAS_PREADV = hasattr(os, "preadv")

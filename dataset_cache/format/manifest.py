@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .dtypes import dtype_named
-from .errors import CacheError
+from ..errors import CacheError
 from .shard import SHARD_NAME, ShardFile
 from .storage import OpenFile, replace_file
+from .tensors import dtype_named
 
 NAME = "dataset.json"
 FORMAT = 1

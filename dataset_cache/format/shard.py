@@ -14,9 +14,9 @@ from typing import Any
 
 import xxhash
 
-from .dtypes import MAX_AXES, count_bytes
-from .errors import CacheError
+from ..errors import CacheError
 from .storage import OWN_FILE, OpenFile, start_writing, write_all
+from .tensors import MAX_AXES, count_bytes
 
 ALIGNMENT = 64
 SHARD_BYTES = 256 << 20

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .errors import CacheError
+from ..errors import CacheError
 from .index import OFFSET_BITS, IndexArrays
 from .shard import Blob
 from .skeleton import Layout, TensorSpec

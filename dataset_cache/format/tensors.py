@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .errors import CacheError
+from ..errors import CacheError
 
 MAX_AXES = 64  # what numpy and most operations of torch take
 # Names that an older torch does not have are left out, so such a cache says which type it lacks.
