@@ -6,8 +6,6 @@ cache = open_cache("my_set")
 batch = cache.read_batch([0, 5, 9])
 """
 
-from .batch import Batch
-from .buffers import BatchBuffers
 from .clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
 from .compact import CompactReport, compact
 from .convert import ConvertReport, convert
@@ -18,9 +16,11 @@ from .format.dropped import dropped_keys
 from .format.lazy import LazyTensor, realize
 from .merge import MergeReport, merge
 from .migrate import migrate
-from .reader import Bucket, Cache, open_cache
+from .read.batch import Batch
+from .read.buffers import BatchBuffers
+from .read.cache import Bucket, Cache, open_cache
+from .read.dataset import Sample
 from .repair import RepairReport, repair
-from .sample import Sample
 from .usage import Usage, usage
 from .verify import Problem, verify
 from .writer import CacheWriter, digest_key

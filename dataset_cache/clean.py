@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from . import files
 from .build import derive
 from .compact import Rewrite, plan_rewrite, wasteful_shards
 from .contents import Contents, folder_contents, total_bytes
@@ -24,9 +23,10 @@ from .format.index_arrays import prune
 from .format.manifest import NAME, Manifest, read_manifest
 from .format.storage import remove_file
 from .generation import index_generation, publish
-from .leases import holders, were_possible
 from .packing import write_packing
 from .publisher import PublisherLock, current_publisher
+from .read import shard_files as files
+from .read.leases import holders, were_possible
 from .segment import FOLDER as BUILD
 
 DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"

@@ -9,12 +9,12 @@ import numpy as np
 from .contents import folder_contents
 from .current import Current, exclusive
 from .errors import CacheError
-from .files import ShardFiles
 from .format.blobs import BlobTable, blob_table
 from .format.index import OFFSET_BITS, IndexArrays
 from .format.shard import PAD, SHARD_BYTES, ShardFile, read_header
 from .generation import publish, remove_superseded
 from .packing import MAX_HEADER, OpenShard, Packing, pack, write_packing
+from .read.shard_files import ShardFiles
 
 SMALL_BYTES = SHARD_BYTES // 8
 SMALL_COUNT = MAX_HEADER // (8 * 256)  # a shard of many tiny blobs is full before it is large

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from .errors import CacheError
-from .reader import Bucket, Cache
+from .read.cache import Bucket, Cache
 from .thumbnails import FIELD, decode_thumbnail
 
 _MARGIN, _TITLE = 8, 18

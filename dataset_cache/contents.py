@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import files, segment
+from . import segment
 from .format.manifest import NAME, Manifest
 from .format.storage import is_link
 from .generation import index_generation, shards_inside
+from .read import shard_files
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
@@ -82,7 +83,7 @@ def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
 def _listed(folder: Path, manifest: Manifest | None) -> list[Path]:
     if manifest is None:
         return []
-    shards = [folder / files.FOLDER / shard.file for shard in manifest.shards]
+    shards = [folder / shard_files.FOLDER / shard.file for shard in manifest.shards]
     return [folder / NAME, folder / manifest.index_name, *shards]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from . import files
 from .compact import Rewrite, plan_rewrite, wasteful_shards
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
@@ -20,6 +19,7 @@ from .format.storage import link_or_copy, sync_folder
 from .generation import publish
 from .packing import write_packing
 from .publisher import PublisherLock
+from .read import shard_files
 
 Progress = Callable[[int, int], None]
 
@@ -114,13 +114,13 @@ def _compacted(current: Current) -> Rewrite:
 
 def _link_shards(source: Path, target: Path, shards: Sequence[ShardFile], advance: Callable[[int], None]) -> int:
     """Give the destination these shards. Returns how many of them are links."""
-    folder = target / files.FOLDER
+    folder = target / shard_files.FOLDER
     linked = done = 0
     try:
         folder.mkdir(exist_ok=True)
         for shard in shards:
             (folder / shard.file).unlink(missing_ok=True)  # left by a copy that was interrupted
-            linked += link_or_copy(source / files.FOLDER / shard.file, folder / shard.file)
+            linked += link_or_copy(source / shard_files.FOLDER / shard.file, folder / shard.file)
             done += shard.bytes
             advance(done)
         sync_folder(folder)

@@ -11,9 +11,9 @@ from typing import Any
 
 from .errors import CacheError
 from .format.manifest import read_manifest
-from .reader import Cache
-from .sample import Sample
-from .subset import Subset
+from .read.cache import Cache
+from .read.dataset import Sample
+from .read.subset import Subset
 from .writer import CacheWriter
 
 Dataset = Cache | Subset

@@ -6,14 +6,14 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from . import files
 from .build import derive
 from .errors import CacheError
 from .format.index import Index, IndexArrays, write_index
 from .format.manifest import Manifest, read_manifest, write_manifest
 from .format.shard import SHARD_NAME
 from .format.storage import is_link, move_file, remove_file, sync_folder
-from .leases import holders
+from .read import shard_files
+from .read.leases import holders
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
@@ -78,7 +78,7 @@ def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
 
 def shards_inside(folder: Path) -> list[Path]:
     """The files in a dataset that are shards by their name. Behind a link stands what may belong to somebody else."""
-    shards = folder / files.FOLDER
+    shards = folder / shard_files.FOLDER
     inside = sorted(shards.iterdir()) if shards.is_dir() and not is_link(shards) else []
     return [path for path in inside if SHARD_NAME.fullmatch(path.name)]
 

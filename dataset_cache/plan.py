@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from .batch import Batch
 from .encoders import Encoder, ImageEncoder, Surroundings
 from .errors import CacheError
 from .forecast import forecast
 from .inventory import Counts
 from .phase import Failure, Phase
 from .prepare import Preparer
-from .reader import Bucket
+from .read.batch import Batch
+from .read.cache import Bucket
+from .read.dataset import Fields, Sample
 from .recipe import Planned, Recipe
 from .report import PlanReport
-from .sample import Fields, Sample
 from .sources import Source, check_sets
 from .state import State, open_state
 from .survey import Layout, Survey

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from . import files
 from .build import variant_cells
 from .compact import plan_rewrite
 from .current import Current, exclusive
@@ -18,6 +17,7 @@ from .format.storage import OpenFile
 from .generation import publish
 from .health import Health, Progress, examine
 from .packing import write_packing
+from .read import shard_files
 from .writer import ASIDE_FIELDS
 
 
@@ -62,7 +62,9 @@ def _examine_all(current: Current, progress: Progress | None) -> list[Health]:
     healths = list(examine(current.folder, shards, current.table, progress))
     for shard, health in zip(shards, healths, strict=True):
         if health.swapped_with is not None:
-            raise CacheError(f"{current.folder / files.FOLDER / shard.file}: {health.wrong}; then nothing is lost")
+            raise CacheError(
+                f"{current.folder / shard_files.FOLDER / shard.file}: {health.wrong}; then nothing is lost"
+            )
     return healths
 
 
@@ -92,7 +94,7 @@ def _unchecked(current: Current) -> Callable[[int], OpenFile]:
     def open_shard(number: int) -> OpenFile:
         if number not in opened:
             opened.clear()
-            opened[number] = OpenFile(current.folder / files.FOLDER / current.manifest.shards[number].file)
+            opened[number] = OpenFile(current.folder / shard_files.FOLDER / current.manifest.shards[number].file)
         return opened[number]
 
     return open_shard

@@ -14,7 +14,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from . import files
 from .errors import CacheError
 from .format.locks import is_locked
 from .format.shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
@@ -22,6 +21,7 @@ from .format.skeleton import Layout, TensorSpec
 from .format.storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
 from .journal import NAME as JOURNAL
 from .journal import Journal, read_journal
+from .read import shard_files
 
 FOLDER = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
@@ -238,7 +238,7 @@ def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
     if shard.journal is not None:
         shard.journal.append(kind="sealed", shard=int(shard.path.name), file=file, shift=shift)
         shard.journal.flush()
-    target = dataset / files.FOLDER / file
+    target = dataset / shard_files.FOLDER / file
     target.parent.mkdir(exist_ok=True)
     move_file(source, target)
     shard.path, shard.blobs, shard.data_start, shard.file, shard.shift = target, blobs, start, file, shift
@@ -295,7 +295,7 @@ def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
     file, shift = fact["file"], fact["shift"]
     if not SHARD_NAME.fullmatch(file) or type(shift) is not int or not 0 <= shift < shard.data_start:
         raise ValueError(f"a shard that was sealed as {file!r}")
-    published = dataset / files.FOLDER / file
+    published = dataset / shard_files.FOLDER / file
     if published.exists():
         shard.path, shard.file, shard.shift = published, file, shift
         shard.data_start -= shift

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 
-from . import files, segment
+from . import segment
 from .errors import CacheError
-from .files import ShardFiles
 from .format.index import OFFSET_BITS, Index
 from .format.lazy import LazyTensor
 from .format.manifest import Manifest
@@ -18,6 +17,8 @@ from .format.shard import ShardFile, blob_hash
 from .format.skeleton import Split, TensorSpec
 from .format.storage import sync_folder
 from .format.tensors import NAMES, count_bytes
+from .read import shard_files
+from .read.shard_files import ShardFiles
 from .segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
 
 # Their bytes are reached in one call; other types are viewed as bytes first.
@@ -118,7 +119,7 @@ class BlobStore:
                     # Kept until they were told: a later shard may fail, and publishing be tried again.
                     self._shifts[number] = shard.shift
             if self._new:
-                sync_folder(self._dataset / files.FOLDER)
+                sync_folder(self._dataset / shard_files.FOLDER)
         except OSError as error:
             raise CacheError(
                 f"{self._dataset}: cannot be published: {error.strerror}; the last generation stays"

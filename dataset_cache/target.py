@@ -13,7 +13,7 @@ from .errors import CacheError
 from .format.dropped import dropped_keys
 from .format.manifest import Manifest, read_manifest
 from .identity import digest_of
-from .reader import Cache, open_cache
+from .read.cache import Cache, open_cache
 from .recipe import Recipe
 from .state import State, open_state
 

@@ -9,12 +9,12 @@ import numpy as np
 from .contents import folder_contents, total_bytes
 from .current import Current, existing, leased, open_current
 from .errors import CacheError
-from .files import FOLDER as SHARDS
 from .format.manifest import NAME
 from .format.shard import ShardFile
-from .leases import holders
 from .publisher import current_publisher
-from .reader import open_cache
+from .read.cache import open_cache
+from .read.leases import holders
+from .read.shard_files import FOLDER as SHARDS
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from . import files
 from .build import variant_cells
 from .contents import folder_contents
 from .current import Current, existing, leased, open_current
@@ -14,6 +13,7 @@ from .errors import CacheError
 from .format.manifest import NAME, Manifest, read_manifest
 from .health import Health, Progress, examine
 from .publisher import current_publisher
+from .read import shard_files
 
 DAMAGED, MISSING, DEBRIS = "damaged", "missing", "debris"
 
@@ -65,7 +65,7 @@ def _check_generation(folder: Path, manifest: Manifest, progress: Progress | Non
 
 
 def _problems(current: Current, number: int, health: Health) -> Iterator[Problem]:
-    place = f"{files.FOLDER}/{current.manifest.shards[number].file}"
+    place = f"{shard_files.FOLDER}/{current.manifest.shards[number].file}"
     kind = MISSING if health.missing else DAMAGED
     if health.wrong is not None:
         yield Problem(kind, place, health.wrong)

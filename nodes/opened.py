@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.format.manifest import read_manifest
-from ..dataset_cache.reader import Cache, open_cache
+from ..dataset_cache.read.cache import Cache, open_cache
 from . import freshness
 from .kept import Kept
 

@@ -10,7 +10,7 @@ from ...dataset_cache.format.index import Index
 from ...dataset_cache.format.manifest import Manifest, manifest_stamp, read_manifest
 from ...dataset_cache.generation import open_index
 from ...dataset_cache.overview import Overview, overview_of
-from ...dataset_cache.reader import Cache
+from ...dataset_cache.read.cache import Cache
 from ..kept import Kept
 from .bucket_names import bucket_names
 from .refusals import Refused

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.dataset_cache.leases import holders
+from streamcache.dataset_cache.read.leases import holders
 from streamcache.tests.host.graph import Graph, loaders, save_folder
 from streamcache.tests.host.pictures import write_picture, write_pictures
 from streamcache.tests.host.server import Server

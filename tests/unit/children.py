@@ -157,7 +157,7 @@ def build_until(note: Note, path: str, total: int, flush_every: int, publish_eve
 def read_in_forks(note: Note, path: str, forks: int, rounds: int) -> None:
     """Opens a dataset, forks, and reads it in every process at once; notes who found everything as it was given."""
     from streamcache.dataset_cache import open_cache
-    from streamcache.dataset_cache.leases import holders
+    from streamcache.dataset_cache.read.leases import holders
 
     samples = load_samples()
     cache = open_cache(path, check=True)

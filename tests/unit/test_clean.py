@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, clean, open_cache, preview_clean, verify
-from streamcache.dataset_cache import leases as lease_files
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.read import leases as lease_files
 
 from .datasets import content, flip, folder_bytes, latent, listing, put_sample, shard_files, write_set
 

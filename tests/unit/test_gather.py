@@ -7,7 +7,7 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.gather import Part, gather
-from streamcache.dataset_cache.subset import Subset
+from streamcache.dataset_cache.read.subset import Subset
 
 from .samples import assert_holds, conditioning, latent, write_cache
 

@@ -12,7 +12,7 @@ import torch
 
 from streamcache.dataset_cache import CacheError, LazyTensor
 from streamcache.dataset_cache.format.codecs import Codec, register_codec
-from streamcache.dataset_cache.leases import holders
+from streamcache.dataset_cache.read.leases import holders
 from streamcache.nodes import freshness, opened
 from streamcache.nodes.handles import handle_of, lazy_field
 from streamcache.nodes.kept import Kept

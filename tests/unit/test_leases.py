@@ -4,8 +4,8 @@ import sys
 import threading
 from pathlib import Path
 
-from streamcache.dataset_cache import leases
-from streamcache.dataset_cache.leases import Lease
+from streamcache.dataset_cache.read import leases
+from streamcache.dataset_cache.read.leases import Lease
 
 
 def test_readers_that_come_while_the_heart_beats_do_not_stop_it(tmp_path: Path):

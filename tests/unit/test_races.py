@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, clean, generation, leases, open_cache, reader, repair, verify
+from streamcache.dataset_cache import CacheBusy, clean, generation, open_cache, repair, verify
 from streamcache.dataset_cache import publisher as publishers
+from streamcache.dataset_cache.read import cache as reader
+from streamcache.dataset_cache.read import leases
 
 from .datasets import content, write_set
 

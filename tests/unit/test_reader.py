@@ -16,11 +16,13 @@ import psutil
 import pytest
 import torch
 
-from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, files, leases, open_cache
+from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.compact import merge_small
 from streamcache.dataset_cache.format import shard
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.leases import Lease, holders
+from streamcache.dataset_cache.read import leases
+from streamcache.dataset_cache.read import shard_files as files
+from streamcache.dataset_cache.read.leases import Lease, holders
 
 from .platforms import WINDOWS
 from .samples import (

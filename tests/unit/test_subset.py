@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, open_cache
-from streamcache.dataset_cache.subset import Subset
+from streamcache.dataset_cache.read.subset import Subset
 
 from .samples import assert_holds, write_cache
 

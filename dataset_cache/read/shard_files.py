@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from .errors import CacheError
-from .format.shard import MAX_HEADER_BYTES, ShardFile, header_hash
-from .format.storage import OpenFile, refuse_link
+from ..errors import CacheError
+from ..format.shard import MAX_HEADER_BYTES, ShardFile, header_hash
+from ..format.storage import OpenFile, refuse_link
 
 MAX_OPEN = 128
 FOLDER = "shards"

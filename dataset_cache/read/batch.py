@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
+from ..errors import CacheError
+from ..format.index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
+from ..format.routes import NO_LAYOUT, tensor_distances
+from ..format.shard import ALIGNMENT, blob_hash
+from ..format.skeleton import Layout, TensorSpec
+from ..format.tensors import DTYPES, NAMES
+from ..store import tensor_bytes
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
-from .errors import CacheError
-from .files import ShardFiles
-from .format.index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
-from .format.routes import NO_LAYOUT, tensor_distances
-from .format.shard import ALIGNMENT, blob_hash
-from .format.skeleton import Layout, TensorSpec
-from .format.tensors import DTYPES, NAMES
-from .sample import Fields
-from .store import tensor_bytes
+from .dataset import Fields
+from .shard_files import ShardFiles
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _MAX_DIVISIONS = 1024

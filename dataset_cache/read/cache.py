@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import segment
+from .. import segment
+from ..errors import CacheError
+from ..format.index import Index, guarded
+from ..format.lazy import LazyTensor
+from ..format.manifest import Manifest, manifest_stamp, read_manifest
+from ..format.shard import blob_hash
+from ..format.skeleton import TensorSpec
+from ..format.tensors import dtype_named
+from ..generation import open_index
+from ..store import split_location
+from ..writer import ASIDE_FIELDS, Key, digest_key
 from .batch import Batch, BatchReader
 from .buffers import BatchBuffers
-from .errors import CacheError
-from .files import ShardFiles
-from .format.index import Index, guarded
-from .format.lazy import LazyTensor
-from .format.manifest import Manifest, manifest_stamp, read_manifest
-from .format.shard import blob_hash
-from .format.skeleton import TensorSpec
-from .format.tensors import dtype_named
-from .generation import open_index
+from .dataset import Fields, Sample
 from .leases import Lease
-from .sample import Fields, Sample
-from .store import split_location
-from .writer import ASIDE_FIELDS, Key, digest_key
+from .shard_files import ShardFiles
 
 _ATTEMPTS = 10
 MODES = ("pread", "map")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import CacheError
+from ..writer import Key
 from .batch import Batch
 from .buffers import BatchBuffers
-from .errors import CacheError
-from .reader import Bucket, Cache
-from .sample import Sample
-from .writer import Key
+from .cache import Bucket, Cache
+from .dataset import Sample
 
 
 class Subset(Sequence[Sample]):

@@ -11,9 +11,9 @@ from functools import cached_property
 
 import torch
 
-from .format.shard import ALIGNMENT
-from .format.skeleton import Layout, TensorSpec
-from .format.tensors import DTYPES
+from ..format.shard import ALIGNMENT
+from ..format.skeleton import Layout, TensorSpec
+from ..format.tensors import DTYPES
 
 _MAX_DIVISIONS = 64
 

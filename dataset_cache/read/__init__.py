@@ -1,0 +1,1 @@
+"""Reading: open a cache, look at samples, read batches."""
