@@ -7,7 +7,6 @@ batch = cache.read_batch([0, 5, 9])
 """
 
 from .clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
-from .compact import CompactReport, compact
 from .convert import ConvertReport, convert
 from .copies import CopyReport, duplicate, export
 from .errors import CacheBusy, CacheError
@@ -23,7 +22,8 @@ from .read.dataset import Sample
 from .repair import RepairReport, repair
 from .usage import Usage, usage
 from .verify import Problem, verify
-from .writer import CacheWriter, digest_key
+from .write.compact import CompactReport, compact
+from .write.writer import CacheWriter, digest_key
 
 __all__ = [
     "CATEGORIES",

@@ -7,8 +7,8 @@ from typing import Any
 
 from .errors import CacheError
 from .foreign import ForeignDataset, open_foreign
-from .rows import split_rows
-from .writer import CacheWriter
+from .write.rows import split_rows
+from .write.writer import CacheWriter
 
 REMEDY = "save the dataset again in ComfyUI"
 

@@ -27,7 +27,7 @@ from .state import State
 from .survey import Layout
 from .target import RUN, Target
 from .work import Stopped, Work
-from .writer import CacheWriter
+from .write.writer import CacheWriter
 
 
 def encode(

@@ -14,7 +14,7 @@ from .format.manifest import read_manifest
 from .read.cache import Cache
 from .read.dataset import Sample
 from .read.subset import Subset
-from .writer import CacheWriter
+from .write.writer import CacheWriter
 
 Dataset = Cache | Subset
 

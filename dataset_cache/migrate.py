@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from .current import existing
 from .errors import CacheError
 from .format.manifest import read_manifest
-from .writer import CacheWriter
+from .write.current import existing
+from .write.writer import CacheWriter
 
 
 def migrate(path: str | Path) -> bool:

@@ -27,7 +27,7 @@ from .sources import Source, check_sets
 from .state import State, open_state
 from .survey import Layout, Survey
 from .transforms import Transform
-from .writer import CacheWriter
+from .write.writer import CacheWriter
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import segment
 from .errors import CacheError
 from .format.dropped import dropped_keys
 from .format.manifest import Manifest, read_manifest
@@ -16,6 +15,7 @@ from .identity import digest_of
 from .read.cache import Cache, open_cache
 from .recipe import Recipe
 from .state import State, open_state
+from .write import segment
 
 RUN = "encode"  # the name of these runs in provenance and state
 

@@ -18,7 +18,7 @@ from .report import EncodeReport, Progress
 from .scan import UNSETTLED
 from .state import State
 from .survey import Layout
-from .writer import CacheWriter
+from .write.writer import CacheWriter
 
 _COMMIT = 256  # files between two commits of the state
 

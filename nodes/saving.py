@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.format.manifest import Manifest, read_manifest
 from ..dataset_cache.gather import Part, gather
-from ..dataset_cache.rows import split_rows
-from ..dataset_cache.writer import CacheWriter
+from ..dataset_cache.write.rows import split_rows
+from ..dataset_cache.write.writer import CacheWriter
 from .handles import DatasetHandle
 from .pages.bucket_names import count_by_name, peek_bucket_names
 from .plans import DatasetPlan

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..build import pack_variants, unpack_variants
+from ..write.index_builder import pack_variants, unpack_variants
 from .index import IndexArrays
 
 

@@ -13,7 +13,7 @@ from ..format.routes import NO_LAYOUT, tensor_distances
 from ..format.shard import ALIGNMENT, blob_hash
 from ..format.skeleton import Layout, TensorSpec
 from ..format.tensors import DTYPES, NAMES
-from ..store import tensor_bytes
+from ..write.blob_store import tensor_bytes
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
 from .dataset import Fields
 from .shard_files import ShardFiles

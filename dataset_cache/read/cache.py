@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import segment
 from ..errors import CacheError
 from ..format.index import Index, guarded
 from ..format.lazy import LazyTensor
@@ -18,9 +17,10 @@ from ..format.manifest import Manifest, manifest_stamp, read_manifest
 from ..format.shard import blob_hash
 from ..format.skeleton import TensorSpec
 from ..format.tensors import dtype_named
-from ..generation import open_index
-from ..store import split_location
-from ..writer import ASIDE_FIELDS, Key, digest_key
+from ..write import segment
+from ..write.blob_store import split_location
+from ..write.publish import open_index
+from ..write.writer import ASIDE_FIELDS, Key, digest_key
 from .batch import Batch, BatchReader
 from .buffers import BatchBuffers
 from .dataset import Fields, Sample

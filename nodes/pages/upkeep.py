@@ -10,8 +10,8 @@ from pathlib import Path
 from ...dataset_cache.copies import CopyReport, duplicate, export
 from ...dataset_cache.errors import CacheBusy
 from ...dataset_cache.format.storage import is_link
-from ...dataset_cache.publisher import current_publisher
 from ...dataset_cache.verify import verify
+from ...dataset_cache.write.publisher import current_publisher
 from .jobs import Watch, Work
 from .moves import move_folder
 

@@ -8,23 +8,14 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from streamcache.dataset_cache import (
-    CacheError,
-    CacheWriter,
-    clean,
-    compact,
-    generation,
-    open_cache,
-    packing,
-    repair,
-    verify,
-)
-from streamcache.dataset_cache import segment as segments
-from streamcache.dataset_cache.build import unpack_variants
+from streamcache.dataset_cache import CacheError, CacheWriter, clean, open_cache, repair, verify
 from streamcache.dataset_cache.format.blobs import blob_table
 from streamcache.dataset_cache.format.index_arrays import prune
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.generation import open_index
+from streamcache.dataset_cache.write import compact, publish, repack
+from streamcache.dataset_cache.write import segment as segments
+from streamcache.dataset_cache.write.index_builder import unpack_variants
+from streamcache.dataset_cache.write.publish import open_index
 
 from .datasets import blob_place, content, flip, latent, listing, put_sample, shard_files, write_set
 
@@ -115,10 +106,10 @@ def test_full_shards_are_started_anew_by_size_and_by_count(tmp_path: Path, monke
     for i in range(6):
         write_set(path, [i], append=True)
     before = content(path)
-    monkeypatch.setattr(packing, "SHARD_BYTES", 4096)
+    monkeypatch.setattr(repack, "SHARD_BYTES", 4096)
     compact(path)
     assert len(shard_files(path)) > 2 and content(path) == before and list(verify(path)) == []
-    monkeypatch.setattr(packing, "MAX_HEADER", 1400)
+    monkeypatch.setattr(repack, "MAX_HEADER", 1400)
     compact(path)
     assert max(len(names_in(file)) for file in shard_files(path)) < 12
     assert content(path) == before and list(verify(path)) == []
@@ -136,8 +127,8 @@ def test_a_publisher_killed_while_merging_small_shards_leaves_a_dataset_that_can
         raise SystemExit  # past every handler, as near to a kill as one process gets
 
     with monkeypatch.context() as patch:
-        patch.setattr(packing.shutil, "rmtree", lambda *_, **__: None)
-        patch.setattr(packing, "sync_folder", killed)
+        patch.setattr(repack.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(repack, "sync_folder", killed)
         with pytest.raises(SystemExit):
             compact(path)
     assert content(path) == before
@@ -164,7 +155,7 @@ def test_a_full_disk_leaves_the_last_generation(tmp_path: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packing, "_write_shard", full)
+    monkeypatch.setattr(repack, "_write_shard", full)
     with pytest.raises(CacheError, match="No space left on device; the last generation stays"):
         compact(path)
     assert content(path) == before and listing(path) == files
@@ -216,7 +207,7 @@ def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "write_manifest", interrupt)
+        patch.setattr(publish, "write_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_set(path, [7], append=True)
     assert compact(path).shards == (4, 2)
@@ -229,11 +220,11 @@ def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (packing, "_write_shard"),
-        (packing, "sync_folder"),
-        (generation, "write_index"),
-        (generation, "sync_folder"),
-        (generation, "write_manifest"),
+        (repack, "_write_shard"),
+        (repack, "sync_folder"),
+        (publish, "write_index"),
+        (publish, "sync_folder"),
+        (publish, "write_manifest"),
     ],
 )
 def test_an_interrupt_at_any_step_leaves_the_last_generation(

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import safetensors
 
-from streamcache.dataset_cache import CacheError, CacheWriter, open_cache, segment
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read.leases import holders, this_host
+from streamcache.dataset_cache.write import segment
 
 from .children import Child, Nursery, build, build_until, needs_fork
 from .samples import assert_holds, put_sample, shard_files, write_cache

@@ -9,7 +9,6 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.captions import Captions
-from streamcache.dataset_cache.compact import SMALL_SHARDS
 from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.encoders import Surroundings
 from streamcache.dataset_cache.format.manifest import read_manifest
@@ -18,6 +17,7 @@ from streamcache.dataset_cache.plan import Settings, make_plan
 from streamcache.dataset_cache.report import EncodeReport
 from streamcache.dataset_cache.sources import FolderSource
 from streamcache.dataset_cache.transforms import Transform
+from streamcache.dataset_cache.write.compact import SMALL_SHARDS
 
 from .conftest import settle, touch
 from .encoders import CountingImages, CountingTexts

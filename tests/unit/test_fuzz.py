@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from streamcache.dataset_cache import Cache, CacheError, CacheWriter, generation, open_cache, realize, segment
+from streamcache.dataset_cache import Cache, CacheError, CacheWriter, open_cache, realize
 from streamcache.dataset_cache.format.manifest import NAME
-from streamcache.dataset_cache.journal import Journal, read_journal
+from streamcache.dataset_cache.write import publish, segment
+from streamcache.dataset_cache.write.journal import Journal, read_journal
 
 from .mutations import MUTATIONS, mutate, swap_lines
 from .samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files
@@ -160,7 +161,7 @@ def shapes(value: Any) -> Any:
 
 def test_a_hostile_index_is_an_error_or_gives_values(damaged, stored, monkeypatch):
     """As for an index too large to be compared with its hash, or one that was signed with bad intent."""
-    monkeypatch.setattr(generation, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(300):
         draw = random.Random(seed)
         path = damaged()
@@ -181,7 +182,7 @@ def test_thousands_of_damages(damaged, stored, kind, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
-    monkeypatch.setattr(generation, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(1000 + 1000 * part, 2000 + 1000 * part):
         draw = random.Random(seed)
         path = damaged()

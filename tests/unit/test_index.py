@@ -12,10 +12,11 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 
-from streamcache.dataset_cache import CacheError, CacheWriter, generation, open_cache
-from streamcache.dataset_cache.build import pack_variants, unpack_variants
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.index import ARRAY_TYPES, ENTRY, REF, SAMPLE, Index, IndexArrays, sort_order
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.write import publish
+from streamcache.dataset_cache.write.index_builder import pack_variants, unpack_variants
 
 from .datasets import forge
 from .samples import assert_holds, bits, sample, write_cache
@@ -27,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def index_of(path: Path) -> Index:
-    return generation.open_index(path, read_manifest(path), check=True)
+    return publish.open_index(path, read_manifest(path), check=True)
 
 
 def test_it_is_a_safetensors_file_that_others_open(path):
@@ -117,7 +118,7 @@ def test_a_flipped_bit_of_a_small_index_is_found_at_once(path):
 
 
 def test_a_flipped_bit_of_a_large_index_is_found_when_checked_and_never_passed_on(path, monkeypatch):
-    monkeypatch.setattr(generation, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
     index = next(path.glob("index-*"))
     content = bytearray(index.read_bytes())
     content[-1] ^= 1

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, clean, journal, open_cache, segment, usage
-from streamcache.dataset_cache.journal import Journal
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, clean, open_cache, usage
+from streamcache.dataset_cache.write import journal, segment
+from streamcache.dataset_cache.write.journal import Journal
 
 from .samples import assert_holds, latent, write_cache
 from .test_manifest import make_link

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, clean, generation, open_cache, repair, verify
-from streamcache.dataset_cache import publisher as publishers
+from streamcache.dataset_cache import CacheBusy, clean, open_cache, repair, verify
 from streamcache.dataset_cache.read import cache as reader
 from streamcache.dataset_cache.read import leases
+from streamcache.dataset_cache.write import publish
+from streamcache.dataset_cache.write import publisher as publishers
 
 from .datasets import content, write_set
 
@@ -26,7 +27,7 @@ def test_a_reader_that_comes_between_a_removers_look_and_its_removal_opens_the_n
     def publish_before_the_lease(*args: object) -> object:
         monkeypatch.setattr(reader, "Lease", take_lease)
         with monkeypatch.context() as patch:
-            patch.setattr(generation, "remove_file", doomed.append)
+            patch.setattr(publish, "remove_file", doomed.append)
             write_set(path, range(2))
         return take_lease(*args)
 

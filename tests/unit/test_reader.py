@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.compact import merge_small
 from streamcache.dataset_cache.format import shard
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.read import shard_files as files
 from streamcache.dataset_cache.read.leases import Lease, holders
+from streamcache.dataset_cache.write.compact import merge_small
 
 from .platforms import WINDOWS
 from .samples import (

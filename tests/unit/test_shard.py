@@ -275,7 +275,7 @@ def test_mutated_headers_give_cache_errors_or_a_listing(tmp_path):
 
 def test_blobs_of_one_hash_and_other_bytes_stand_in_shards_of_their_own(tmp_path, monkeypatch):
     """A collision of the fast hash: equal names, so the two cannot share a file; both come back."""
-    monkeypatch.setattr("streamcache.dataset_cache.store.blob_hash", lambda data, dtype, shape: b"h" * 16)
+    monkeypatch.setattr("streamcache.dataset_cache.write.blob_store.blob_hash", lambda data, dtype, shape: b"h" * 16)
     with CacheWriter(tmp_path / "set") as w:
         for n in range(4):
             w.add(thing=bits((8,), torch.uint8, n % 3))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, CacheWriter, clean, compact, export, merge, open_cache, repair, verify
+from streamcache.dataset_cache import CacheError, CacheWriter, clean, export, merge, open_cache, repair, verify
+from streamcache.dataset_cache.write import compact
 
 from .datasets import content, put_sample, write_set
 

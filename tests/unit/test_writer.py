@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache, segment, writer
-from streamcache.dataset_cache.compact import SMALL_SHARDS, merge_small
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format import shard
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.write import segment, writer
+from streamcache.dataset_cache.write.compact import SMALL_SHARDS, merge_small
 
 from .samples import assert_holds, bits, conditioning, latent, put_sample, raw, same, sample, shard_files, write_cache
 
@@ -124,7 +125,7 @@ def test_equal_tensors_of_a_later_run_are_stored_once(tmp_path):
 
 
 def test_a_collision_of_hashes_mixes_nothing_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("streamcache.dataset_cache.store.blob_hash", lambda data, dtype, shape: b"h" * 16)
+    monkeypatch.setattr("streamcache.dataset_cache.write.blob_store.blob_hash", lambda data, dtype, shape: b"h" * 16)
     for run in range(3):
         with CacheWriter(tmp_path / "set", append=True) as w:
             for n in range(3):

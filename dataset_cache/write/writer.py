@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from .build import IndexBuilder, bucket_table, sample_facts, used_entries
+from ..errors import CacheError
+from ..format.dropped import forget_stored
+from ..format.index import IndexArrays
+from ..format.manifest import Manifest, plain_json, read_manifest
+from ..format.shard import ShardFile
+from ..format.skeleton import Split, split
+from .blob_store import BlobStore, Stored
 from .compact import merge_small
 from .current import open_current
-from .errors import CacheError
-from .format.dropped import forget_stored
-from .format.index import IndexArrays
-from .format.manifest import Manifest, plain_json, read_manifest
-from .format.shard import ShardFile
-from .format.skeleton import Split, split
-from .generation import open_index, publish, remove_superseded
+from .index_builder import IndexBuilder, bucket_table, sample_facts, used_entries
+from .publish import open_index, publish, remove_superseded
 from .publisher import PublisherLock
 from .segment import ASIDE, DATA
-from .store import BlobStore, Stored
 
 ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in shards of their own, so that training never reads past them
 FLUSH_BYTES = 256 << 20

@@ -14,14 +14,14 @@ from typing import Any
 
 from filelock import FileLock
 
-from .errors import CacheError
-from .format.locks import is_locked
-from .format.shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
-from .format.skeleton import Layout, TensorSpec
-from .format.storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
+from ..errors import CacheError
+from ..format.locks import is_locked
+from ..format.shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
+from ..format.skeleton import Layout, TensorSpec
+from ..format.storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
+from ..read import shard_files
 from .journal import NAME as JOURNAL
 from .journal import Journal, read_journal
-from .read import shard_files
 
 FOLDER = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)

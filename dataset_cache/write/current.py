@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from .build import bucket_table, find_keys, used_entries
-from .consistency import inconsistency
-from .errors import CacheError
-from .format.blobs import BlobTable, blob_table
-from .format.index import Index, IndexArrays
-from .format.manifest import NAME, Manifest, read_manifest
-from .format.shard import ShardFile
-from .generation import open_index
+from ..errors import CacheError
+from ..format.blobs import BlobTable, blob_table
+from ..format.index import Index, IndexArrays
+from ..format.manifest import NAME, Manifest, read_manifest
+from ..format.shard import ShardFile
+from ..read.leases import Lease
+from ..read.shard_files import ShardFiles
+from .checked import inconsistency
+from .index_builder import bucket_table, find_keys, used_entries
+from .publish import open_index
 from .publisher import PublisherLock
-from .read.leases import Lease
-from .read.shard_files import ShardFiles
 
 _ATTEMPTS = 10
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .contents import folder_contents
+from ..contents import folder_contents
+from ..errors import CacheError
+from ..format.blobs import BlobTable, blob_table
+from ..format.index import OFFSET_BITS, IndexArrays
+from ..format.shard import PAD, SHARD_BYTES, ShardFile, read_header
+from ..read.shard_files import ShardFiles
 from .current import Current, exclusive
-from .errors import CacheError
-from .format.blobs import BlobTable, blob_table
-from .format.index import OFFSET_BITS, IndexArrays
-from .format.shard import PAD, SHARD_BYTES, ShardFile, read_header
-from .generation import publish, remove_superseded
-from .packing import MAX_HEADER, OpenShard, Packing, pack, write_packing
-from .read.shard_files import ShardFiles
+from .publish import publish, remove_superseded
+from .repack import MAX_HEADER, OpenShard, Packing, pack, write_packing
 
 SMALL_BYTES = SHARD_BYTES // 8
 SMALL_COUNT = MAX_HEADER // (8 * 256)  # a shard of many tiny blobs is full before it is large

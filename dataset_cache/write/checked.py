@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .build import derive, find_keys, unpack_variants, variant_cells
-from .errors import CacheError
-from .format.blobs import blob_table, layout_texts
-from .format.index import NO_BUCKET, IndexArrays, sort_order
-from .format.manifest import Manifest
-from .format.skeleton import Layout
+from ..errors import CacheError
+from ..format.blobs import blob_table, layout_texts
+from ..format.index import NO_BUCKET, IndexArrays, sort_order
+from ..format.manifest import Manifest
+from ..format.skeleton import Layout
+from .index_builder import derive, find_keys, unpack_variants, variant_cells
 
 
 def inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import CacheError
-from .format.index import (
+from ..errors import CacheError
+from ..format.index import (
     ENTRY,
     NO_BUCKET,
     OFFSET_BITS,
@@ -22,9 +22,9 @@ from .format.index import (
     pack_sample,
     sort_order,
 )
-from .format.manifest import Manifest
-from .format.routes import make_routes
-from .format.skeleton import Layout
+from ..format.manifest import Manifest
+from ..format.routes import make_routes
+from ..format.skeleton import Layout
 from .key_table import KeyTable
 
 

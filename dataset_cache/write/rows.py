@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from .errors import CacheError
-from .format.codecs import codec_for
+from ..errors import CacheError
+from ..format.codecs import codec_for
 
 Entry = list  # [tensor, dict], one entry of a conditioning
 

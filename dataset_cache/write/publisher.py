@@ -9,11 +9,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ..errors import CacheBusy, CacheError
+from ..format.locks import is_locked
+from ..format.storage import create_file, is_link, is_regular, refuse_link, remove_file
+from ..read import leases, shard_files
 from . import segment
-from .errors import CacheBusy, CacheError
-from .format.locks import is_locked
-from .format.storage import create_file, is_link, is_regular, refuse_link, remove_file
-from .read import leases, shard_files
 
 LOCK = ".lock"
 HOLDER = ".lock.holder"

@@ -6,14 +6,14 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from .build import derive
-from .errors import CacheError
-from .format.index import Index, IndexArrays, write_index
-from .format.manifest import Manifest, read_manifest, write_manifest
-from .format.shard import SHARD_NAME
-from .format.storage import is_link, move_file, remove_file, sync_folder
-from .read import shard_files
-from .read.leases import holders
+from ..errors import CacheError
+from ..format.index import Index, IndexArrays, write_index
+from ..format.manifest import Manifest, read_manifest, write_manifest
+from ..format.shard import SHARD_NAME
+from ..format.storage import is_link, move_file, remove_file, sync_folder
+from ..read import shard_files
+from ..read.leases import holders
+from .index_builder import derive
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two

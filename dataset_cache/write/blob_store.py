@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch
 
+from ..errors import CacheError
+from ..format.index import OFFSET_BITS, Index
+from ..format.lazy import LazyTensor
+from ..format.manifest import Manifest
+from ..format.shard import ShardFile, blob_hash
+from ..format.skeleton import Split, TensorSpec
+from ..format.storage import sync_folder
+from ..format.tensors import NAMES, count_bytes
+from ..read import shard_files
+from ..read.shard_files import ShardFiles
 from . import segment
-from .errors import CacheError
-from .format.index import OFFSET_BITS, Index
-from .format.lazy import LazyTensor
-from .format.manifest import Manifest
-from .format.shard import ShardFile, blob_hash
-from .format.skeleton import Split, TensorSpec
-from .format.storage import sync_folder
-from .format.tensors import NAMES, count_bytes
-from .read import shard_files
-from .read.shard_files import ShardFiles
 from .segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
 
 # Their bytes are reached in one call; other types are viewed as bytes first.

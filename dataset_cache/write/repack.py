@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CacheError
-from .format.blobs import BlobTable
-from .format.index import OFFSET_BITS
-from .format.shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
-from .format.storage import OpenFile, move_file, sync_folder
-from .read import shard_files
+from ..errors import CacheError
+from ..format.blobs import BlobTable
+from ..format.index import OFFSET_BITS
+from ..format.shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
+from ..format.storage import OpenFile, move_file, sync_folder
+from ..read import shard_files
 from .segment import FOLDER
 
 # A header is as large as it must be, within bounds: it is read as a whole when its shard is first opened.

@@ -1,0 +1,1 @@
+"""Writing: collect entries and samples, publish them as a new generation."""
