@@ -13,8 +13,8 @@ import torch
 from ..dataset_cache.encode import encode
 from ..dataset_cache.plan import Plan, make_plan
 from ..dataset_cache.plan import Settings as PlanSettings
-from ..dataset_cache.sources import FolderSource
-from ..dataset_cache.transforms import Transform
+from ..dataset_cache.sources.source import FolderSource
+from ..dataset_cache.sources.transforms import Transform
 from .encoders import FixedImages, FixedTexts, private_state, save_picture
 from .memory import PROC, peak_bytes
 from .rounds import take_turns

@@ -8,7 +8,7 @@ from PIL import Image
 
 from ..dataset_cache import Cache
 from ..dataset_cache.report import EncodeReport
-from ..dataset_cache.thumbnails import decode_thumbnail
+from ..dataset_cache.sources.thumbnails import decode_thumbnail
 from ..lora_train.loop import Result
 from ..lora_train.metrics import Curves, read_curves
 from ..lora_train.plots import draw_grid, plot_buckets, plot_loss

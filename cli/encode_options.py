@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache.captions import FALLBACKS, LINES, Captions
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.masks import MODES, Masks
 from ..dataset_cache.plan import Settings
-from ..dataset_cache.sources import FolderSource
-from ..dataset_cache.transforms import CROPS, STEPS, Transform
+from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
+from ..dataset_cache.sources.masks import MODES, Masks
+from ..dataset_cache.sources.source import FolderSource
+from ..dataset_cache.sources.transforms import CROPS, STEPS, Transform
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list"}
 _OPTIONAL = {"str | None": "", "int | None": 0, "float | None": 0.0}

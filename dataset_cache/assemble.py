@@ -10,7 +10,7 @@ from typing import Any
 from .encode_captions import named_captions
 from .reasons import Excluded, Origin
 from .recipe import Keys, Planned
-from .thumbnails import FIELD as THUMBNAIL
+from .sources.thumbnails import FIELD as THUMBNAIL
 from .work import Work
 
 _LISTED = 1000  # excluded files that the manifest names

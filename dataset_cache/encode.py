@@ -22,8 +22,8 @@ from .plan import Plan
 from .reasons import Note
 from .repair import repair
 from .report import EncodeReport, Progress
-from .sources import FolderSource
-from .state import State
+from .sources.memory import State
+from .sources.source import FolderSource
 from .survey import Layout
 from .target import RUN, Target
 from .work import Stopped, Work

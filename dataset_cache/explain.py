@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from .reasons import NEW, Origin, why_encoded
 from .recipe import Planned, Recipe
 from .report import Made
-from .state import State
+from .sources.memory import State
 
 Entry = tuple[Planned, str, bytes | None]  # sample, field, key; no key while the sample's content is unknown
 

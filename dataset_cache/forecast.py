@@ -10,8 +10,8 @@ import torch
 from .explain import Entry, explain
 from .recipe import Keys, Planned
 from .report import PlanReport
+from .sources.thumbnails import FIELD as THUMBNAIL
 from .target import Target
-from .thumbnails import FIELD as THUMBNAIL
 
 if TYPE_CHECKING:
     from .plan import Plan

@@ -12,9 +12,9 @@ import torch
 import xxhash
 
 from .errors import CacheError
-from .facts import Facts
-from .scan import UNSETTLED, is_settled, stamp_of
-from .state import State, state_folder
+from .sources.memory import State, state_folder
+from .sources.scan import UNSETTLED, is_settled, stamp_of
+from .sources.source_files import Facts
 
 _CHUNK = 8 << 20
 

@@ -15,7 +15,6 @@ import torch
 from .encoders import Encoder, ImageEncoder, Surroundings
 from .errors import CacheError
 from .forecast import forecast
-from .inventory import Counts
 from .phase import Failure, Phase
 from .prepare import Preparer
 from .read.batch import Batch
@@ -23,10 +22,11 @@ from .read.cache import Bucket
 from .read.dataset import Fields, Sample
 from .recipe import Planned, Recipe
 from .report import PlanReport
-from .sources import Source, check_sets
-from .state import State, open_state
+from .sources.inventory import Counts
+from .sources.memory import State, open_state
+from .sources.source import Source, check_sets
+from .sources.transforms import Transform
 from .survey import Layout, Survey
-from .transforms import Transform
 from .write.writer import CacheWriter
 
 

@@ -14,7 +14,7 @@ from .format.manifest import Manifest, read_manifest
 from .identity import digest_of
 from .read.cache import Cache, open_cache
 from .recipe import Recipe
-from .state import State, open_state
+from .sources.memory import State, open_state
 from .write import segment
 
 RUN = "encode"  # the name of these runs in provenance and state

@@ -15,8 +15,8 @@ from .plan import Plan
 from .prepare import Remembered
 from .recipe import Planned
 from .report import EncodeReport, Progress
-from .scan import UNSETTLED
-from .state import State
+from .sources.memory import State
+from .sources.scan import UNSETTLED
 from .survey import Layout
 from .write.writer import CacheWriter
 

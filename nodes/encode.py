@@ -10,8 +10,8 @@ import torch
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.sources import ListSource, Source, check_sets
-from ..dataset_cache.transforms import CROPS, STEPS, Transform
+from ..dataset_cache.sources.source import ListSource, Source, check_sets
+from ..dataset_cache.sources.transforms import CROPS, STEPS, Transform
 from . import sockets
 from .host.embeddings import surroundings
 from .host.encoders import image_encoder, text_encoder

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import ComfyExtension, io
 
-from ..dataset_cache.state import use_state_folder
+from ..dataset_cache.sources.memory import use_state_folder
 from . import (
     cache_load,
     cache_save,

@@ -4,12 +4,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.captions import FALLBACKS, LINES, Captions
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.identity import digest_of
-from ..dataset_cache.masks import MODES, Masks
-from ..dataset_cache.scan import walk
-from ..dataset_cache.sources import FolderSource
+from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
+from ..dataset_cache.sources.masks import MODES, Masks
+from ..dataset_cache.sources.scan import walk
+from ..dataset_cache.sources.source import FolderSource
 from . import paths, sockets
 from .host.folders import source_roots
 from .listing import Listing

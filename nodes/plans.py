@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..dataset_cache.encoders import Encoder, ImageEncoder
     from ..dataset_cache.plan import Plan, Settings
-    from ..dataset_cache.sources import Source
+    from ..dataset_cache.sources.source import Source
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from typing import Any
 from PIL import Image
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.thumbnails import FIELD as THUMBNAIL
-from ..dataset_cache.thumbnails import decode_thumbnail
+from ..dataset_cache.sources.thumbnails import FIELD as THUMBNAIL
+from ..dataset_cache.sources.thumbnails import decode_thumbnail
 from ..lora_train.plots import draw_grid, plot_buckets
 
 COLUMNS = 8

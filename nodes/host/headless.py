@@ -68,7 +68,7 @@ def register_package() -> None:
 
 def prepare() -> None:
     """What the extension does when the host loads it, as far as it concerns no server."""
-    from ...dataset_cache.state import use_state_folder
+    from ...dataset_cache.sources.memory import use_state_folder
     from .codecs import register_host_types
     from .folders import state_root
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...dataset_cache.format.manifest import Manifest
-from ...dataset_cache.state import state_file
+from ...dataset_cache.sources.memory import state_file
 from .strangers import as_dict, as_list
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"

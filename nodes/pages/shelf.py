@@ -11,7 +11,7 @@ from typing import Any
 from ...dataset_cache.errors import CacheError
 from ...dataset_cache.format.manifest import NAME, Manifest, manifest_stamp, read_manifest
 from ...dataset_cache.read.leases import holders
-from ...dataset_cache.thumbnails import FIELD as THUMBNAIL
+from ...dataset_cache.sources.thumbnails import FIELD as THUMBNAIL
 from ...dataset_cache.write.publisher import HOLDER, current_publisher
 from .. import paths
 from .bucket_names import count_by_name, peek_bucket_names

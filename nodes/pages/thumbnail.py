@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from ...dataset_cache.format.lazy import realize
-from ...dataset_cache.thumbnails import FIELD
+from ...dataset_cache.sources.thumbnails import FIELD
 from .refusals import Refused
 from .views import View
 

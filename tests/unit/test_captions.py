@@ -2,7 +2,9 @@
 
 import pytest
 
-from streamcache.dataset_cache.captions import (
+from streamcache.dataset_cache.errors import CacheError
+from streamcache.dataset_cache.reasons import Unusable
+from streamcache.dataset_cache.sources.captions import (
     Captions,
     caption_variants,
     decode_text,
@@ -11,8 +13,6 @@ from streamcache.dataset_cache.captions import (
     read_lines,
     read_metadata,
 )
-from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.reasons import Unusable
 
 
 def test_byte_order_marks_are_not_part_of_a_caption():

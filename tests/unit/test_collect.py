@@ -2,10 +2,10 @@
 
 import pytest
 
-from streamcache.dataset_cache.captions import Captions
 from streamcache.dataset_cache.plan import Settings, make_plan
-from streamcache.dataset_cache.sources import FolderSource
-from streamcache.dataset_cache.transforms import Transform
+from streamcache.dataset_cache.sources.captions import Captions
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.captions import Captions
 from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.encoders import Surroundings
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.masks import Masks
 from streamcache.dataset_cache.plan import Settings, make_plan
 from streamcache.dataset_cache.report import EncodeReport
-from streamcache.dataset_cache.sources import FolderSource
-from streamcache.dataset_cache.transforms import Transform
+from streamcache.dataset_cache.sources.captions import Captions
+from streamcache.dataset_cache.sources.masks import Masks
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.dataset_cache.write.compact import SMALL_SHARDS
 
 from .conftest import settle, touch

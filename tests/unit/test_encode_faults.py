@@ -15,11 +15,11 @@ from PIL import Image
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.encode import encode
-from streamcache.dataset_cache.masks import Masks
 from streamcache.dataset_cache.phase import Failure, Phase
 from streamcache.dataset_cache.plan import Settings, make_plan
-from streamcache.dataset_cache.sources import FolderSource
-from streamcache.dataset_cache.transforms import Transform
+from streamcache.dataset_cache.sources.masks import Masks
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
 
 from .conftest import settle
 from .encoders import CountingImages, CountingTexts

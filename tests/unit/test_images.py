@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image, ImageFile, features
 
-from streamcache.dataset_cache import images
-from streamcache.dataset_cache.images import decode, probe, render
 from streamcache.dataset_cache.reasons import Unusable
-from streamcache.dataset_cache.transforms import Placement, Transform, place
+from streamcache.dataset_cache.sources import images
+from streamcache.dataset_cache.sources.images import decode, probe, render
+from streamcache.dataset_cache.sources.transforms import Placement, Transform, place
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.masks import Masks, decode_mask, is_mask, render_mask
 from streamcache.dataset_cache.reasons import Unusable
-from streamcache.dataset_cache.transforms import Placement, Transform, place
+from streamcache.dataset_cache.sources.masks import Masks, decode_mask, is_mask, render_mask
+from streamcache.dataset_cache.sources.transforms import Placement, Transform, place
 
 
 def left_half(size: tuple[int, int], mode: str = "L") -> bytes:

@@ -20,8 +20,8 @@ from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.errors import CacheError
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 from streamcache.dataset_cache.plan import Settings, make_plan
-from streamcache.dataset_cache.sources import FolderSource
-from streamcache.dataset_cache.transforms import Transform
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.nodes.kept import Kept
 from streamcache.nodes.pages import views
 from streamcache.nodes.pages.detail import cache_detail

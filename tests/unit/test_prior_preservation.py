@@ -9,8 +9,8 @@ import torch
 from streamcache.dataset_cache import open_cache
 from streamcache.dataset_cache.encode import encode
 from streamcache.dataset_cache.plan import Plan, Settings, make_plan
-from streamcache.dataset_cache.sources import FolderSource
-from streamcache.dataset_cache.transforms import Transform
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.reference import text
 from streamcache.lora_train.reference.denoiser import ReferenceDenoiser

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamcache.dataset_cache import facts as facts_module
-from streamcache.dataset_cache import scan
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.facts import read_facts
-from streamcache.dataset_cache.inventory import Counts, Inventory, take_inventory
-from streamcache.dataset_cache.scan import STAMP_BYTES, UNSETTLED, is_settled, walk
-from streamcache.dataset_cache.state import State
+from streamcache.dataset_cache.sources import scan
+from streamcache.dataset_cache.sources import source_files as facts_module
+from streamcache.dataset_cache.sources.inventory import Counts, Inventory, take_inventory
+from streamcache.dataset_cache.sources.memory import State
+from streamcache.dataset_cache.sources.scan import STAMP_BYTES, UNSETTLED, is_settled, walk
+from streamcache.dataset_cache.sources.source_files import read_facts
 
 from .conftest import settle, touch
 
@@ -93,7 +93,7 @@ def test_a10_only_changed_candidates_are_opened_and_hashed(tree, picture):
 
 
 def test_a10_the_largest_candidates_come_first(tree, picture, monkeypatch):
-    from streamcache.dataset_cache import inventory as module
+    from streamcache.dataset_cache.sources import inventory as module
 
     (tree / "big.txt").write_text("x" * 100_000)
     order = []
@@ -139,7 +139,7 @@ def test_trust_stats_and_opens_nothing_that_is_known(tree, picture, monkeypatch)
 
 
 def test_a_file_written_a_moment_ago_is_read_again_next_time(tree, monkeypatch):
-    from streamcache.dataset_cache import scan
+    from streamcache.dataset_cache.sources import scan
 
     with State(None) as state:
         with monkeypatch.context() as patch:
@@ -251,7 +251,7 @@ def test_what_is_no_regular_file_is_named_and_not_waited_for(tree):
 
 
 def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
-    from streamcache.dataset_cache import inventory as module
+    from streamcache.dataset_cache.sources import inventory as module
 
     monkeypatch.setattr(module, "_COMMIT", 3)
     calls = []

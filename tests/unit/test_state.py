@@ -4,9 +4,9 @@ import sqlite3
 
 import pytest
 
-from streamcache.dataset_cache.facts import Facts
 from streamcache.dataset_cache.reasons import Origin
-from streamcache.dataset_cache.state import State, open_state, state_folder
+from streamcache.dataset_cache.sources.memory import State, open_state, state_folder
+from streamcache.dataset_cache.sources.source_files import Facts
 
 STAMP = bytes(range(32))
 ROWS = [

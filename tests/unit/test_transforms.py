@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.transforms import Transform, bucket_size, place, sizes
+from streamcache.dataset_cache.sources.transforms import Transform, bucket_size, place, sizes
 
 SIDES = st.integers(16, 6000)
 

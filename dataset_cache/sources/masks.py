@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 
+from ..errors import CacheError
+from ..reasons import Unusable
 from . import images
-from .errors import CacheError
-from .reasons import Unusable
 from .transforms import Placement
 
 MODES = ("none", "auto", "file", "folder", "alpha")

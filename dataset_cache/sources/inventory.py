@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from .captions import is_text
-from .facts import Facts, read_facts
 from .masks import is_mask
+from .memory import Known, State
 from .scan import UNSETTLED, Listing
-from .state import Known, State
+from .source_files import Facts, read_facts
 
 _COMMIT = 1024  # files between two commits: a kill while hashing loses no more than these
 

@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import xxhash
 
+from ..reasons import Unusable
 from . import captions, images
-from .reasons import Unusable
 from .scan import UNSETTLED, is_settled, stamp_of
 
 _CHUNK = 1 << 20

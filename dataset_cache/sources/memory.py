@@ -19,8 +19,8 @@ from typing import Any
 
 import xxhash
 
-from .facts import Facts
-from .reasons import Origin
+from ..reasons import Origin
+from .source_files import Facts
 
 STATE_DIR = "STREAMCACHE_STATE_DIR"
 _SCHEMA = 1

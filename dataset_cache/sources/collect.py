@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..reasons import Excluded, Note, Unusable
 from . import captions as texts
-from .facts import Facts
 from .images import format_of, is_image
 from .masks import SUFFIX, fits, is_mask
 from .pictures import FilePicture, MemoryPicture, picture_in_memory, picture_of
-from .reasons import Excluded, Note, Unusable
-from .sources import FolderSource, ListSource, Source
+from .source import FolderSource, ListSource, Source
+from .source_files import Facts
 
 Folders = Mapping[str, Mapping[str, Facts]]  # folder → name → what the file holds
 

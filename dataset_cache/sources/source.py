@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..errors import CacheError
 from .captions import Captions
-from .errors import CacheError
 from .masks import Masks
 from .transforms import Transform
 

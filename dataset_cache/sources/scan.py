@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import xxhash
 
+from ..errors import CacheError
+from ..format import manifest
+from ..read import shard_files
+from ..reasons import Excluded
 from . import captions, images
-from .errors import CacheError
-from .format import manifest
-from .read import shard_files
-from .reasons import Excluded
 
 STAMP_BYTES = 32
 UNSETTLED = bytes(STAMP_BYTES)  # the stamp of a file that must be read again next time

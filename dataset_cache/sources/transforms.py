@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import product
 
-from .errors import CacheError
+from ..errors import CacheError
 
 CROPS = ("centre", "random", "none")
 STEPS = (8, 16, 32, 64)

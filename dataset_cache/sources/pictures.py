@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ..errors import CacheError
 from . import images
-from .errors import CacheError
-from .facts import Facts, content_hash, read_bytes
 from .images import Header, Picture
+from .source_files import Facts, content_hash, read_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Sources: pictures, captions and masks on disk or in memory."""
