@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from ..dataset_cache import Cache, open_cache, verify
+from ..dataset_cache import Cache, open_cache
 from ..dataset_cache.encode import encode
 from ..dataset_cache.plan import Plan, Settings, make_plan
 from ..dataset_cache.report import EncodeReport
 from ..dataset_cache.sources.source import FolderSource
 from ..dataset_cache.sources.transforms import Transform
+from ..dataset_cache.upkeep import verify
 from ..lora_train.adapters import build, lora_file
 from ..lora_train.config import TrainConfig
 from ..lora_train.loop import Hooks, Result, train

@@ -20,12 +20,12 @@ from .errors import CacheError
 from .format.manifest import read_manifest
 from .plan import Plan
 from .reasons import Note
-from .repair import repair
 from .report import EncodeReport, Progress
 from .sources.memory import State
 from .sources.source import FolderSource
 from .survey import Layout
 from .target import RUN, Target
+from .upkeep.repair import repair
 from .work import Stopped, Work
 from .write.writer import CacheWriter
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.clean import CATEGORIES, CleanPlan, clean, preview_clean
 from ..dataset_cache.errors import CacheError
+from ..dataset_cache.upkeep.clean import CATEGORIES, CleanPlan, clean, preview_clean
 from . import freshness, paths, sockets
 from .cache_load import name_input, name_problem
 from .host.events import caches_changed

@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.gather import Part
+from ..dataset_cache.upkeep.gather import Part
 from . import save_node, sockets
 from .host.progress import NodeProgress
 from .plans import is_plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.format.manifest import Manifest, read_manifest
-from ..dataset_cache.gather import Part, gather
+from ..dataset_cache.upkeep.gather import Part, gather
 from ..dataset_cache.write.rows import split_rows
 from ..dataset_cache.write.writer import CacheWriter
 from .handles import DatasetHandle

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..contents import folder_contents
 from ..errors import CacheError
 from ..format.blobs import BlobTable, blob_table
 from ..format.index import OFFSET_BITS, IndexArrays
 from ..format.shard import PAD, SHARD_BYTES, ShardFile, read_header
 from ..read.shard_files import ShardFiles
+from ..upkeep.contents import folder_contents
 from .current import Current, exclusive
 from .publish import publish, remove_superseded
 from .repack import MAX_HEADER, OpenShard, Packing, pack, write_packing

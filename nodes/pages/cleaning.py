@@ -5,8 +5,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
 from ...dataset_cache.errors import CacheBusy, CacheError
+from ...dataset_cache.upkeep.clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
 from .. import freshness
 from .moves import let_go
 from .refusals import Refused

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from ...dataset_cache.overview import Overview
-from ...dataset_cache.usage import Usage, usage_of
+from ...dataset_cache.upkeep.info import Overview
+from ...dataset_cache.upkeep.usage import Usage, usage_of
 from .shelf import CacheRow
 from .strangers import as_dict, as_list, cut, cut_text
 from .views import View

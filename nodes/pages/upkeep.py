@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...dataset_cache.copies import CopyReport, duplicate, export
 from ...dataset_cache.errors import CacheBusy
 from ...dataset_cache.format.storage import is_link
-from ...dataset_cache.verify import verify
+from ...dataset_cache.upkeep.copy import CopyReport, duplicate, export
+from ...dataset_cache.upkeep.verify import verify
 from ...dataset_cache.write.publisher import current_publisher
 from .jobs import Watch, Work
 from .moves import move_folder

@@ -7,8 +7,8 @@ from pathlib import Path
 from ...dataset_cache.errors import CacheError
 from ...dataset_cache.format.index import Index
 from ...dataset_cache.format.manifest import Manifest, manifest_stamp, read_manifest
-from ...dataset_cache.overview import Overview, overview_of
 from ...dataset_cache.read.cache import Cache
+from ...dataset_cache.upkeep.info import Overview, overview_of
 from ...dataset_cache.write.current import Current, open_current
 from ...dataset_cache.write.publish import open_index
 from ..kept import Kept

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, clean, open_cache, preview_clean, verify
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache, preview_clean
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read import leases as lease_files
+from streamcache.dataset_cache.upkeep import clean, verify
 
 from .datasets import content, flip, folder_bytes, latent, listing, put_sample, shard_files, write_set
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from streamcache.dataset_cache import CacheError, CacheWriter, clean, open_cache, repair, verify
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.blobs import blob_table
 from streamcache.dataset_cache.format.index_arrays import prune
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.upkeep import clean, repair, verify
 from streamcache.dataset_cache.write import compact, publish, repack
 from streamcache.dataset_cache.write import segment as segments
 from streamcache.dataset_cache.write.index_builder import unpack_variants

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.contact_sheet import contact_sheet
 from streamcache.dataset_cache.sources.images import decode
 from streamcache.dataset_cache.sources.thumbnails import decode_thumbnail, encode_thumbnail
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place
+from streamcache.dataset_cache.upkeep.contact_sheet import contact_sheet
 
 
 def picture(colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)):

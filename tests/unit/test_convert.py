@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from streamcache.dataset_cache import CacheError, open_cache
-from streamcache.dataset_cache.convert import convert
+from streamcache.dataset_cache.upkeep.convert import convert
 
 FORMATS = ("core", "skeleton")
 
@@ -287,7 +287,7 @@ def test_shards_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     (source / "shard_0002.pkl").rename(source / "shard_10000.pkl")
     for i in range(2, 10_000):
         os.link(source / "shard_0001.pkl", source / f"shard_{i:04d}.pkl")
-    from streamcache.dataset_cache.foreign import open_foreign
+    from streamcache.dataset_cache.upkeep.foreign import open_foreign
 
     assert [shard.name for shard in open_foreign(source).shards][-2:] == ["shard_9999.pkl", "shard_10000.pkl"]
 

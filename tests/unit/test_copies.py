@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, clean, duplicate, export, open_cache, verify
+from streamcache.dataset_cache import CacheError, duplicate, export, open_cache
 from streamcache.dataset_cache.format import storage
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.upkeep import clean, verify
 
 from .datasets import content, flip, folder_bytes, listing, shard_files, write_set
 

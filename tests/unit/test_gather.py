@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.gather import Part, gather
 from streamcache.dataset_cache.read.subset import Subset
+from streamcache.dataset_cache.upkeep.gather import Part, gather
 
 from .samples import assert_holds, conditioning, latent, write_cache
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, clean, open_cache, usage
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.upkeep import clean, usage
 from streamcache.dataset_cache.write import journal, segment
 from streamcache.dataset_cache.write.journal import Journal
 

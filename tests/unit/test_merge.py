@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from streamcache.dataset_cache import CacheError, CacheWriter, Codec, merge, open_cache, register_codec, verify
+from streamcache.dataset_cache import CacheError, CacheWriter, Codec, open_cache, register_codec
 from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.upkeep import merge, verify
 
 from .datasets import blob_place, conditioning, content, flip, latent, plain, put_sample, shard_files, write_set
 

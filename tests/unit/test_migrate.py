@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheError, CacheWriter, migrate, open_cache, realize, register_codec, verify
+from streamcache.dataset_cache import CacheError, CacheWriter, migrate, open_cache, realize, register_codec
 from streamcache.dataset_cache.format import codecs
 from streamcache.dataset_cache.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from streamcache.dataset_cache.upkeep import verify
 
 from . import golden
 from .datasets import listing, write_set

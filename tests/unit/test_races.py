@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, clean, open_cache, repair, verify
+from streamcache.dataset_cache import CacheBusy, open_cache
 from streamcache.dataset_cache.read import cache as reader
 from streamcache.dataset_cache.read import leases
+from streamcache.dataset_cache.upkeep import clean, repair, verify
 from streamcache.dataset_cache.write import publish
 from streamcache.dataset_cache.write import publisher as publishers
 

@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import (
-    CacheBusy,
-    CacheError,
-    CacheWriter,
-    digest_key,
-    dropped_keys,
-    open_cache,
-    repair,
-    verify,
-)
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, digest_key, dropped_keys, open_cache
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.upkeep import repair, verify
 
 from .datasets import SHARED, blob_place, content, flip, listing, put_sample, shard_files, write_set
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, CacheWriter, clean, export, merge, open_cache, repair, verify
+from streamcache.dataset_cache import CacheError, CacheWriter, export, open_cache
+from streamcache.dataset_cache.upkeep import clean, merge, repair, verify
 from streamcache.dataset_cache.write import compact
 
 from .datasets import content, put_sample, write_set

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import clean, open_cache, verify
+from streamcache.dataset_cache import open_cache
+from streamcache.dataset_cache.upkeep import clean, verify
 
 from .datasets import content, write_set
 

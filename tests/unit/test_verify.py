@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheError, CacheWriter, Problem, open_cache, verify
+from streamcache.dataset_cache import CacheError, CacheWriter, Problem, open_cache
 from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.upkeep import verify
 
 from .datasets import SHARED, blob_place, flip, forge, latent, listing, put_sample, shard_files, write_set
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CacheError
-from .format.blobs import blob_table
-from .format.index_arrays import prune
-from .format.manifest import NAME, read_manifest
-from .format.shard import ShardFile
-from .format.storage import link_or_copy, sync_folder
-from .read import shard_files
-from .write.compact import Rewrite, plan_rewrite, wasteful_shards
-from .write.current import Current, existing, leased, open_current
-from .write.publish import publish
-from .write.publisher import PublisherLock
-from .write.repack import write_packing
+from ..errors import CacheError
+from ..format.blobs import blob_table
+from ..format.index_arrays import prune
+from ..format.manifest import NAME, read_manifest
+from ..format.shard import ShardFile
+from ..format.storage import link_or_copy, sync_folder
+from ..read import shard_files
+from ..write.compact import Rewrite, plan_rewrite, wasteful_shards
+from ..write.current import Current, existing, leased, open_current
+from ..write.publish import publish
+from ..write.publisher import PublisherLock
+from ..write.repack import write_packing
 
 Progress = Callable[[int, int], None]
 

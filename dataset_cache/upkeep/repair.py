@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CacheError
-from .format.blobs import blob_table
-from .format.dropped import DAMAGED, remember_dropped
-from .format.index_arrays import prune
-from .format.storage import OpenFile
+from ..errors import CacheError
+from ..format.blobs import blob_table
+from ..format.dropped import DAMAGED, remember_dropped
+from ..format.index_arrays import prune
+from ..format.storage import OpenFile
+from ..read import shard_files
+from ..write.compact import plan_rewrite
+from ..write.current import Current, exclusive
+from ..write.index_builder import variant_cells
+from ..write.publish import publish
+from ..write.repack import write_packing
+from ..write.writer import ASIDE_FIELDS
 from .health import Health, Progress, examine
-from .read import shard_files
-from .write.compact import plan_rewrite
-from .write.current import Current, exclusive
-from .write.index_builder import variant_cells
-from .write.publish import publish
-from .write.repack import write_packing
-from .write.writer import ASIDE_FIELDS
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .format.manifest import NAME, Manifest
-from .format.storage import is_link
-from .read import shard_files
-from .write import segment
-from .write.publish import index_generation, shards_inside
+from ..format.manifest import NAME, Manifest
+from ..format.storage import is_link
+from ..read import shard_files
+from ..write import segment
+from ..write.publish import index_generation, shards_inside
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 

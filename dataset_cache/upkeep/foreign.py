@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from .errors import CacheError
+from ..errors import CacheError
 
 CORE = "ComfyUI"
 SKELETON = "ComfyUI #14599"

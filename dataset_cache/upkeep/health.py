@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CacheError
-from .format.blobs import BlobTable
-from .format.shard import MAX_HEADER_BYTES, Blob, ShardFile, hash_start, header_hash
-from .format.storage import OpenFile
-from .read import shard_files
+from ..errors import CacheError
+from ..format.blobs import BlobTable
+from ..format.shard import MAX_HEADER_BYTES, Blob, ShardFile, hash_start, header_hash
+from ..format.storage import OpenFile
+from ..read import shard_files
 
 _READ_BYTES = 4 << 20
 

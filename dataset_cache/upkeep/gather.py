@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import CacheError
-from .format.manifest import read_manifest
-from .read.cache import Cache
-from .read.dataset import Sample
-from .read.subset import Subset
-from .write.writer import CacheWriter
+from ..errors import CacheError
+from ..format.manifest import read_manifest
+from ..read.cache import Cache
+from ..read.dataset import Sample
+from ..read.subset import Subset
+from ..write.writer import CacheWriter
 
 Dataset = Cache | Subset
 

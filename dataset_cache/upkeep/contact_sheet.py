@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image, ImageDraw
 
-from .errors import CacheError
-from .read.cache import Bucket, Cache
-from .sources.thumbnails import FIELD, decode_thumbnail
+from ..errors import CacheError
+from ..read.cache import Bucket, Cache
+from ..sources.thumbnails import FIELD, decode_thumbnail
 
 _MARGIN, _TITLE = 8, 18
 _PAPER, _INK = (24, 24, 24), (220, 220, 220)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import CacheError
+from ..format.manifest import NAME, Manifest, read_manifest
+from ..read import shard_files
+from ..write.current import Current, existing, leased, open_current
+from ..write.index_builder import variant_cells
+from ..write.publisher import current_publisher
 from .contents import folder_contents
-from .errors import CacheError
-from .format.manifest import NAME, Manifest, read_manifest
 from .health import Health, Progress, examine
-from .read import shard_files
-from .write.current import Current, existing, leased, open_current
-from .write.index_builder import variant_cells
-from .write.publisher import current_publisher
 
 DAMAGED, MISSING, DEBRIS = "damaged", "missing", "debris"
 

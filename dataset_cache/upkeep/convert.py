@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import CacheError
+from ..errors import CacheError
+from ..write.rows import split_rows
+from ..write.writer import CacheWriter
 from .foreign import ForeignDataset, open_foreign
-from .write.rows import split_rows
-from .write.writer import CacheWriter
 
 REMEDY = "save the dataset again in ComfyUI"
 

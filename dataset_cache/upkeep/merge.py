@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from .copies import require_new
-from .errors import CacheError
-from .format.blobs import layout_texts
-from .format.manifest import read_manifest
-from .format.shard import blob_hash
-from .format.skeleton import Layout, Split, TensorSpec
-from .format.tensors import dtype_named
-from .write.blob_store import split_location
-from .write.current import Current, existing, leased, open_current
-from .write.index_builder import SampleFacts, unpack_variants
-from .write.writer import CacheWriter
+from ..errors import CacheError
+from ..format.blobs import layout_texts
+from ..format.manifest import read_manifest
+from ..format.shard import blob_hash
+from ..format.skeleton import Layout, Split, TensorSpec
+from ..format.tensors import dtype_named
+from ..write.blob_store import split_location
+from ..write.current import Current, existing, leased, open_current
+from ..write.index_builder import SampleFacts, unpack_variants
+from ..write.writer import CacheWriter
+from .copy import require_new
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import CacheBusy, CacheError
+from ..format.blobs import blob_table
+from ..format.index import index_size
+from ..format.index_arrays import prune
+from ..format.manifest import NAME, Manifest, read_manifest
+from ..format.storage import remove_file
+from ..read import shard_files as files
+from ..read.leases import holders, were_possible
+from ..write.compact import Rewrite, plan_rewrite, wasteful_shards
+from ..write.current import Current, existing, open_current
+from ..write.index_builder import derive
+from ..write.publish import index_generation, publish
+from ..write.publisher import PublisherLock, current_publisher
+from ..write.repack import write_packing
+from ..write.segment import FOLDER as BUILD
 from .contents import Contents, folder_contents, total_bytes
-from .errors import CacheBusy, CacheError
-from .format.blobs import blob_table
-from .format.index import index_size
-from .format.index_arrays import prune
-from .format.manifest import NAME, Manifest, read_manifest
-from .format.storage import remove_file
-from .read import shard_files as files
-from .read.leases import holders, were_possible
-from .write.compact import Rewrite, plan_rewrite, wasteful_shards
-from .write.current import Current, existing, open_current
-from .write.index_builder import derive
-from .write.publish import index_generation, publish
-from .write.publisher import PublisherLock, current_publisher
-from .write.repack import write_packing
-from .write.segment import FOLDER as BUILD
 
 DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
 # In the order in which they are removed: publishing without unused entries may make files again that an interrupted

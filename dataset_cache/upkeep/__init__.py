@@ -1,0 +1,1 @@
+"""Upkeep: verify, repair, clean, copy, merge, convert, describe."""
