@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from ..dataset_cache.encode import encode
-from ..dataset_cache.plan import Plan, make_plan
-from ..dataset_cache.plan import Settings as PlanSettings
+from ..dataset_cache.encode.encode import encode
+from ..dataset_cache.encode.plan import Plan, make_plan
+from ..dataset_cache.encode.plan import Settings as PlanSettings
 from ..dataset_cache.sources.source import FolderSource
 from ..dataset_cache.sources.transforms import Transform
 from .encoders import FixedTexts, private_state, save_picture

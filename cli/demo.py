@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from ..dataset_cache import Cache, open_cache
-from ..dataset_cache.encode import encode
-from ..dataset_cache.plan import Plan, Settings, make_plan
-from ..dataset_cache.report import EncodeReport
+from ..dataset_cache.encode.encode import encode
+from ..dataset_cache.encode.plan import Plan, Settings, make_plan
+from ..dataset_cache.encode.report import EncodeReport
 from ..dataset_cache.sources.source import FolderSource
 from ..dataset_cache.sources.transforms import Transform
 from ..dataset_cache.upkeep import verify

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from ..dataset_cache import Cache
-from ..dataset_cache.report import EncodeReport
+from ..dataset_cache.encode.report import EncodeReport
 from ..dataset_cache.sources.thumbnails import decode_thumbnail
 from ..lora_train.loop import Result
 from ..lora_train.metrics import Curves, read_curves

@@ -4,11 +4,11 @@ import argparse
 import sys
 from typing import Any
 
-from ..dataset_cache.encode import encode
+from ..dataset_cache.encode.encode import encode
+from ..dataset_cache.encode.plan import Plan, make_plan
+from ..dataset_cache.encode.report import Progress as Told
+from ..dataset_cache.encode.report import Report
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.plan import Plan, make_plan
-from ..dataset_cache.report import Progress as Told
-from ..dataset_cache.report import Report
 from ..lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
 from .encode_options import add_options, read_options
 from .host import add_host_options, hand_over

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..dataset_cache.encode.plan import Settings
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.plan import Settings
 from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
 from ..dataset_cache.sources.masks import MODES, Masks
 from ..dataset_cache.sources.source import FolderSource

@@ -18,7 +18,7 @@ from .host.encoders import image_encoder, text_encoder
 from .plans import DatasetPlan
 
 if TYPE_CHECKING:
-    from ..dataset_cache.plan import Settings
+    from ..dataset_cache.encode.plan import Settings
 
 TEXTS = 4  # in a batch: the host encodes one at a time, so that few are told of, and stopped, sooner
 BACKGROUNDS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
@@ -105,7 +105,7 @@ def _settings(
     trust: bool = False,
     check: bool = False,
 ) -> Settings:
-    from ..dataset_cache.plan import Settings  # when it is used: the host's start stays short
+    from ..dataset_cache.encode.plan import Settings  # when it is used: the host's start stays short
 
     sides = [resolution, *_numbers(more_resolutions)]
     transform = Transform(

@@ -4,8 +4,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..dataset_cache.encode.identity import digest_of
 from ..dataset_cache.errors import CacheError
-from ..dataset_cache.identity import digest_of
 from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
 from ..dataset_cache.sources.masks import MODES, Masks
 from ..dataset_cache.sources.scan import walk

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..reasons import Excluded, Note, Unusable
+from ..encode.reasons import Excluded, Note, Unusable
 from . import captions as texts
 from .images import format_of, is_image
 from .masks import SUFFIX, fits, is_mask

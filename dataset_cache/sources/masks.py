@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 
+from ..encode.reasons import Unusable
 from ..errors import CacheError
-from ..reasons import Unusable
 from . import images
 from .transforms import Placement
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import xxhash
 
-from ..reasons import Origin
+from ..encode.reasons import Origin
 from .source_files import Facts
 
 STATE_DIR = "STREAMCACHE_STATE_DIR"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import xxhash
 
+from ..encode.reasons import Excluded
 from ..errors import CacheError
 from ..format import manifest
 from ..read import shard_files
-from ..reasons import Excluded
 from . import captions, images
 
 STAMP_BYTES = 32

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamcache.dataset_cache.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
 from streamcache.dataset_cache.sources.captions import Captions
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform

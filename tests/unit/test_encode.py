@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.encode import encode
-from streamcache.dataset_cache.encoders import Surroundings
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.encoders import Surroundings
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.report import EncodeReport
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.plan import Settings, make_plan
-from streamcache.dataset_cache.report import EncodeReport
 from streamcache.dataset_cache.sources.captions import Captions
 from streamcache.dataset_cache.sources.masks import Masks
 from streamcache.dataset_cache.sources.source import FolderSource

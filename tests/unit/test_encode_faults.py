@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.encode import encode
-from streamcache.dataset_cache.phase import Failure, Phase
-from streamcache.dataset_cache.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.phase import Failure, Phase
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
 from streamcache.dataset_cache.sources.masks import Masks
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
@@ -458,6 +458,6 @@ def test_threads_end_with_the_run(plan, tmp_path, picture):
 
 
 def test_counting_encoders_are_what_the_protocol_asks_for():
-    from streamcache.dataset_cache.encoders import Encoder, ImageEncoder
+    from streamcache.dataset_cache.encode.encoders import Encoder, ImageEncoder
 
     assert isinstance(CountingTexts(), Encoder) and isinstance(CountingImages(), ImageEncoder)

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
+from streamcache.dataset_cache.encode.identity import digest_of, file_identity, files_identity, object_identity
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.identity import digest_of, file_identity, files_identity, object_identity
 
 from .conftest import settle, touch
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch
 
-from streamcache.dataset_cache.encoders import Encoder, ImageEncoder, OnDemandEncoder
+from streamcache.dataset_cache.encode.encoders import Encoder, ImageEncoder, OnDemandEncoder
+from streamcache.dataset_cache.encode.on_demand import OnDemand
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.on_demand import OnDemand
 
 
 class Net(torch.nn.Module):

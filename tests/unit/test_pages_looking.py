@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.dataset_cache.encode import encode
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
 from streamcache.dataset_cache.errors import CacheError
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
-from streamcache.dataset_cache.plan import Settings, make_plan
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.nodes.kept import Kept

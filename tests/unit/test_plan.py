@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache import CacheError, open_cache
-from streamcache.dataset_cache.encode import encode
-from streamcache.dataset_cache.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
 from streamcache.dataset_cache.sources.masks import Masks
 from streamcache.dataset_cache.sources.source import FolderSource, ListSource
 from streamcache.dataset_cache.sources.transforms import Transform

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import open_cache
-from streamcache.dataset_cache.encode import encode
-from streamcache.dataset_cache.plan import Plan, Settings, make_plan
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.plan import Plan, Settings, make_plan
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.lora_train.errors import TrainError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..sources.memory import State
 from .reasons import NEW, Origin, why_encoded
 from .recipe import Planned, Recipe
 from .report import Made
-from .sources.memory import State
 
 Entry = tuple[Planned, str, bytes | None]  # sample, field, key; no key while the sample's content is unknown
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import xxhash
 
-from .errors import CacheError
-from .sources.memory import State, state_folder
-from .sources.scan import UNSETTLED, is_settled, stamp_of
-from .sources.source_files import Facts
+from ..errors import CacheError
+from ..sources.memory import State, state_folder
+from ..sources.scan import UNSETTLED, is_settled, stamp_of
+from ..sources.source_files import Facts
 
 _CHUNK = 8 << 20
 

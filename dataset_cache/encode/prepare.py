@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import torch
 from PIL import Image
 
+from ..sources import images, masks
+from ..sources.images import Picture
+from ..sources.pictures import FilePicture, Reading
+from ..sources.source_files import Facts, content_hash, read_bytes
+from ..sources.thumbnails import FIELD as THUMBNAIL
+from ..sources.thumbnails import encode_thumbnail
 from .behind import Entry
 from .reasons import Unusable
 from .recipe import Planned, Recipe, uses_alpha
-from .sources import images, masks
-from .sources.images import Picture
-from .sources.pictures import FilePicture, Reading
-from .sources.source_files import Facts, content_hash, read_bytes
-from .sources.thumbnails import FIELD as THUMBNAIL
-from .sources.thumbnails import encode_thumbnail
 
 _CLAIMED = 4096
 Remembered = tuple[str, str, bytes, Facts]  # as the state keeps it

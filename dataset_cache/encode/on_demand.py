@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .errors import CacheError
+from ..errors import CacheError
 
 _FROZEN = "a model on demand is frozen and cannot be trained; load it as usual to train it"
 

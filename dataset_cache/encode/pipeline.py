@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from .errors import CacheError
+from ..errors import CacheError
 from .phase import Failure, Phase
 from .prepare import Prepared, Preparer
 from .recipe import Planned

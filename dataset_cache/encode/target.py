@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .errors import CacheError
-from .format.dropped import dropped_keys
-from .format.manifest import Manifest, read_manifest
+from ..errors import CacheError
+from ..format.dropped import dropped_keys
+from ..format.manifest import Manifest, read_manifest
+from ..read.cache import Cache, open_cache
+from ..sources.memory import State, open_state
+from ..write import segment
 from .identity import digest_of
-from .read.cache import Cache, open_cache
 from .recipe import Recipe
-from .sources.memory import State, open_state
-from .write import segment
 
 RUN = "encode"  # the name of these runs in provenance and state
 

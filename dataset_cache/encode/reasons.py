@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import CacheError
-from .format.dropped import DAMAGED
+from ..errors import CacheError
+from ..format.dropped import DAMAGED
 
 NEW = "new"
 CONTENT_CHANGED = "content changed"

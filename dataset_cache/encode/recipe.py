@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import CacheError
+from ..sources import transforms
+from ..sources.collect import Item
+from ..sources.thumbnails import FIELD as THUMBNAIL
+from ..sources.transforms import Placement
 from . import keys
 from .encoders import Surroundings
-from .errors import CacheError
 from .reasons import Origin
-from .sources import transforms
-from .sources.collect import Item
-from .sources.thumbnails import FIELD as THUMBNAIL
-from .sources.transforms import Placement
 
 Keys = dict[str, list[bytes]]  # field → the key of each variant
 

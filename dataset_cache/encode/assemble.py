@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import Any
 
+from ..sources.thumbnails import FIELD as THUMBNAIL
 from .encode_captions import named_captions
 from .reasons import Excluded, Origin
 from .recipe import Keys, Planned
-from .sources.thumbnails import FIELD as THUMBNAIL
 from .work import Work
 
 _LISTED = 1000  # excluded files that the manifest names

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..sources.thumbnails import FIELD as THUMBNAIL
 from .explain import Entry, explain
 from .recipe import Keys, Planned
 from .report import PlanReport
-from .sources.thumbnails import FIELD as THUMBNAIL
 from .target import Target
 
 if TYPE_CHECKING:

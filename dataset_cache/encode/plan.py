@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import CacheError
+from ..read.batch import Batch
+from ..read.cache import Bucket
+from ..read.dataset import Fields, Sample
+from ..sources.inventory import Counts
+from ..sources.memory import State, open_state
+from ..sources.source import Source, check_sets
+from ..sources.transforms import Transform
+from ..write.writer import CacheWriter
 from .encoders import Encoder, ImageEncoder, Surroundings
-from .errors import CacheError
 from .forecast import forecast
 from .phase import Failure, Phase
 from .prepare import Preparer
-from .read.batch import Batch
-from .read.cache import Bucket
-from .read.dataset import Fields, Sample
 from .recipe import Planned, Recipe
 from .report import PlanReport
-from .sources.inventory import Counts
-from .sources.memory import State, open_state
-from .sources.source import Source, check_sets
-from .sources.transforms import Transform
 from .survey import Layout, Survey
-from .write.writer import CacheWriter
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..sources.memory import State
+from ..sources.scan import UNSETTLED
+from ..write.writer import CacheWriter
 from .behind import Entry as Stored
 from .behind import WriteBehind
 from .explain import Entry, explain
@@ -15,10 +18,7 @@ from .plan import Plan
 from .prepare import Remembered
 from .recipe import Planned
 from .report import EncodeReport, Progress
-from .sources.memory import State
-from .sources.scan import UNSETTLED
 from .survey import Layout
-from .write.writer import CacheWriter
 
 _COMMIT = 256  # files between two commits of the state
 

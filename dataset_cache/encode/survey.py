@@ -6,19 +6,19 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .errors import CacheError
+from ..errors import CacheError
+from ..sources.captions import METADATA, SIDECARS
+from ..sources.collect import Findings, collect_folder, collect_list
+from ..sources.images import is_image
+from ..sources.inventory import Counts, Inventory, take_inventory
+from ..sources.masks import is_mask
+from ..sources.memory import State
+from ..sources.scan import Listing, walk
+from ..sources.source import FolderSource, ListSource, Source
+from ..sources.transforms import Transform, sizes
 from .identity import digest_of
 from .reasons import Excluded, Note
 from .recipe import Planned, Recipe
-from .sources.captions import METADATA, SIDECARS
-from .sources.collect import Findings, collect_folder, collect_list
-from .sources.images import is_image
-from .sources.inventory import Counts, Inventory, take_inventory
-from .sources.masks import is_mask
-from .sources.memory import State
-from .sources.scan import Listing, walk
-from .sources.source import FolderSource, ListSource, Source
-from .sources.transforms import Transform, sizes
 
 _CODE = 2  # raise it when the same files and settings would give other samples
 

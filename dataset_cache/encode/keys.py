@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii as _quote
 
-from .sources import images, masks
-from .sources.transforms import Placement
+from ..sources import images, masks
+from ..sources.transforms import Placement
 
 VERSION = 1  # of how keys are made
 

@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import CacheError
+from ..format.manifest import read_manifest
+from ..sources.memory import State
+from ..sources.source import FolderSource
+from ..upkeep.repair import repair
+from ..write.writer import CacheWriter
 from .assemble import Assembly
 from .behind import WriteBehind
 from .encode_captions import encode_captions
-from .encode_pictures import encode_pictures
-from .errors import CacheError
-from .format.manifest import read_manifest
+from .pipeline import encode_pictures
 from .plan import Plan
 from .reasons import Note
 from .report import EncodeReport, Progress
-from .sources.memory import State
-from .sources.source import FolderSource
 from .survey import Layout
 from .target import RUN, Target
-from .upkeep.repair import repair
 from .work import Stopped, Work
-from .write.writer import CacheWriter
 
 
 def encode(

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ..errors import CacheError
 from .encoders import Encoder
-from .errors import CacheError
 from .on_demand import return_memory
 
 # An encoder that fails on so many items and never once succeeded is broken itself.

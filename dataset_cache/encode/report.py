@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ..sources.inventory import Counts
 from .reasons import Excluded, Note
 from .recipe import Planned
-from .sources.inventory import Counts
 
 MADE_LISTED = 20  # entries that a printed report lists by name; the JSON has all
 

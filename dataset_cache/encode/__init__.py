@@ -1,0 +1,1 @@
+"""Encoding: from sources to a published cache."""
