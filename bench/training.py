@@ -21,11 +21,11 @@ from ..lora_train.columns import read_columns
 from ..lora_train.config import TrainConfig
 from ..lora_train.denoiser import Prepared
 from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.noise_schedule import FlowSchedule
 from ..lora_train.objective import ObjectiveSettings, draw_noise
 from ..lora_train.order import BatchPlan, Order
 from ..lora_train.prefetch import Prefetcher
 from ..lora_train.run import open_run
-from ..lora_train.schedule import FlowSchedule
 from .examples import make_example
 from .memory import PROC, anonymous_bytes
 from .reading import BATCH, write_cache

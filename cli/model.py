@@ -5,6 +5,7 @@ import argparse
 import torch
 from PIL import Image
 
+from ..dataset_cache.setting import parse
 from ..lora_train.config import TrainConfig
 from ..lora_train.denoiser import Denoiser
 from ..lora_train.errors import TrainError
@@ -12,7 +13,6 @@ from ..lora_train.reference import model as reference
 from ..lora_train.reference import vae
 from ..lora_train.reference.denoiser import ReferenceDenoiser
 from ..lora_train.samples import Decode
-from ..lora_train.settings import parse
 from ..nodes.host.settings import SETTINGS, HostSettings
 from .host import add_host_options
 

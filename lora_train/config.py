@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..dataset_cache.setting import Limits, Setting, check, closest
 from .adapters import AdapterSettings
 from .adapters.adapter import KINDS
 from .adapters.dora import AXES
 from .errors import TrainError
 from .export import DTYPES, NAMINGS, dora_axis
 from .lr import SCHEDULES, Curve
+from .memory import PRECISIONS
 from .objective import LOSSES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
 from .optim import OPTIMIZERS, Rates
-from .precision import PRECISIONS
-from .settings import Limits, Setting, check, closest
 
 log = logging.getLogger("streamcache")
 

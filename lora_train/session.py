@@ -21,9 +21,9 @@ from .denoiser import Denoiser
 from .ema import Ema
 from .errors import TrainError
 from .ledger import NonFiniteLoss
+from .memory import choose_precision
 from .optim import make_optimizer, set_mode
 from .order import Order, SetRule
-from .precision import choose_precision
 from .prefetch import refuse_plan
 from .resume import Origin, State, StateFolder, check_origin, resumed_position
 from .run import Run

@@ -16,9 +16,9 @@ from .adapters import Network
 from .adapters.adapter import generator
 from .denoiser import Denoiser
 from .ema import Ema
+from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
 from .order import BatchPlan
-from .precision import Precision
 from .prefetch import Loaded
 
 

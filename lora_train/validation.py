@@ -13,8 +13,8 @@ import torch
 from .adapters.adapter import generator
 from .denoiser import Denoiser
 from .errors import TrainError
+from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
-from .precision import Precision
 
 LEAST_DRAWS = 32  # so many (sample, noise, time) are measured even when few samples are held out
 

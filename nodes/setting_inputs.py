@@ -8,8 +8,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..dataset_cache.setting import Setting, parse
 from ..lora_train import config as engine
-from ..lora_train.settings import Setting, parse
 from .host import settings as host
 from .host.lora_folders import find_lora, list_loras
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..denoiser import Naming, Prediction, Prepared
 from ..errors import TrainError
-from ..schedule import rows
+from ..noise_schedule import rows
 from . import text, vae
 from .model import ReferenceModel
 

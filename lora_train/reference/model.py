@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..denoiser import Prediction, Schedule
 from ..errors import TrainError
-from ..schedule import DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
+from ..noise_schedule import DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
 from . import text, vae
 
 LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share

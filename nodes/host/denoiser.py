@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...dataset_cache import realize
 from ...lora_train.denoiser import Naming, Prepared
-from ...lora_train.precision import choose_precision
+from ...lora_train.memory import choose_precision
 from ...lora_train.session import EMPTY_CAPTION
 from . import conditioning as conds
 from . import fit, layers, naming, previews

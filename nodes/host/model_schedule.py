@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...lora_train.denoiser import Prediction
 from ...lora_train.errors import TrainError
+from ...lora_train.noise_schedule import SNR_BOUND, rows
 from ...lora_train.objective import EPS_PER_NATIVE
-from ...lora_train.schedule import SNR_BOUND, rows
 
 
 @dataclass(frozen=True)

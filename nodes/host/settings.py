@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...lora_train.settings import Limits, Setting, check
+from ...dataset_cache.setting import Limits, Setting, check
 
 GROUP = "host"
 

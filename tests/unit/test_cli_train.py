@@ -15,11 +15,11 @@ from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import CacheWriter
+from streamcache.dataset_cache.setting import parse
 from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig
 from streamcache.lora_train.reference import model as reference
 from streamcache.lora_train.reference import text, vae
 from streamcache.lora_train.reference.pictures import creatures
-from streamcache.lora_train.settings import parse
 
 BASIC = ["train", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 

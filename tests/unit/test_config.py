@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from streamcache.dataset_cache.setting import parse
 from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig, differences, load_config, read_config
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.settings import parse
 
 EXAMPLES = {int: 3, float: 0.5, bool: True, str: "x", tuple: ["a", "b"], dict: {"main": 2.0}}
 

@@ -12,7 +12,7 @@ from torch import nn
 from streamcache.lora_train import export
 from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
+from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 

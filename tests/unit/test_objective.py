@@ -5,6 +5,7 @@ import torch
 
 from streamcache.lora_train.denoiser import Prepared
 from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 from streamcache.lora_train.objective import (
     ObjectiveSettings,
     draw_noise,
@@ -16,7 +17,6 @@ from streamcache.lora_train.objective import (
     row_weights,
     time_weights,
 )
-from streamcache.lora_train.schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 FLOW = FlowSchedule()
 EPS = DiffusionSchedule(scaled_linear_alphas())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from streamcache.lora_train.precision import choose_precision
+from streamcache.lora_train.memory import choose_precision
 
 CPU = torch.device("cpu")
 

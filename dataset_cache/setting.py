@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import TrainError
+from ..lora_train.errors import TrainError
 
 
 @dataclass(frozen=True)
