@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from ..dataset_cache import Batch, Cache, CacheWriter, open_cache
 from ..lora_train import step as step_module
 from ..lora_train.adapters.adapter import generator
-from ..lora_train.columns import read_columns
 from ..lora_train.config import TrainConfig
+from ..lora_train.data.columns import read_columns
+from ..lora_train.data.order import BatchPlan, Order
+from ..lora_train.data.prefetch import Prefetcher
 from ..lora_train.denoiser import Prepared
 from ..lora_train.loop import Hooks, Result, train
 from ..lora_train.noise_schedule import FlowSchedule
 from ..lora_train.objective import ObjectiveSettings, draw_noise
-from ..lora_train.order import BatchPlan, Order
-from ..lora_train.prefetch import Prefetcher
 from ..lora_train.run import open_run
 from .examples import make_example
 from .memory import PROC, anonymous_bytes

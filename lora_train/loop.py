@@ -16,12 +16,12 @@ from PIL import Image
 from ..dataset_cache.errors import CacheError
 from .checkpointing import checkpointed
 from .config import TrainConfig
+from .data.prefetch import Prefetcher
 from .denoiser import Denoiser
 from .errors import TrainError
 from .ledger import Entry, Ledger, NonFiniteLoss
 from .metrics import MetricsFile
 from .optim import set_rate
-from .prefetch import Prefetcher
 from .report import Progress, Reporter, open_events
 from .run import Run, read_description
 from .run_report import write_report

@@ -15,20 +15,20 @@ import torch
 from ..dataset_cache import realize
 from . import export
 from .adapters import Network, build, lora_file
-from .columns import read_columns
 from .config import TrainConfig
+from .data.columns import read_columns
+from .data.order import Order, SetRule
+from .data.prefetch import refuse_plan
+from .data.upload import map_tensors
 from .denoiser import Denoiser
 from .ema import Ema
 from .errors import TrainError
 from .ledger import NonFiniteLoss
 from .memory import choose_precision
 from .optim import make_optimizer, set_mode
-from .order import Order, SetRule
-from .prefetch import refuse_plan
 from .resume import Origin, State, StateFolder, check_origin, resumed_position
 from .run import Run
 from .step import Dropout, Stepper, Weights
-from .upload import map_tensors
 from .validation import HeldOut, Validation, hold_out
 
 EMPTY_CAPTION = "empty caption"  # the name under which a dataset keeps it

@@ -14,12 +14,12 @@ from torch import Tensor
 from ..dataset_cache import Batch
 from .adapters import Network
 from .adapters.adapter import generator
+from .data.order import BatchPlan
+from .data.prefetch import Loaded
 from .denoiser import Denoiser
 from .ema import Ema
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
-from .order import BatchPlan
-from .prefetch import Loaded
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.adapters import AdapterSettings, build
 from streamcache.lora_train.adapters.adapter import generator
 from streamcache.lora_train.config import TrainConfig
+from streamcache.lora_train.data.order import BatchPlan
+from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.loop import Hooks
 from streamcache.lora_train.objective import draw_noise, draw_times
-from streamcache.lora_train.order import BatchPlan
-from streamcache.lora_train.prefetch import Loaded
 from streamcache.lora_train.reference import text, vae
 from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
 from streamcache.lora_train.reference.model import ModelSize, ReferenceModel

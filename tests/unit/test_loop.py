@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from streamcache.dataset_cache import open_cache
 from streamcache.lora_train import step
 from streamcache.lora_train.config import TrainConfig
+from streamcache.lora_train.data.order import BatchPlan
+from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.loop import Hooks
 from streamcache.lora_train.metrics import read_curves, read_metrics
 from streamcache.lora_train.optim import available
-from streamcache.lora_train.order import BatchPlan
-from streamcache.lora_train.prefetch import Loaded
 from streamcache.lora_train.resume import read_state
 from streamcache.lora_train.run import open_run
 from streamcache.lora_train.session import open_session

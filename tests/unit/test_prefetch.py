@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Batch
-from streamcache.lora_train import upload
+from streamcache.lora_train.data import upload
+from streamcache.lora_train.data.order import BatchPlan
+from streamcache.lora_train.data.prefetch import HINT_AHEAD, Prefetcher
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.order import BatchPlan
-from streamcache.lora_train.prefetch import HINT_AHEAD, Prefetcher
 
 
 @dataclass

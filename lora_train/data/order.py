@@ -13,9 +13,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from ..errors import TrainError
 from .columns import Columns
 from .draw import Pool, generator, make_pool, mix, most_shared_out, share_out, shuffle_within
-from .errors import TrainError
 from .spread import Ranges, count_batches, offsets, spread
 
 # What a private generator is for; two purposes never share a stream.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dataset_cache import Batch
+from ...dataset_cache import Batch
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dataset_cache import Batch
-from .errors import TrainError
+from ...dataset_cache import Batch
+from ..errors import TrainError
 from .order import BatchPlan
 from .upload import Upload, Uploader
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import TrainError
+from ..errors import TrainError
 
 NEEDED = ("latent", "conditioning")
 

@@ -1,0 +1,1 @@
+"""The training data: order, draws, prefetching."""
