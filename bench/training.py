@@ -25,7 +25,7 @@ from ..lora_train.denoiser import Prepared
 from ..lora_train.loop import Hooks, Result, train
 from ..lora_train.noise_schedule import FlowSchedule
 from ..lora_train.objective import ObjectiveSettings, draw_noise
-from ..lora_train.run import open_run
+from ..lora_train.run.folder import open_run
 from .examples import make_example
 from .memory import PROC, anonymous_bytes
 from .reading import BATCH, write_cache

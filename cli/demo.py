@@ -27,7 +27,7 @@ from ..lora_train.reference.denoiser import SHIFT, ReferenceDenoiser
 from ..lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
 from ..lora_train.reference.pictures import Picture, creatures, shapes
 from ..lora_train.reference.pretrain import Recipe, pretrain
-from ..lora_train.run import open_run
+from ..lora_train.run.folder import open_run
 from .demo_report import Story, write_story
 from .model import decode_pictures
 

@@ -10,10 +10,10 @@ from ..dataset_cache import Cache
 from ..dataset_cache.encode.report import EncodeReport
 from ..dataset_cache.sources.thumbnails import decode_thumbnail
 from ..lora_train.loop import Result
-from ..lora_train.metrics import Curves, read_curves
-from ..lora_train.plots import draw_grid, plot_buckets, plot_loss
-from ..lora_train.report import format_seconds
 from ..lora_train.report_page import Section, render_page
+from ..lora_train.run.metrics import Curves, read_curves
+from ..lora_train.run.plots import draw_grid, plot_buckets, plot_loss
+from ..lora_train.run.report import format_seconds
 
 DOWNSCALE = 8
 SHEET_COLUMNS = 12

@@ -15,8 +15,8 @@ from ..dataset_cache.setting import Setting, closest, parse
 from ..lora_train.config import RENAMED, SETTINGS, TrainConfig, load_config, read_config
 from ..lora_train.errors import TrainError
 from ..lora_train.loop import Hooks, Result
-from ..lora_train.report import Progress as Step
-from ..lora_train.report import format_seconds
+from ..lora_train.run.report import Progress as Step
+from ..lora_train.run.report import format_seconds
 from ..lora_train.training import train_in_run, with_samples
 from .host import hand_over
 from .model import add_model_options, open_model

@@ -20,10 +20,10 @@ from .data.prefetch import Prefetcher
 from .denoiser import Denoiser
 from .errors import TrainError
 from .ledger import Entry, Ledger, NonFiniteLoss
-from .metrics import MetricsFile
 from .optim import set_rate
-from .report import Progress, Reporter, open_events
-from .run import Run, read_description
+from .run.folder import Run, read_description
+from .run.metrics import MetricsFile
+from .run.report import Progress, Reporter, open_events
 from .run_report import write_report
 from .samples import Decode, Prompt, Sampler, drop_later, find_prompts
 from .session import Session, open_session

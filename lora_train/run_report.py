@@ -7,12 +7,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from .canvas import BLUE, ORANGE
-from .metrics import Curves, read_curves
-from .plots import plot_buckets, plot_loss, plot_share
-from .report import Reporter, format_seconds
 from .report_page import Section, render_page
-from .run import Run
+from .run.canvas import BLUE, ORANGE
+from .run.folder import Run
+from .run.metrics import Curves, read_curves
+from .run.plots import plot_buckets, plot_loss, plot_share
+from .run.report import Reporter, format_seconds
 from .samples import draw_history
 from .session import Session
 

@@ -26,8 +26,8 @@ from .errors import TrainError
 from .ledger import NonFiniteLoss
 from .memory import choose_precision
 from .optim import make_optimizer, set_mode
-from .resume import Origin, State, StateFolder, check_origin, resumed_position
-from .run import Run
+from .run.folder import Run
+from .run.saved_state import Origin, State, StateFolder, check_origin, resumed_position
 from .step import Dropout, Stepper, Weights
 from .validation import HeldOut, Validation, hold_out
 

@@ -9,7 +9,7 @@ from PIL import Image
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.sources.thumbnails import FIELD as THUMBNAIL
 from ..dataset_cache.sources.thumbnails import decode_thumbnail
-from ..lora_train.plots import draw_grid, plot_buckets
+from ..lora_train.run.plots import draw_grid, plot_buckets
 
 COLUMNS = 8
 Decode = Callable[[dict], Image.Image]  # a latent → its picture

@@ -9,8 +9,8 @@ from comfy_api.latest import io, ui
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.format.manifest import read_manifest
-from ..lora_train.plots import plot_loss
-from ..lora_train.run import check_name
+from ..lora_train.run.folder import check_name
+from ..lora_train.run.plots import plot_loss
 from . import freshness, paths, setting_inputs, sockets
 from .handles import DatasetHandle
 from .host.asking import asker

@@ -12,8 +12,8 @@ from ..lora_train.adapters.targets import select
 from ..lora_train.config import TrainConfig, load_config
 from ..lora_train.errors import TrainError
 from ..lora_train.loop import Result
-from ..lora_train.metrics import Curves, read_curves
-from ..lora_train.run import Run, check_name
+from ..lora_train.run.folder import Run, check_name
+from ..lora_train.run.metrics import Curves, read_curves
 from ..lora_train.samples import Prompt
 from ..lora_train.training import Watch, train_in_run, with_samples
 from .host.denoiser import HostDenoiser

@@ -11,9 +11,9 @@ from typing import Any
 from PIL import Image
 
 from ...lora_train.loop import Hooks
-from ...lora_train.plots import draw_grid, plot_loss
-from ...lora_train.report import Progress
-from ...lora_train.run import Run, read_description
+from ...lora_train.run.folder import Run, read_description
+from ...lora_train.run.plots import draw_grid, plot_loss
+from ...lora_train.run.report import Progress
 from ...lora_train.samples import file_name
 from ..pages.curves import thin
 from ..pages.live_runs import RUNS, LiveRun

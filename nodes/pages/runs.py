@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...lora_train.run import Run, check_name, is_held, read_description
+from ...lora_train.run.folder import Run, check_name, is_held, read_description
 from .. import paths
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...dataset_cache.format.storage import is_link, is_regular, refuse_link
-from ...lora_train.run import check_name
+from ...lora_train.run.folder import check_name
 from .. import paths
 from .moves import move_folder, remove_empty_parents
 from .refusals import Refused

@@ -16,7 +16,7 @@ from streamcache.lora_train.denoiser import Prepared
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.loop import Hooks, Result, train
 from streamcache.lora_train.noise_schedule import FlowSchedule
-from streamcache.lora_train.run import open_run
+from streamcache.lora_train.run.folder import open_run
 
 SHAPES = ((8, 8), (4, 12), (6, 6))
 CHANNELS, WORDS, TEXT = 4, 5, 6

@@ -21,10 +21,10 @@ from streamcache.lora_train.data.order import BatchPlan
 from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.loop import Hooks
-from streamcache.lora_train.metrics import read_curves, read_metrics
 from streamcache.lora_train.optim import available
-from streamcache.lora_train.resume import read_state
-from streamcache.lora_train.run import open_run
+from streamcache.lora_train.run.folder import open_run
+from streamcache.lora_train.run.metrics import read_curves, read_metrics
+from streamcache.lora_train.run.saved_state import read_state
 from streamcache.lora_train.session import open_session
 from streamcache.lora_train.step import share_windows
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from streamcache.lora_train.pack import pack, unpack
+from streamcache.lora_train.run.pack import pack, unpack
 
 
 def test_everything_that_optimizers_keep_survives() -> None:

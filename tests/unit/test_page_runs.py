@@ -9,9 +9,9 @@ import filelock
 import pytest
 
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.metrics import MetricsFile
-from streamcache.lora_train.report import Progress
-from streamcache.lora_train.run import LOCK, open_run
+from streamcache.lora_train.run.folder import LOCK, open_run
+from streamcache.lora_train.run.metrics import MetricsFile
+from streamcache.lora_train.run.report import Progress
 from streamcache.nodes.pages.curves import CurveReader, smooth, thin
 from streamcache.nodes.pages.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.pages.refusals import Refused

@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.metrics import MetricsFile, read_curves, read_metrics
-from streamcache.lora_train.report import Reporter, format_seconds, memory_in_use, open_events
 from streamcache.lora_train.report_page import Section, render_page
+from streamcache.lora_train.run.metrics import MetricsFile, read_curves, read_metrics
+from streamcache.lora_train.run.report import Reporter, format_seconds, memory_in_use, open_events
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,14 @@ import torch
 
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.resume import Origin, State, StateFolder, check_origin, read_state, resumed_position
+from streamcache.lora_train.run.saved_state import (
+    Origin,
+    State,
+    StateFolder,
+    check_origin,
+    read_state,
+    resumed_position,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASET = SimpleNamespace(id="d1", generation="g1")

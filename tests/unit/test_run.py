@@ -3,7 +3,7 @@
 import pytest
 
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.run import open_run, read_description
+from streamcache.lora_train.run.folder import open_run, read_description
 
 
 def test_new_takes_the_next_free_name_and_resume_takes_the_old_one(tmp_path) -> None:

@@ -10,7 +10,7 @@ import torch
 from streamcache.dataset_cache import CacheWriter, open_cache, realize
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.run import open_run
+from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.session import open_session
 from streamcache.lora_train.validation import hold_out
 

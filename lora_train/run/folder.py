@@ -16,10 +16,10 @@ from typing import Any
 
 import filelock
 
-from ..dataset_cache.format.locks import is_locked
-from .config import MODES
-from .errors import TrainError
-from .resume import StateFolder
+from ...dataset_cache.format.locks import is_locked
+from ..config import MODES
+from ..errors import TrainError
+from .saved_state import StateFolder
 
 log = logging.getLogger("streamcache")
 

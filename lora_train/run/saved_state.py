@@ -14,8 +14,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from .config import TrainConfig, differences
-from .errors import TrainError
+from ..config import TrainConfig, differences
+from ..errors import TrainError
 from .pack import pack, unpack
 
 log = logging.getLogger("streamcache")

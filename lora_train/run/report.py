@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .errors import TrainError
+from ..errors import TrainError
 from .metrics import MetricsFile
 
 log = logging.getLogger("streamcache")

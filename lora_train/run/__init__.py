@@ -1,0 +1,1 @@
+"""The run folder: states, metrics, plots."""
