@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 def demo(arguments: list[str]) -> int:
     """do the pack's main job on a small made-up dataset, without ComfyUI"""
     install()
-    return run([PYTHON, "-m", "streamcache.cli.demo", *arguments])
+    return run([PYTHON, "-m", "streamcache.reference.tour", *arguments])
 
 
 def test(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ from ..dataset_cache.encode.plan import Plan, make_plan
 from ..dataset_cache.encode.report import Progress as Told
 from ..dataset_cache.encode.report import Report
 from ..dataset_cache.errors import CacheError
-from ..lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from ..reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
 from .encode_options import add_options, read_options
 from .host import add_host_options, hand_over
 from .output import add_output_option, byte_count, show

@@ -9,11 +9,11 @@ from ..dataset_cache.setting import parse
 from ..lora_train.config import TrainConfig
 from ..lora_train.denoiser import Denoiser
 from ..lora_train.errors import TrainError
-from ..lora_train.reference import model as reference
-from ..lora_train.reference import vae
-from ..lora_train.reference.denoiser import ReferenceDenoiser
 from ..lora_train.samples import Decode
 from ..nodes.host.settings import SETTINGS, HostSettings
+from ..reference import model as reference
+from ..reference import vae
+from ..reference.denoiser import ReferenceDenoiser
 from .host import add_host_options
 
 PREFIX = "host_"

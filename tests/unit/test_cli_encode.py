@@ -7,7 +7,7 @@ from PIL import Image
 
 from streamcache.cli.main import main
 from streamcache.dataset_cache import open_cache
-from streamcache.lora_train.reference.encoders import ReferenceImageEncoder
+from streamcache.reference.encoders import ReferenceImageEncoder
 
 from .conftest import settle
 

@@ -17,9 +17,9 @@ from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import CacheWriter
 from streamcache.dataset_cache.setting import parse
 from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig
-from streamcache.lora_train.reference import model as reference
-from streamcache.lora_train.reference import text, vae
-from streamcache.lora_train.reference.pictures import creatures
+from streamcache.reference import model as reference
+from streamcache.reference import text, vae
+from streamcache.reference.pictures import creatures
 
 BASIC = ["train", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 

@@ -18,11 +18,11 @@ from streamcache.lora_train.data.order import BatchPlan
 from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.loop import Hooks
 from streamcache.lora_train.objective import draw_noise, draw_times
-from streamcache.lora_train.reference import text, vae
-from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
-from streamcache.lora_train.reference.model import ModelSize, ReferenceModel
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.session import open_session
+from streamcache.reference import text, vae
+from streamcache.reference.denoiser import ReferenceDenoiser
+from streamcache.reference.model import ModelSize, ReferenceModel
 
 from .small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training
 

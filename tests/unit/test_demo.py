@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from streamcache.cli.demo import main
 from streamcache.dataset_cache import open_cache
+from streamcache.reference.tour import main
 
 
 def test_the_demo_does_the_whole_main_job(tmp_path: Path, capsys) -> None:

@@ -12,10 +12,10 @@ from streamcache.dataset_cache.encode.plan import Plan, Settings, make_plan
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.reference import text
-from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
-from streamcache.lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
-from streamcache.lora_train.reference.model import ModelSize, ReferenceModel
+from streamcache.reference import text
+from streamcache.reference.denoiser import ReferenceDenoiser
+from streamcache.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from streamcache.reference.model import ModelSize, ReferenceModel
 
 from .small_parts import run_training
 

@@ -12,12 +12,12 @@ from streamcache.lora_train.checkpointing import checkpointed
 from streamcache.lora_train.denoiser import Denoiser
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.objective import ObjectiveSettings, draw_noise, evaluate
-from streamcache.lora_train.reference import model as models
-from streamcache.lora_train.reference import pictures, text, vae
-from streamcache.lora_train.reference.denoiser import ReferenceDenoiser
-from streamcache.lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
-from streamcache.lora_train.reference.model import ModelSize, ReferenceModel
-from streamcache.lora_train.reference.pretrain import Recipe, pretrain
+from streamcache.reference import model as models
+from streamcache.reference import pictures, text, vae
+from streamcache.reference.denoiser import ReferenceDenoiser
+from streamcache.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from streamcache.reference.model import ModelSize, ReferenceModel
+from streamcache.reference.pretrain import Recipe, pretrain
 
 PREDICTIONS = pytest.mark.parametrize("prediction", ["flow", "eps", "v"])
 

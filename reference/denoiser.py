@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..denoiser import Naming, Prediction, Prepared
-from ..errors import TrainError
-from ..noise_schedule import rows
+from ..lora_train.denoiser import Naming, Prediction, Prepared
+from ..lora_train.errors import TrainError
+from ..lora_train.noise_schedule import rows
 from . import text, vae
 from .model import ReferenceModel
 
 if TYPE_CHECKING:
-    from ...dataset_cache import Batch
+    from ..dataset_cache import Batch
 
 # Of the times that the model is trained and sampled at: its shapes are decided early, at much noise.
 SHIFT = 6.0

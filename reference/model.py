@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..denoiser import Prediction, Schedule
-from ..errors import TrainError
-from ..noise_schedule import DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
+from ..lora_train.denoiser import Prediction, Schedule
+from ..lora_train.errors import TrainError
+from ..lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
 from . import text, vae
 
 LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share

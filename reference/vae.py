@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..errors import TrainError
+from ..lora_train.errors import TrainError
 
 VERSION = 1
 DOWNSCALE = 8

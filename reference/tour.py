@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from ..cli.model import decode_pictures
 from ..dataset_cache import Cache, open_cache
 from ..dataset_cache.encode.encode import encode
 from ..dataset_cache.encode.plan import Plan, Settings, make_plan
@@ -21,15 +22,14 @@ from ..dataset_cache.upkeep import verify
 from ..lora_train.adapters import build, lora_file
 from ..lora_train.config import TrainConfig
 from ..lora_train.loop import Hooks, Result, train
-from ..lora_train.reference import model as reference
-from ..lora_train.reference import text, vae
-from ..lora_train.reference.denoiser import SHIFT, ReferenceDenoiser
-from ..lora_train.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
-from ..lora_train.reference.pictures import Picture, creatures, shapes
-from ..lora_train.reference.pretrain import Recipe, pretrain
 from ..lora_train.run.folder import open_run
+from . import model as reference
+from . import text, vae
 from .demo_report import Story, write_story
-from .model import decode_pictures
+from .denoiser import SHIFT, ReferenceDenoiser
+from .encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from .pictures import Picture, creatures, shapes
+from .pretrain import Recipe, pretrain
 
 CONCEPT, OTHERS = "zogglewump", "shapes"
 ASKED = (

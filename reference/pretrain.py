@@ -10,8 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from ..ema import Ema
-from ..objective import ObjectiveSettings, draw_noise, draw_times, row_losses
+from ..lora_train.ema import Ema
+from ..lora_train.objective import ObjectiveSettings, draw_noise, draw_times, row_losses
 from . import pictures, text, vae
 from .denoiser import SHIFTS
 from .model import ModelSize, ReferenceModel
