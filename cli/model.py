@@ -57,7 +57,7 @@ def decode_pictures(latents: torch.Tensor) -> list[Image.Image]:
 def _host_model(
     args: argparse.Namespace, config: TrainConfig, settings: HostSettings
 ) -> tuple[Denoiser, Decode | None]:
-    from ..nodes.host import models  # only in the host, where its modules can be imported
+    from ..nodes.host.encoders import models  # only in the host, where its modules can be imported
     from ..nodes.training import make_denoiser
 
     denoiser = make_denoiser(models.open_model(args.model), config, settings)

@@ -6,7 +6,7 @@ from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
 from . import paths, save_node, sockets
-from .host.progress import NodeProgress
+from .host.server import NodeProgress
 from .saving import Given, save
 
 IF_EXISTS = ("update", "refuse")

@@ -10,7 +10,7 @@ from . import freshness, paths, sockets
 from .cache_load import name_input, name_problem
 from .host.events import caches_changed
 from .host.folders import cache_roots
-from .host.progress import NodeProgress
+from .host.server import NodeProgress
 from .pages.moves import let_go
 
 _TOOLTIPS = {

@@ -13,8 +13,8 @@ from ..dataset_cache.errors import CacheError
 from ..dataset_cache.sources.source import ListSource, Source, check_sets
 from ..dataset_cache.sources.transforms import CROPS, STEPS, Transform
 from . import sockets
-from .host.embeddings import surroundings
-from .host.encoders import image_encoder, text_encoder
+from .host.encoders.embeddings import surroundings
+from .host.encoders.encoders import image_encoder, text_encoder
 from .plans import DatasetPlan
 
 if TYPE_CHECKING:

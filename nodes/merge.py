@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.upkeep.gather import Part
 from . import save_node, sockets
-from .host.progress import NodeProgress
+from .host.server import NodeProgress
 from .plans import is_plan
 from .saving import describe, gather_parts
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from ..dataset_cache.format.lazy import realize
 from . import sockets
-from .host.progress import NodeProgress
+from .host.server import NodeProgress
 from .plans import is_plan
 
 

@@ -9,7 +9,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from ..dataset_cache.format.codecs import codec_for
 from ..dataset_cache.format.lazy import realize
 from . import sockets
-from .host.progress import NodeProgress
+from .host.server import NodeProgress
 
 DTYPES = {"as stored": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -10,7 +10,7 @@ from . import freshness, paths
 from .host.asking import asker
 from .host.events import caches_changed
 from .host.folders import cache_roots
-from .host.progress import NodeProgress
+from .host.server import NodeProgress
 from .saving import Saved
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")

@@ -16,8 +16,8 @@ from ..lora_train.run.folder import Run, check_name
 from ..lora_train.run.metrics import Curves, read_curves
 from ..lora_train.samples import Prompt
 from ..lora_train.training import Watch, train_in_run, with_samples
-from .host.denoiser import HostDenoiser
-from .host.previews import PreviewSettings
+from .host.model.denoiser import HostDenoiser
+from .host.model.previews import PreviewSettings
 from .host.settings import HostSettings, split
 
 

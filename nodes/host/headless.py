@@ -79,8 +79,8 @@ def prepare() -> None:
 def encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str, Any]:
     """Encoders of pictures and captions, by the names that the host's loaders list."""
     from ...dataset_cache.errors import CacheError
-    from .encoders import image_encoder, text_encoder
-    from .loaders import clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
+    from .encoders.encoders import image_encoder, text_encoder
+    from .encoders.loaders import clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
 
     wanted = [("--vae", vae, vae_names()), *(("--clip", clip, clip_names()) for clip in clips)]
     wanted += [("--clip-type", kind, clip_types())] if clips else []

@@ -19,7 +19,7 @@ from ..pages.curves import thin
 from ..pages.live_runs import RUNS, LiveRun
 from ..pages.runs import sample_mtime
 from .events import asking_client, tell_pages
-from .progress import NodeProgress
+from .server import NodeProgress
 
 EVENT = "streamcache.training"
 SAMPLE_EVENT = "streamcache.sample"

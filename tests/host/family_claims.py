@@ -29,7 +29,7 @@ def run(base: Path) -> dict:
 @contextmanager
 def training(name: str, folder: Path, **changes: Any) -> Iterator[tuple[Any, Any]]:
     """A small model of a family and a cache of four samples for it, in a session."""
-    from streamcache.nodes.host.denoiser import HostDenoiser
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     with CacheWriter(folder / name) as writer:
         for number, sample in enumerate(make_samples(name, 4)):
@@ -70,7 +70,7 @@ def close(found: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float,
 def every_sampling_of_the_host_gives_a_target_that_denoises_to_the_latents(folder: Path) -> None:
     import comfy.model_base
 
-    from streamcache.nodes.host.model_schedule import ModelSchedule
+    from streamcache.nodes.host.model.schedule import ModelSchedule
 
     expected = {"EPS": "eps", "STABLE_CASCADE": "eps", "FLOW": "flow", "FLUX": "flow", "FLOW_COSMOS": "flow"}
     for name in SAMPLING:
@@ -96,7 +96,7 @@ def an_error_costs_the_same_at_every_noise_level_in_the_models_own_terms(folder:
     import comfy.model_base
 
     from streamcache.lora_train.objective import ObjectiveSettings, row_losses
-    from streamcache.nodes.host.model_schedule import ModelSchedule
+    from streamcache.nodes.host.model.schedule import ModelSchedule
 
     for name in SAMPLING:
         schedule = ModelSchedule(comfy.model_base.model_sampling(None, comfy.model_base.ModelType[name]))
@@ -113,7 +113,7 @@ def noise_that_the_host_scales_is_scaled_alike_and_weighs_the_same(folder: Path)
     from comfy_extras.nodes_model_advanced import ModelNoiseScale
 
     from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings, time_weights
-    from streamcache.nodes.host.denoiser import HostDenoiser
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     plain = make_patcher("Lumina 2")
     expected = HostDenoiser(plain).schedule
@@ -151,7 +151,7 @@ def times_follow_the_models_own_shift(folder: Path) -> None:
     """The host's nodes set a shift on a MODEL; training looks where sampling will."""
     from comfy_extras.nodes_model_advanced import ModelSamplingFlux
 
-    from streamcache.nodes.host.denoiser import HostDenoiser
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     patcher = make_patcher("Flux")
     (shifted,) = ModelSamplingFlux().patch(patcher, 4.0, 4.0, 1024, 1024)
@@ -166,7 +166,7 @@ def a_model_that_maps_pictures_to_pictures_is_refused(folder: Path) -> None:
     import comfy.model_base
 
     from streamcache.lora_train.errors import TrainError
-    from streamcache.nodes.host.model_schedule import ModelSchedule
+    from streamcache.nodes.host.model.schedule import ModelSchedule
 
     for name in ("IMG_TO_IMG", "IMG_TO_IMG_FLOW"):
         try:
@@ -376,7 +376,7 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
     import comfy.sd
 
     from streamcache.lora_train.export import to_tensors
-    from streamcache.nodes.host.denoiser import HostDenoiser
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     for name in SMALL:
         for kind in ("lora", "loha", "lokr", "oft"):

@@ -125,7 +125,7 @@ def a_lora_is_where_the_host_looks_with_its_losses_and_metadata(case: Case) -> N
 
 @claim
 def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_strength_the_base_models(case: Case) -> None:
-    from streamcache.nodes.host.denoiser import HostDenoiser
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     seen: list[torch.Tensor] = []
     own = HostDenoiser.decode

@@ -63,7 +63,7 @@ class ProbeIdentity(io.ComfyNode):
     def execute(cls, turn, clip=None, vae=None):
         import sys
 
-        encoders = next(m for n, m in sys.modules.items() if n.endswith("streamcache.nodes.host.encoders"))
+        encoders = next(m for n, m in sys.modules.items() if n.endswith("streamcache.nodes.host.encoders.encoders"))
         found = {}
         if clip is not None:
             found["clip"] = encoders.text_encoder(clip).identity

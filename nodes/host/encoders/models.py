@@ -8,7 +8,7 @@ import folder_paths
 
 import nodes as host_nodes
 
-from ...lora_train.errors import TrainError
+from ....lora_train.errors import TrainError
 from .loaders import vae_names, vae_on_demand
 
 FOLDERS = ("diffusion_models", "checkpoints")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import grad as convolution_gradients
 
-from ...lora_train.forward import replaced
+from ....lora_train.forward import replaced
 
 INPUT_GRADIENTS = {
     3: convolution_gradients.conv1d_input,

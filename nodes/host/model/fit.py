@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...dataset_cache import realize
-from ...lora_train.errors import TrainError
+from ....dataset_cache import realize
+from ....lora_train.errors import TrainError
 from . import conditioning as conds
 
 if TYPE_CHECKING:

@@ -14,21 +14,21 @@ import comfy.sampler_helpers
 import torch
 from torch import Tensor, nn
 
-from ...dataset_cache import realize
-from ...lora_train.denoiser import Naming, Prepared
-from ...lora_train.memory import choose_precision
-from ...lora_train.session import EMPTY_CAPTION
+from ....dataset_cache import realize
+from ....lora_train.denoiser import Naming, Prepared
+from ....lora_train.memory import choose_precision
+from ....lora_train.session import EMPTY_CAPTION
 from . import conditioning as conds
 from . import fit, layers, naming, previews
+from .borrowed import Aliases, normal_weights
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .keep import changed, generators_kept, native_output
-from .model_schedule import ModelSchedule
+from .schedule import ModelSchedule
 from .sizes import Sizes, wants_sizes
-from .weights import Aliases, normal_weights
 
 if TYPE_CHECKING:
-    from ...dataset_cache import Batch
+    from ....dataset_cache import Batch
 
 # With this much asked for, the host clears the device for the model, as core's trainer does.
 EVERYTHING = 1e20

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...lora_train.forward import replaced
+from ....lora_train.forward import replaced
 
 Seen = list[tuple[nn.Module, Tensor, int]]  # who was given which tensor, in which version
 

@@ -1,0 +1,1 @@
+"""The host's VAE and CLIP as encoders."""

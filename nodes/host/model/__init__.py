@@ -1,0 +1,1 @@
+"""The host's model as a denoiser."""
