@@ -6,11 +6,12 @@ from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.format.manifest import read_manifest
-from . import paths, sockets
-from .handles import handle_of, published_generation
+from . import sockets
 from .host.folders import cache_roots
-from .listing import Listing
-from .saving import summarize
+from .library import paths
+from .library.handles import handle_of, published_generation
+from .library.listing import Listing
+from .library.saving import summarize
 
 _CACHES = Listing(lambda: paths.list_names(cache_roots()))
 

@@ -5,9 +5,10 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from . import paths, save_node, sockets
+from . import save_node, sockets
 from .host.server import NodeProgress
-from .saving import Given, save
+from .library import paths
+from .library.saving import Given, save
 
 IF_EXISTS = ("update", "refuse")
 

@@ -6,11 +6,12 @@ from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
 from ..dataset_cache.upkeep.clean import CATEGORIES, CleanPlan, clean, preview_clean
-from . import freshness, paths, sockets
+from . import sockets
 from .cache_load import name_input, name_problem
 from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.server import NodeProgress
+from .library import freshness, paths
 from .pages.moves import let_go
 
 _TOOLTIPS = {

@@ -15,7 +15,7 @@ from ..dataset_cache.sources.transforms import CROPS, STEPS, Transform
 from . import sockets
 from .host.encoders.embeddings import surroundings
 from .host.encoders.encoders import image_encoder, text_encoder
-from .plans import DatasetPlan
+from .library.plans import DatasetPlan
 
 if TYPE_CHECKING:
     from ..dataset_cache.encode.plan import Settings

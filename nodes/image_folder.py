@@ -10,9 +10,10 @@ from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
 from ..dataset_cache.sources.masks import MODES, Masks
 from ..dataset_cache.sources.scan import walk
 from ..dataset_cache.sources.source import FolderSource
-from . import paths, sockets
+from . import sockets
 from .host.folders import source_roots
-from .listing import Listing
+from .library import paths
+from .library.listing import Listing
 
 _FOLDERS = Listing(lambda: paths.list_folders(source_roots()))
 

@@ -10,8 +10,8 @@ from ..dataset_cache.errors import CacheError
 from ..dataset_cache.upkeep.gather import Part
 from . import save_node, sockets
 from .host.server import NodeProgress
-from .plans import is_plan
-from .saving import describe, gather_parts
+from .library.plans import is_plan
+from .library.saving import describe, gather_parts
 
 MAX_DATASETS = 16
 

@@ -9,7 +9,7 @@ from PIL import Image
 from ..dataset_cache.format.lazy import realize
 from . import sockets
 from .host.server import NodeProgress
-from .plans import is_plan
+from .library.plans import is_plan
 
 
 class StreamCachePreview(io.ComfyNode):

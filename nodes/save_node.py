@@ -6,12 +6,12 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache.errors import CacheError
-from . import freshness, paths
 from .host.asking import asker
 from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.server import NodeProgress
-from .saving import Saved
+from .library import freshness, paths
+from .library.saving import Saved
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")
 

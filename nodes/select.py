@@ -9,8 +9,8 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..dataset_cache.errors import CacheError
 from . import sockets
-from .handles import DatasetHandle, lazy_field
-from .plans import is_plan
+from .library.handles import DatasetHandle, lazy_field
+from .library.plans import is_plan
 
 MAX_LISTED = 4096  # the host copies lists item by item, so longer ones are never made
 _SIZE = re.compile(r"\s*(\d+)\s*[x×*]\s*(\d+)\s*")

@@ -11,14 +11,15 @@ from ..dataset_cache.errors import CacheError
 from ..dataset_cache.format.manifest import read_manifest
 from ..lora_train.run.folder import check_name
 from ..lora_train.run.plots import plot_loss
-from . import freshness, paths, setting_inputs, sockets
-from .handles import DatasetHandle
+from . import setting_inputs, sockets
 from .host.asking import asker
 from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.lora_folders import find_lora, lora_folder, lora_stamp, runs_folder
 from .host.train_watch import TrainWatch
-from .saving import Given, save
+from .library import freshness, paths
+from .library.handles import DatasetHandle
+from .library.saving import Given, save
 from .training import Pictures, Trained, describe_end, read_config, train_lora
 
 

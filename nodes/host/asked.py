@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ...dataset_cache.errors import CacheError
-from .. import paths
+from ..library import paths
 from ..pages.refusals import Refused
 from .answers import Question
 from .folders import cache_roots

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .. import freshness, paths
+from ..library import freshness, paths
 from ..pages import cleaning, trash
 from ..pages.jobs import Jobs
 from ..pages.moves import refuse_if_in_use, rename, root_of

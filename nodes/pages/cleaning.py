@@ -7,7 +7,7 @@ from typing import Any
 
 from ...dataset_cache.errors import CacheBusy, CacheError
 from ...dataset_cache.upkeep.clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
-from .. import freshness
+from ..library import freshness
 from .moves import let_go
 from .refusals import Refused
 

@@ -9,7 +9,7 @@ from ...dataset_cache.errors import CacheBusy
 from ...dataset_cache.format.storage import is_link
 from ...dataset_cache.read.leases import holders
 from ...dataset_cache.write.publisher import PublisherLock
-from .. import freshness, opened, paths
+from ..library import freshness, opened, paths
 from . import views
 from .refusals import Refused
 

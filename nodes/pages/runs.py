@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...lora_train.run.folder import Run, check_name, is_held, read_description
-from .. import paths
+from ..library import paths
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
 from .refusals import Refused

@@ -13,8 +13,8 @@ from ...dataset_cache.format.manifest import NAME, Manifest, manifest_stamp, rea
 from ...dataset_cache.read.leases import holders
 from ...dataset_cache.sources.thumbnails import FIELD as THUMBNAIL
 from ...dataset_cache.write.publisher import HOLDER, current_publisher
-from .. import paths
-from .bucket_names import count_by_name, peek_bucket_names
+from ..library import paths
+from ..library.bucket_names import count_by_name, peek_bucket_names
 from .origins import NONE, Origin, find_sources, origin_of
 from .strangers import as_dict, cut_text
 

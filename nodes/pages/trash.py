@@ -13,7 +13,7 @@ from typing import Any
 
 from ...dataset_cache.format.storage import is_link, is_regular, refuse_link
 from ...lora_train.run.folder import check_name
-from .. import paths
+from ..library import paths
 from .moves import move_folder, remove_empty_parents
 from .refusals import Refused
 from .strangers import as_dict, cut_text

@@ -11,8 +11,8 @@ from ...dataset_cache.read.cache import Cache
 from ...dataset_cache.upkeep.info import Overview, overview_of
 from ...dataset_cache.write.current import Current, open_current
 from ...dataset_cache.write.publish import open_index
-from ..kept import Kept
-from .bucket_names import bucket_names
+from ..library.bucket_names import bucket_names
+from ..library.open_caches import Kept
 from .refusals import Refused
 
 _MOST = 4

@@ -39,8 +39,8 @@ def run(base: Path) -> dict:
 
 
 def make_case(name: str) -> Case:
-    from streamcache.nodes.handles import handle_of
     from streamcache.nodes.host.folders import cache_roots
+    from streamcache.nodes.library.handles import handle_of
 
     models = load(name)
     latents, conditionings = encode(models)
@@ -281,7 +281,7 @@ def a_batch_of_four_is_one_call_of_four_rows_where_cores_node_sees_sixteen(case:
 
 def same_shape(case: Case) -> Any:
     """The handle of a dataset of four samples of one shape."""
-    from streamcache.nodes.handles import handle_of
+    from streamcache.nodes.library.handles import handle_of
 
     path = case.handle.path.parent / f"{case.name}-one-shape"
     latents = [case.latents[0], case.latents[1], case.latents[3], case.latents[0]]
@@ -346,7 +346,7 @@ def a_lora_of_any_name_is_continued_with_its_alpha_and_its_other_parts(case: Cas
 @claim
 def a_cache_for_another_model_is_refused_with_both_numbers_before_the_first_step(case: Case) -> None:
     from streamcache.lora_train.errors import TrainError
-    from streamcache.nodes.handles import handle_of
+    from streamcache.nodes.library.handles import handle_of
 
     other = {"flow": 4, "eps": 16}[case.name]
     path = case.handle.path.parent / f"not-{case.name}"
@@ -362,8 +362,8 @@ def a_cache_for_another_model_is_refused_with_both_numbers_before_the_first_step
 @claim
 def a_cache_that_was_deleted_after_it_was_loaded_is_a_clear_error(case: Case) -> None:
     from streamcache.dataset_cache import CacheError
-    from streamcache.nodes.handles import handle_of
-    from streamcache.nodes.opened import close_idle
+    from streamcache.nodes.library.handles import handle_of
+    from streamcache.nodes.library.opened import close_idle
 
     path = case.handle.path.parent / f"gone-{case.name}"
     write(path, case.latents[:1], case.conditionings[:1])

@@ -13,9 +13,9 @@ import torch
 from streamcache.dataset_cache import CacheError, LazyTensor
 from streamcache.dataset_cache.format.codecs import Codec, register_codec
 from streamcache.dataset_cache.read.leases import holders
-from streamcache.nodes import freshness, opened
-from streamcache.nodes.handles import handle_of, lazy_field
-from streamcache.nodes.kept import Kept
+from streamcache.nodes.library import freshness, opened
+from streamcache.nodes.library.handles import handle_of, lazy_field
+from streamcache.nodes.library.open_caches import Kept
 
 from .samples import assert_holds, conditioning, latent, write_cache
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache.format.manifest import NAME
-from streamcache.nodes.kept import Kept
+from streamcache.nodes.library.open_caches import Kept
 
 
 @dataclass(eq=False)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from streamcache.nodes import listing
-from streamcache.nodes.listing import Listing
+from streamcache.nodes.library import listing
+from streamcache.nodes.library.listing import Listing
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ import pytest
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.lora_train.run.folder import open_run, read_description
-from streamcache.nodes import opened, paths
-from streamcache.nodes.handles import handle_of
+from streamcache.nodes.library import opened, paths
+from streamcache.nodes.library.handles import handle_of
 from streamcache.nodes.pages import cleaning, jobs, trash, views
 from streamcache.nodes.pages.jobs import Jobs
 from streamcache.nodes.pages.moves import refuse_if_in_use, rename

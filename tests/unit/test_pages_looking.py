@@ -22,7 +22,7 @@ from streamcache.dataset_cache.errors import CacheError
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
-from streamcache.nodes.kept import Kept
+from streamcache.nodes.library.open_caches import Kept
 from streamcache.nodes.pages import views
 from streamcache.nodes.pages.detail import cache_detail
 from streamcache.nodes.pages.refusals import Refused

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheError, CacheWriter
-from streamcache.nodes import paths
+from streamcache.nodes.library import paths
 
 ATTACKS = [
     "",

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.format.codecs import codec_for
-from ..dataset_cache.format.lazy import LazyTensor
-from ..dataset_cache.format.manifest import read_manifest
-from ..dataset_cache.read.subset import Subset
+from ...dataset_cache.errors import CacheError
+from ...dataset_cache.format.codecs import codec_for
+from ...dataset_cache.format.lazy import LazyTensor
+from ...dataset_cache.format.manifest import read_manifest
+from ...dataset_cache.read.subset import Subset
 from .opened import opened
 
 

@@ -3,11 +3,11 @@ which the host's executor keeps holds a lease: cleaning and replacing a cache ne
 
 from pathlib import Path
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.format.manifest import read_manifest
-from ..dataset_cache.read.cache import Cache, open_cache
+from ...dataset_cache.errors import CacheError
+from ...dataset_cache.format.manifest import read_manifest
+from ...dataset_cache.read.cache import Cache, open_cache
 from . import freshness
-from .kept import Kept
+from .open_caches import Kept
 
 
 def opened(path: Path, generation: str) -> Cache:

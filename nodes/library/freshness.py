@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.format.manifest import read_manifest
+from ...dataset_cache.errors import CacheError
+from ...dataset_cache.format.manifest import read_manifest
 
 _MOST = 4096
 _FORGOTTEN = object()

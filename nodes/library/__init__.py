@@ -1,0 +1,1 @@
+"""The library: datasets as nodes hand them around."""
