@@ -12,7 +12,7 @@ from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.server import NodeProgress
 from .library import freshness, paths
-from .pages.moves import let_go
+from .server.moves import let_go
 
 _TOOLTIPS = {
     "debris": "Files that no generation, unfinished build or reader needs.",

@@ -19,7 +19,7 @@ from . import (
 )
 from .host.codecs import register_host_types
 from .host.folders import state_root
-from .host.routes import add_routes
+from .server.routes import add_routes
 
 DATASETS = (image_folder, encode, cache_save, cache_load, select, realize, preview, merge, clean, on_demand)
 FAMILIES = (*DATASETS, train, train_options)

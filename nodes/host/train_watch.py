@@ -15,9 +15,9 @@ from ...lora_train.run.folder import Run, read_description
 from ...lora_train.run.plots import draw_grid, plot_loss
 from ...lora_train.run.report import Progress
 from ...lora_train.samples import file_name
-from ..pages.curves import thin
-from ..pages.live_runs import RUNS, LiveRun
-from ..pages.runs import sample_mtime
+from ..server.curves import thin
+from ..server.live_runs import RUNS, LiveRun
+from ..server.runs import sample_mtime
 from .events import asking_client, tell_pages
 from .server import NodeProgress
 

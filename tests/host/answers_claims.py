@@ -20,7 +20,7 @@ def ask(handlers: dict[str, Callable[[Any], Any]], asking: Callable[[Callable], 
     """What `asking` returns, which is given a function that asks a server with these GET routes."""
     from aiohttp import ClientSession, ClientTimeout, web
 
-    from streamcache.nodes.host.answers import PREFIX, Routes
+    from streamcache.nodes.server.http import PREFIX, Routes
 
     async def main() -> Any:
         table = web.RouteTableDef()

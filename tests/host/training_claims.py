@@ -154,7 +154,7 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
     from streamcache.nodes.host import train_watch
     from streamcache.nodes.host.lora_folders import runs_folder
-    from streamcache.nodes.pages.runs import list_samples
+    from streamcache.nodes.server.runs import list_samples
 
     own, seen = train_watch.tell_pages, []
     pictures = {"vae": case.models.vae, "sample_every": 1, "sample_steps": 1, "steps": 1}
@@ -234,8 +234,9 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 
 @claim
 def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
-    from streamcache.nodes.host import run_routes, train_watch
+    from streamcache.nodes.host import train_watch
     from streamcache.nodes.host.lora_folders import runs_folder
+    from streamcache.nodes.server import run_routes
 
     interrupted_after(case, 2, "killed", save_every=1)
     name = f"{case.name}-killed"

@@ -12,10 +12,10 @@ from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
 from streamcache.lora_train.run.metrics import MetricsFile
 from streamcache.lora_train.run.report import Progress
-from streamcache.nodes.pages.curves import CurveReader, smooth, thin
-from streamcache.nodes.pages.live_runs import LiveRun, LiveRuns
-from streamcache.nodes.pages.refusals import Refused
-from streamcache.nodes.pages.runs import RunPlaces, Runs
+from streamcache.nodes.server.curves import CurveReader, smooth, thin
+from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
+from streamcache.nodes.server.refusals import Refused
+from streamcache.nodes.server.runs import RunPlaces, Runs
 
 
 def progress(step: int, loss: float = 0.5) -> Progress:

@@ -15,12 +15,12 @@ from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.lora_train.run.folder import open_run, read_description
 from streamcache.nodes.library import opened, paths
 from streamcache.nodes.library.handles import handle_of
-from streamcache.nodes.pages import cleaning, jobs, trash, views
-from streamcache.nodes.pages.jobs import Jobs
-from streamcache.nodes.pages.moves import refuse_if_in_use, rename
-from streamcache.nodes.pages.refusals import Refused
-from streamcache.nodes.pages.trash import Root
-from streamcache.nodes.pages.upkeep import duplicating, exporting, verifying
+from streamcache.nodes.server import cleaning, jobs, trash, views
+from streamcache.nodes.server.jobs import Jobs
+from streamcache.nodes.server.moves import refuse_if_in_use, rename
+from streamcache.nodes.server.refusals import Refused
+from streamcache.nodes.server.trash import Root
+from streamcache.nodes.server.upkeep import duplicating, exporting, verifying
 
 from .datasets import content, folder_bytes, listing, shard_files, write_set
 from .samples import write_cache
@@ -383,7 +383,7 @@ class TestJobs:
             assert go_on.wait(60)
             progress(1, 2)
 
-        monkeypatch.setattr("streamcache.nodes.pages.upkeep.duplicate", slowly)
+        monkeypatch.setattr("streamcache.nodes.server.upkeep.duplicate", slowly)
         number = told.jobs.start("duplicate", "set", duplicating(path, tmp_path / "group" / "copy", tmp_path))["id"]
         assert started.wait(60)
         with pytest.raises(Refused, match="under way"):

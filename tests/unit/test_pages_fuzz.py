@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamcache.nodes.pages import cleaning, views
-from streamcache.nodes.pages.detail import cache_detail
-from streamcache.nodes.pages.live_runs import LiveRuns
-from streamcache.nodes.pages.runs import RunPlaces, Runs
-from streamcache.nodes.pages.samples import sample_page
-from streamcache.nodes.pages.shelf import cache_row, list_rows
-from streamcache.nodes.pages.thumbnail import thumbnail
-from streamcache.nodes.pages.views import view
+from streamcache.nodes.server import cleaning, views
+from streamcache.nodes.server.cache_list import cache_row, list_rows
+from streamcache.nodes.server.cache_view import sample_page
+from streamcache.nodes.server.detail import cache_detail
+from streamcache.nodes.server.live_runs import LiveRuns
+from streamcache.nodes.server.runs import RunPlaces, Runs
+from streamcache.nodes.server.thumbnail import thumbnail
+from streamcache.nodes.server.views import view
 
 from .datasets import forge, write_set
 from .mutations import mutate

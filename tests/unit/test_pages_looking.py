@@ -23,14 +23,14 @@ from streamcache.dataset_cache.format.manifest import read_manifest, write_manif
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.nodes.library.open_caches import Kept
-from streamcache.nodes.pages import views
-from streamcache.nodes.pages.detail import cache_detail
-from streamcache.nodes.pages.refusals import Refused
-from streamcache.nodes.pages.samples import sample_page
-from streamcache.nodes.pages.shelf import cache_row, list_rows
-from streamcache.nodes.pages.strangers import cut
-from streamcache.nodes.pages.thumbnail import false_colours, thumbnail
-from streamcache.nodes.pages.views import view
+from streamcache.nodes.server import views
+from streamcache.nodes.server.cache_list import cache_row, list_rows
+from streamcache.nodes.server.cache_view import sample_page
+from streamcache.nodes.server.detail import cache_detail
+from streamcache.nodes.server.refusals import Refused
+from streamcache.nodes.server.thumbnail import false_colours, thumbnail
+from streamcache.nodes.server.untrusted import cut
+from streamcache.nodes.server.views import view
 
 from .datasets import forge, write_set
 from .samples import write_cache

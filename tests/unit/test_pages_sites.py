@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamcache.nodes.pages.sites import cross_site
+from streamcache.nodes.server.sites import cross_site
 
 HOST = {"Host": "comfy.example:8188"}
 OWN = [

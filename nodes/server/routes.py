@@ -3,7 +3,7 @@
 from server import PromptServer
 
 from . import cache_routes, run_routes, upkeep_routes
-from .answers import Routes
+from .http import Routes
 
 
 def add_routes() -> None:

@@ -1,12 +1,12 @@
 """The routes of training runs: which there are, how they do, their pictures; and to stop or delete one."""
 
-from ..pages.live_runs import RUNS
-from ..pages.runs import RunPlaces, Runs
-from ..pages.trash import RUN, Root, throw_away
-from .answers import Picture, Question, Routes
-from .events import caches_changed
-from .folders import cache_roots
-from .lora_folders import lora_folder, runs_folder
+from ..host.events import caches_changed
+from ..host.folders import cache_roots
+from ..host.lora_folders import lora_folder, runs_folder
+from .http import Picture, Question, Routes
+from .live_runs import RUNS
+from .runs import RunPlaces, Runs
+from .trash import RUN, Root, throw_away
 
 SMOOTHING = 980  # thousandths, as the engine's own
 

@@ -16,7 +16,7 @@ from ...dataset_cache.write.publisher import HOLDER, current_publisher
 from ..library import paths
 from ..library.bucket_names import count_by_name, peek_bucket_names
 from .origins import NONE, Origin, find_sources, origin_of
-from .strangers import as_dict, cut_text
+from .untrusted import as_dict, cut_text
 
 _REMEMBERED = 2000
 _LISTED = 50

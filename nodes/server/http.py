@@ -18,8 +18,8 @@ from aiohttp import web
 from comfy.cli_args import args
 
 from ...dataset_cache.errors import CacheBusy
-from ..pages.refusals import Refused
-from ..pages.sites import cross_site
+from .refusals import Refused
+from .sites import cross_site
 
 log = logging.getLogger("streamcache")
 

@@ -8,7 +8,7 @@ import numpy as np
 from ...dataset_cache.errors import CacheError
 from ...dataset_cache.format.index import guarded
 from .refusals import Refused
-from .strangers import cut_text
+from .untrusted import cut_text
 from .views import View
 
 MOST = 500  # on one page

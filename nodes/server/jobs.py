@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .refusals import Refused
-from .strangers import cut_text
+from .untrusted import cut_text
 
 log = logging.getLogger("streamcache")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from ...dataset_cache.upkeep.info import Overview
 from ...dataset_cache.upkeep.usage import Usage, usage_of
-from .shelf import CacheRow
-from .strangers import as_dict, as_list, cut, cut_text
+from .cache_list import CacheRow
+from .untrusted import as_dict, as_list, cut, cut_text
 from .views import View
 
 _LISTED = 200

@@ -15,7 +15,7 @@ from ..library import paths
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
 from .refusals import Refused
-from .strangers import as_dict, cut, cut_text
+from .untrusted import as_dict, cut, cut_text
 
 MOST_RUNS = 500  # that are listed, the latest first
 MOST_SAMPLES = 2000  # pictures of one run

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...dataset_cache.format.manifest import Manifest
 from ...dataset_cache.sources.memory import state_file
-from .strangers import as_dict, as_list
+from .untrusted import as_dict, as_list
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
 _MOST = 50  # folders that are looked for

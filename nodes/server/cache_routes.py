@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from ..pages.detail import cache_detail
-from ..pages.samples import MOST, sample_page
-from ..pages.shelf import cache_row, list_rows
-from ..pages.thumbnail import TYPE, thumbnail
-from ..pages.trash import list_trash
-from ..pages.views import View, view
-from .answers import Picture, Question, Routes
+from ..host.folders import cache_roots, source_roots
 from .asked import asked_cache
-from .folders import cache_roots, source_roots
+from .cache_list import cache_row, list_rows
+from .cache_view import MOST, sample_page
+from .detail import cache_detail
+from .http import Picture, Question, Routes
+from .thumbnail import TYPE, thumbnail
+from .trash import list_trash
 from .upkeep_routes import trash_roots
+from .views import View, view
 
 _END = (1 << 53) - 1  # the largest number that a page knows exactly
 

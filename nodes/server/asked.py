@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from ...dataset_cache.errors import CacheError
+from ..host.folders import cache_roots
 from ..library import paths
-from ..pages.refusals import Refused
-from .answers import Question
-from .folders import cache_roots
+from .http import Question
+from .refusals import Refused
 
 
 def asked_cache(question: Question) -> tuple[str, Path]:

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..host.events import caches_changed, tell_pages
+from ..host.folders import cache_roots, export_root
+from ..host.lora_folders import runs_folder
 from ..library import freshness, paths
-from ..pages import cleaning, trash
-from ..pages.jobs import Jobs
-from ..pages.moves import refuse_if_in_use, rename, root_of
-from ..pages.trash import Root
-from ..pages.upkeep import duplicating, exporting, verifying
-from .answers import Question, Routes
+from . import cleaning, trash
 from .asked import asked_cache
-from .events import caches_changed, tell_pages
-from .folders import cache_roots, export_root
-from .lora_folders import runs_folder
+from .http import Question, Routes
+from .jobs import Jobs
+from .moves import refuse_if_in_use, rename, root_of
+from .trash import Root
+from .upkeep import duplicating, exporting, verifying
 
 
 def _tell(job: dict[str, Any]) -> None:

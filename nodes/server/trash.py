@@ -16,7 +16,7 @@ from ...lora_train.run.folder import check_name
 from ..library import paths
 from .moves import move_folder, remove_empty_parents
 from .refusals import Refused
-from .strangers import as_dict, cut_text
+from .untrusted import as_dict, cut_text
 
 FOLDER = ".trash"
 CACHE, RUN = "cache", "run"
