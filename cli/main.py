@@ -16,7 +16,7 @@ from ..dataset_cache.errors import CacheBusy, CacheError
 from ..lora_train.errors import TrainError
 from . import clean, compact, convert, encode, export, info, merge, run, train, verify
 
-COMMANDS = (encode, train, info, verify, clean, compact, merge, export, convert, run)
+COMMANDS = (encode, train, info, upkeep, clean, compact, merge, export, convert, run)
 FAILED, BUSY, INTERRUPTED = 1, 4, 130
 
 

@@ -21,7 +21,7 @@ from .host.codecs import register_host_types
 from .host.folders import state_root
 from .server.routes import add_routes
 
-DATASETS = (image_folder, encode, cache_save, cache_load, select, realize, preview, merge, clean, on_demand)
+DATASETS = (image_folder, encode, cache, cache_load, select, realize, preview, merge, clean, on_demand)
 FAMILIES = (*DATASETS, train, train_options)
 
 

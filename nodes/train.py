@@ -16,10 +16,10 @@ from .host.asking import asker
 from .host.events import caches_changed
 from .host.folders import cache_roots
 from .host.lora_folders import find_lora, lora_folder, lora_stamp, runs_folder
-from .host.train_watch import TrainWatch
 from .library import freshness, paths
 from .library.handles import DatasetHandle
 from .library.saving import Given, save
+from .train_watch import TrainWatch
 from .training import Pictures, Trained, describe_end, read_config, train_lora
 
 

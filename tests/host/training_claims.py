@@ -83,7 +83,7 @@ def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None
     """Press stop while step `steps` is reported; the host's interrupt has to come out."""
     import comfy.model_management as management
 
-    from streamcache.nodes.host import train_watch
+    from streamcache.nodes import train_watch
 
     own: Callable[..., None] = train_watch.TrainWatch.step
 
@@ -152,7 +152,7 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 
 @claim
 def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
-    from streamcache.nodes.host import train_watch
+    from streamcache.nodes import train_watch
     from streamcache.nodes.host.lora_folders import runs_folder
     from streamcache.nodes.server.runs import list_samples
 
@@ -211,7 +211,7 @@ def interrupted_and_resumed_equals_uninterrupted_and_stopping_takes_one_step(cas
 
 @claim
 def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) -> None:
-    from streamcache.nodes.host import train_watch
+    from streamcache.nodes import train_watch
 
     before = sample(case, case.models.model)
     own = train_watch.TrainWatch.step
@@ -234,7 +234,7 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 
 @claim
 def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
-    from streamcache.nodes.host import train_watch
+    from streamcache.nodes import train_watch
     from streamcache.nodes.host.lora_folders import runs_folder
     from streamcache.nodes.server import run_routes
 
