@@ -10,7 +10,7 @@ from streamcache.tests.host.graph import Graph, loaders, save_folder
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.test_dataset_nodes import cache_path, write_lists
-from streamcache.tests.unit.test_paths import ATTACKS
+from streamcache.tests.nodes.library.test_paths import ATTACKS
 
 pytestmark = pytest.mark.host
 # A space at the end is cut off, as a slip of the hand.

@@ -12,7 +12,7 @@ from streamcache import __version__
 from streamcache.tests.host.asking import Answer, get, post, wait_for_job
 from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems
 from streamcache.tests.host.server import ROOT, Server
-from streamcache.tests.unit.samples import write_cache
+from streamcache.tests.support.samples import write_cache
 
 pytestmark = pytest.mark.host
 

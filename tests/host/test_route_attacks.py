@@ -15,7 +15,7 @@ from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.asking import Answer, get, post, send, snapshot
 from streamcache.tests.host.schemas import operations, parameters
 from streamcache.tests.host.server import Server
-from streamcache.tests.unit.samples import write_cache
+from streamcache.tests.support.samples import write_cache
 
 pytestmark = pytest.mark.host
 

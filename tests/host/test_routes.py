@@ -16,7 +16,7 @@ from streamcache.tests.host.asking import get, post, snapshot, wait_for_job
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.server import Server
-from streamcache.tests.unit.samples import write_cache
+from streamcache.tests.support.samples import write_cache
 
 pytestmark = pytest.mark.host
 

@@ -1,0 +1,464 @@
+"""Encoding: only what is new, nothing twice, nothing stale. Rows A1–A6, A8, A9, A11, A18, A19, A21, A23, D3 and D7."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.encoders import Surroundings
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.report import EncodeReport
+from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.sources.captions import Captions
+from streamcache.dataset_cache.sources.masks import Masks
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
+from streamcache.dataset_cache.write.compact import SMALL_SHARDS
+
+from ...support.encoders import CountingImages, CountingTexts
+from ...support.fixtures import settle, touch
+
+SMALL = Settings(Transform((64,), step=8), batch_size=4, text_batch_size=8, thumbnail=0)
+
+
+@pytest.fixture
+def run(tmp_path, images, texts):
+    """Encode folders below tmp_path to one cache and count: run("set") -> report; images.count, texts.count."""
+
+    def go(*sources, settings=SMALL, to="cache", images=images, texts=texts, **options) -> EncodeReport:
+        made = [FolderSource(tmp_path / s, **options) if isinstance(s, str) else s for s in sources]
+        images.reset()
+        texts.reset()
+        plan = make_plan(made, image_encoder=images, text_encoder=texts, settings=settings)
+        return encode(plan, tmp_path / to)
+
+    return go
+
+
+def latents(cache) -> dict[str, torch.Tensor]:
+    return {s.source: s.realize().latent["samples"] for s in cache}
+
+
+def test_a1_of_1000_files_only_what_changed_is_encoded_again(run, tmp_path, picture, images):
+    for n in range(1000):
+        picture(f"set/{n:04}.png", size=(16, 16), seed=n)
+    small = Settings(Transform((16,), step=8), thumbnail=0)
+    run("set", settings=small)
+    assert images.count == 1000
+    settle()
+
+    picture("set/0500.png", size=(16, 16), seed=5000)
+    run("set", settings=small)
+    assert images.count == 1
+
+    for file in (tmp_path / "set").iterdir():
+        touch(file)
+    settle()
+    report = run("set", settings=small)
+    assert images.count == 0 and report.counts.hashed == 1000 and report.unchanged
+
+    picture("set/new.png", size=(16, 16), seed=7000)
+    run("set", settings=small)
+    assert images.count == 1
+
+    path = tmp_path / "set" / "0007.png"
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    twin = picture("other.png", size=(16, 16), seed=9000).read_bytes()
+    assert len(twin) == len(data) and twin != data
+    settle()
+    path.write_bytes(twin)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    run("set", settings=small)
+    assert images.count == 1
+
+
+def test_a2_a_moved_folder_encodes_nothing_and_equal_files_encode_once(run, tmp_path, picture, images):
+    for n in range(5):
+        picture(f"set/{n}.png", seed=n)
+    (tmp_path / "set" / "copy").mkdir()
+    shutil.copy(tmp_path / "set" / "3.png", tmp_path / "set" / "copy" / "x.png")
+    report = run("set")
+    assert images.count == 5 and report.samples == 6 and report.reused["latent"] == 1
+
+    (tmp_path / "set").rename(tmp_path / "moved")
+    report = run("moved")
+    assert images.count == 0 and images.loads == 0 and report.samples == 6
+    (tmp_path / "moved" / "0.png").rename(tmp_path / "moved" / "zero.png")
+    assert run("moved").samples == 6 and images.count == 0
+
+
+def test_a3_ten_thousand_images_with_one_caption_encode_once(run, tmp_path, picture, texts):
+    data = picture("one.png", size=(8, 8)).read_bytes()
+    (tmp_path / "set").mkdir()
+    for n in range(10_000):
+        (tmp_path / "set" / f"{n}.png").write_bytes(data)
+    tiny = Settings(Transform((8,), step=8), thumbnail=0)
+    report = run("set", settings=tiny, prompt="a cat")
+    assert sorted(texts.items) == ["", "a cat"]  # the empty caption is always there, for caption dropout
+    assert report.samples == 10_000
+    assert open_cache(tmp_path / "cache").manifest.counts["entries"] == 3
+
+
+def test_a3_what_a_caption_names_beside_the_weights_is_part_of_its_key(run, picture, texts):
+    for n in range(3):
+        picture(f"set/{n}.png", seed=n, caption="a style" if n else "plain")
+    settle()
+
+    def surround(content: str) -> None:
+        texts.surroundings = Surroundings(content, lambda caption: content if "style" in caption else "")
+
+    surround("first")
+    assert run("set").samples == 3 and sorted(texts.items) == ["", "a style", "plain"]
+    assert run("set").unchanged and not texts.items
+    surround("second")
+    report = run("set")
+    assert texts.items == ["a style"] and [made.why for made in report.made] == ["content changed"]
+    surround("first")
+    assert not run("set").unchanged and not texts.items  # that one is still there
+
+
+def test_a3_edit_reorder_and_append_lines(run, tmp_path, picture, texts):
+    lines = [f"line {n}" for n in range(6)]
+    for n in range(3):
+        picture(f"set/{n}.png", seed=n, caption="\n".join(lines))
+    run("set")
+    assert sorted(texts.items) == ["", *lines]
+
+    caption = tmp_path / "set" / "0.txt"
+    settle()
+    caption.write_text("\n".join([*lines[:3], "edited", *lines[4:]]))
+    run("set")
+    assert texts.items == ["edited"]
+
+    settle()
+    caption.write_text("\n".join(reversed(lines)))
+    report = run("set")
+    assert texts.count == 0 and not report.unchanged
+    assert open_cache(tmp_path / "cache").captions(0) == lines[::-1]
+
+    settle()
+    for n in range(3):
+        with open(tmp_path / "set" / f"{n}.txt", "a") as file:
+            file.write("\nthe same for all")
+    run("set")
+    assert texts.items == ["the same for all"]
+
+
+def test_a4_resolutions_coexist(run, picture, images, tmp_path):
+    for n in range(6):
+        picture(f"set/{n}.png", size=(96, 96), seed=n)
+    low, high = (Settings(Transform((side,), step=8), thumbnail=0) for side in (64, 96))
+    run("set", settings=low)
+    first = latents(open_cache(tmp_path / "cache"))
+    run("set", settings=high)
+    assert images.count == 6
+    report = run("set", settings=low)
+    assert images.count == 0 and images.loads == 0 and not report.unchanged
+    assert all(torch.equal(value, first[name]) for name, value in latents(open_cache(tmp_path / "cache")).items())
+
+
+def test_several_resolutions_in_one_run_give_a_sample_each(run, picture, tmp_path):
+    picture("set/a.png", size=(96, 96))
+    report = run("set", settings=Settings(Transform((64, 96), step=8), thumbnail=0))
+    assert report.samples == 2 and report.buckets == {"64×64": 1, "96×96": 1}
+    assert sorted(s.latent["samples"].shape[-1] for s in open_cache(tmp_path / "cache")) == [8, 12]
+
+
+def test_a5_a_changed_bucket_setting_decodes_only_what_is_missing(run, picture, images):
+    for n in range(4):
+        picture(f"set/square{n}.png", size=(64, 64), seed=n)
+        picture(f"set/wide{n}.png", size=(192, 64), seed=10 + n)
+    settle()
+    report = run("set", settings=Settings(Transform((64,), step=8, max_aspect=2), thumbnail=0))
+    assert report.counts.decoded == 8
+    report = run("set", settings=Settings(Transform((64,), step=8, max_aspect=3), thumbnail=0))
+    assert (images.count, report.counts.decoded, report.counts.opened) == (4, 4, 0)
+    report = run("set", settings=Settings(Transform((64,), step=8, max_aspect=2), thumbnail=0))
+    assert (images.count, report.counts.decoded) == (0, 0)
+
+
+def test_a6_one_file_in_two_sets_has_one_shape_in_each(run, picture, tmp_path):
+    for n in range(5):
+        picture(f"set/{n}.png", size=(96, 80), seed=n)
+    sources = [
+        FolderSource(tmp_path / "set", set="plain", transform=Transform((64,), step=8)),
+        FolderSource(tmp_path / "set", set="cut", transform=Transform((64,), step=8, max_aspect=1, crop="random")),
+    ]
+    run(*sources)
+    cache = open_cache(tmp_path / "cache")
+    assert len(cache) == 10 and set(cache.sets) == {"plain", "cut"}
+    shapes = cache.shapes()
+    draw = np.random.default_rng(0)
+    seen: dict[int, torch.Tensor] = {}
+    for _ in range(10):
+        for bucket, rows in cache.buckets().items():
+            order = draw.permutation(rows)
+            for start in range(0, len(order), 3):
+                batch = cache.read_batch(order[start : start + 3].tolist())
+                assert tuple(batch.latents.shape[1:]) == bucket.shape
+                for row, i in enumerate(batch.indices):
+                    assert (1, *batch.latents[row].shape) == shapes[i]
+                    assert torch.equal(seen.setdefault(i, batch.latents[row].clone()), batch.latents[row])
+    by_set = {cache[i].set: shapes[i] for i in range(10)}
+    assert by_set["plain"] != by_set["cut"]
+
+
+def test_a8_sidecars_are_watched(run, tmp_path, picture, images, texts):
+    for n in range(4):
+        picture(f"set/{n}.png", seed=n, caption=f"caption {n}")
+        picture(f"set/{n}-masklabel.png", seed=20 + n)
+    options = {"masks": Masks("file")}
+    run("set", **options)
+    folder = tmp_path / "set"
+    settle()
+
+    (folder / "0.txt").write_text("edited")
+    report = run("set", **options)
+    assert texts.items == ["edited"] and report.encoded == {"conditioning": 1}
+    settle()
+    (folder / "1.txt").unlink()
+    report = run("set", **options)
+    assert report.encoded == {} and open_cache(tmp_path / "cache").captions(1) == [""]
+    settle()
+    (folder / "1.txt").write_text("caption 1")
+    assert run("set", **options).encoded == {}
+
+    settle()
+    picture("set/2-masklabel.png", seed=99)
+    assert run("set", **options).encoded == {"mask": 1}
+    settle()
+    (folder / "3-masklabel.png").unlink()
+    assert run("set", **options).encoded == {"mask": 1}  # all ones, from now on for every picture without a mask
+    picture("set/3-masklabel.png", seed=23)
+    assert run("set", **options).encoded == {}
+    settle()
+    for file in folder.iterdir():
+        touch(file)
+    settle()
+    report = run("set", **options)
+    assert report.encoded == {} and report.unchanged and images.count == 0
+
+
+def test_a9_an_unchanged_set_ends_early_and_an_unrelated_file_changes_nothing(run, tmp_path, picture, images, texts):
+    for n in range(5):
+        picture(f"set/{n}.png", seed=n, caption=str(n))
+    settle()
+    first = run("set")
+    stamp = (tmp_path / "cache" / "dataset.json").stat()
+    (tmp_path / "set" / "notes.md").write_text("unrelated")
+    second = run("set")
+    assert second.unchanged and second.generation == first.generation and second.samples == 5
+    assert (second.counts.opened, second.counts.listed, images.loads, texts.loads) == (0, 0, 0, 0)
+    assert (tmp_path / "cache" / "dataset.json").stat().st_mtime_ns == stamp.st_mtime_ns
+    assert second.reused == {"latent": 5, "conditioning": 6}  # with the empty one
+    picture("set/3.png", seed=77)
+    assert not run("set").unchanged and images.count == 1
+
+
+def test_a9_a_lost_state_costs_hashing_and_no_encode(run, tmp_path, picture, images, texts, state_dir):
+    for n in range(5):
+        picture(f"set/{n}.png", seed=n, caption=str(n))
+    settle()
+    first = run("set")
+    for wreck in (shutil.rmtree, _scribble):
+        wreck(state_dir)
+        again = run("set")
+        assert (images.loads, texts.loads) == (0, 0)
+        assert again.unchanged and again.generation == first.generation
+        assert again.counts.hashed == 10 and again.counts.decoded == 0
+
+
+def _scribble(folder) -> None:
+    for file in folder.rglob("*.sqlite"):
+        file.write_bytes(os.urandom(5000))
+
+
+def test_a11_a_plan_looks_at_its_files_once(tmp_path, picture, images, texts, monkeypatch):
+    for n in range(5):
+        picture(f"set/{n}.png", seed=n)
+    settle()
+    plan = make_plan(FolderSource(tmp_path / "set"), image_encoder=images, text_encoder=texts, settings=SMALL)
+    encode(plan, tmp_path / "cache")
+    scans = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (scans.append(str(path)), real(path))[1])
+    assert encode(plan, tmp_path / "cache").unchanged
+    assert len(plan) == 5 and plan[0].source == "set/0.png"
+    cache = open_cache(tmp_path / "cache")
+    for _ in range(2):
+        cache.read_batch([0, 1, 2])
+    assert not any(path.startswith(str(tmp_path / "set")) for path in scans)
+
+
+def test_a18_nothing_is_cleared_by_default(run, tmp_path, picture, images):
+    for n in range(4):
+        picture(f"set/{n}.png", seed=n)
+    run("set")
+    aside = tmp_path / "aside.png"
+    (tmp_path / "set" / "3.png").rename(aside)
+    assert run("set").samples == 3
+    assert open_cache(tmp_path / "cache").manifest.counts["unused"] == 1
+    aside.rename(tmp_path / "set" / "3.png")
+    assert run("set").samples == 4 and images.count == 0
+
+
+def test_a19_and_e6_an_encoder_is_loaded_once_and_only_if_needed(run, picture, images, texts):
+    for n in range(20):
+        picture(f"set/{n}.png", seed=n, size=(64, 64 + 8 * (n % 3)), caption=f"caption {n}")
+    run("set")
+    assert (images.loads, texts.loads) == (1, 1) and images.leases == texts.leases == 0
+    assert len(images.batches) > 3 and len(texts.batches) > 1
+    run("set")
+    assert (images.loads, texts.loads) == (0, 0)
+    picture("set/new.png", seed=50, caption="caption 3")
+    run("set")
+    assert (images.loads, texts.loads) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "encoded"),
+    [
+        ({"images": CountingImages("another VAE")}, {"latent"}),
+        ({"texts": CountingTexts("another CLIP")}, {"conditioning"}),
+        ({"images": CountingImages("images/bf16")}, {"latent"}),
+        ({"settings": Settings(Transform((64,), step=8, crop="random"), thumbnail=0)}, {"latent"}),
+        ({"settings": Settings(Transform((64,), step=8, flip=True), thumbnail=0)}, {"latent"}),
+        ({"captions": Captions(trigger="sks")}, {"conditioning"}),
+        ({"captions": Captions(shuffles=2)}, {"conditioning"}),
+    ],
+)
+def test_a21_other_encoders_and_settings_have_other_keys(change, encoded, run, picture, tmp_path):
+    for n in range(3):
+        picture(f"set/{n}.png", size=(160, 64), seed=n, caption=f"{n}, b, c, d")
+    first = run("set")
+    changed = run("set", **change)
+    assert set(changed.encoded) == encoded and changed.generation != first.generation
+    back = run("set")  # both are still there, and never mixed
+    assert back.encoded == {} and back.generation not in (changed.generation,)
+
+
+def test_a21_a_background_matters_only_where_something_shows_through(run, picture, tmp_path):
+    from PIL import Image
+
+    picture("set/opaque.png")
+    Image.new("RGBA", (64, 64), (9, 9, 9, 100)).save(tmp_path / "set" / "glass.png")
+    run("set")
+    black = Settings(SMALL.transform, thumbnail=0, background=(0, 0, 0))
+    assert run("set", settings=black).encoded == {"latent": 1}
+
+
+def test_a23_repeats_weights_and_set_counts_reach_the_dataset(run, tmp_path, picture):
+    picture("set/10_cat/a.png", seed=1)
+    picture("set/b.png", seed=2)
+    picture("class/c.png", seed=3)
+    run(
+        FolderSource(tmp_path / "set", repeats=2, weight=0.5, samples=7),
+        FolderSource(tmp_path / "class", set="class", prior=True, prompt="a cat", weight=0.25),
+    )
+    cache = open_cache(tmp_path / "cache")
+    rows = {s.source: (s.repeats, s.weight, s.set, s.caption) for s in cache}
+    assert rows == {
+        "set/10_cat/a.png": (20, 0.5, "main", ""),
+        "set/b.png": (2, 0.5, "main", ""),
+        "class/c.png": (1, 0.25, "class", "a cat"),
+    }
+    assert cache.sets["main"] == {"prior": False, "samples": 7}
+    assert cache.sets["class"] == {"prior": True, "prompt": "a cat"}
+    assert set(cache.named) == {"empty caption", "prompt of class"}
+    assert cache.entry(cache.named["prompt of class"])[0][0].shape == (1, 7, 16)
+
+
+def test_a10_no_global_generator_is_used(run, picture):
+    import random
+
+    for n in range(4):
+        picture(f"set/{n}.png", size=(160, 64), seed=n, caption="a, b, c, d")
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    run("set", settings=Settings(Transform((64,), step=8, crop="random")), captions=Captions(shuffles=3))
+    assert random.getstate() == before[0] and np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 9])
+def test_d3_the_last_partial_batch_is_encoded(count, run, tmp_path, picture, images, texts):
+    for n in range(count):
+        picture(f"set/{n}.png", seed=n, size=(64, 64 if n % 2 else 96), caption=str(n))
+    report = run("set")
+    cache = open_cache(tmp_path / "cache")
+    assert images.count == report.samples == len(cache) == count
+    assert (cache.variants("latent") == 1).all() and (cache.variants("conditioning") == 1).all()
+
+
+def test_d7_the_cached_latent_equals_the_uncached_one(tmp_path, picture, images, texts):
+    for n in range(3):
+        picture(f"set/{n}.png", seed=n, size=(100, 60), caption=f"caption {n}")
+    plan = make_plan(
+        FolderSource(tmp_path / "set"), image_encoder=images, text_encoder=texts, settings=Settings(SMALL.transform)
+    )
+    fresh = [plan[i].realize() for i in range(3)]
+    encode(plan, tmp_path / "cache")
+    cache = open_cache(tmp_path / "cache")
+    for before, after in zip(fresh, cache):
+        assert torch.equal(before.latent["samples"], after.latent["samples"])
+        assert torch.equal(before.conditioning[0][0], after.conditioning[0][0])
+        assert torch.equal(before.fields["thumbnail"], after.fields["thumbnail"])
+        assert (before.original_size, before.crop) == (after.original_size, after.crop)
+
+
+def test_flipped_variants_stand_beside_the_plain_ones(run, tmp_path, picture, images):
+    picture("set/a.png", seed=1)
+    run("set", settings=Settings(Transform((64,), step=8, flip=True), thumbnail=0), masks=Masks("auto"))
+    cache = open_cache(tmp_path / "cache")
+    assert cache.variants("latent").tolist() == cache.variants("mask").tolist() == [2]
+    plain = cache.sample(0).realize().latent["samples"]
+    flipped = cache.sample(0, {"latent": 1}).realize().latent["samples"]
+    assert torch.equal(flipped, plain.flip(-1))
+
+
+def test_sizes_and_crops_are_kept(run, tmp_path, picture):
+    picture("set/a.png", size=(200, 64))
+    run("set", settings=Settings(Transform((64,), step=8, max_aspect=1), thumbnail=0))
+    sample = open_cache(tmp_path / "cache")[0]
+    assert sample.original_size == (200, 64) and sample.crop == (68, 0, 64, 64)
+
+
+def test_a_step_that_does_not_fit_the_encoder_is_refused(run, picture, images):
+    picture("set/a.png")
+    images.downscale = 16
+    with pytest.raises(CacheError, match="use a step that 16 divides"):
+        run("set")
+
+
+def test_an_encoder_that_lies_about_its_downscale_is_refused(run, picture, images):
+    picture("set/a.png")
+    images.make = lambda item: {"samples": torch.zeros(1, 4, 3, 3)}
+    with pytest.raises(CacheError, match="with its downscale of 8"):
+        run("set")
+
+
+def test_samples_that_another_program_saved_are_replaced_though_nothing_is_encoded(run, tmp_path, picture):
+    picture("set/a.png", caption="a cat")
+    run("set")
+    with CacheWriter(tmp_path / "cache", append=True) as writer:
+        writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, source="stranger")
+    report = run("set")
+    assert not report.unchanged and not report.made
+    assert [sample.source for sample in open_cache(tmp_path / "cache")] == ["set/a.png"]
+
+
+def test_runs_that_each_add_a_little_leave_no_older_generation_and_no_shard_behind(run, tmp_path, picture):
+    for n in range(SMALL_SHARDS + 2):  # enough for small shards to be merged on the way
+        picture(f"set/{n}.png", seed=n)
+        run("set")
+    manifest = read_manifest(tmp_path / "cache")
+    assert {file.name for file in (tmp_path / "cache" / "shards").iterdir()} == {s.file for s in manifest.shards}
+    assert [file.name for file in (tmp_path / "cache").glob("index-*")] == [manifest.index_name]

@@ -1,0 +1,307 @@
+"""Walking source folders and noticing what changed."""
+
+import os
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from streamcache.dataset_cache.errors import CacheError
+from streamcache.dataset_cache.sources import scan
+from streamcache.dataset_cache.sources import source_files as facts_module
+from streamcache.dataset_cache.sources.inventory import Counts, Inventory, take_inventory
+from streamcache.dataset_cache.sources.memory import State
+from streamcache.dataset_cache.sources.scan import STAMP_BYTES, UNSETTLED, is_settled, walk
+from streamcache.dataset_cache.sources.source_files import read_facts
+
+from ...support.fixtures import settle, touch
+
+
+def listed(root, **options) -> dict[str, list[str]]:
+    listings, _ = walk(str(root), True, **options)
+    return {os.path.relpath(listing.directory, root): sorted(listing.names) for listing in listings}
+
+
+def inventory(root, state: State, counts: Counts | None = None, **options) -> Inventory:
+    listings, _ = walk(str(root), True, trust=options.get("trust", False))
+    return take_inventory(listings, state, counts or Counts(), **{"hash_new": True, **options})
+
+
+@pytest.fixture
+def tree(tmp_path, picture):
+    for name in ("b/2.png", "b/1.png", "a/9.jpg", "0.png"):
+        picture(f"set/{name}", size=(16, 16), caption=name)
+    settle()
+    return tmp_path / "set"
+
+
+def test_folders_come_sorted_and_only_with_relevant_files(tree):
+    (tree / "notes.pdf").write_text("x")
+    (tree / ".hidden.png").write_text("x")
+    (tree / ".git").mkdir()
+    (tree / ".git" / "x.png").write_text("x")
+    found = listed(tree)
+    assert list(found) == [".", "a", "b"]
+    assert found["b"] == ["1.png", "1.txt", "2.png", "2.txt"] and found["."] == ["0.png", "0.txt"]
+
+
+def test_a_walk_may_stay_on_top_and_skip_folders(tree):
+    assert [listing.directory for listing in walk(str(tree), False)[0]] == [str(tree)]
+    assert list(listed(tree, skip=[str(tree / "a")])) == [".", "b"]
+
+
+def test_a9_an_unrelated_file_changes_no_digest_and_an_edit_changes_one(tree):
+    before = {listing.directory: listing.digest for listing in walk(str(tree), True)[0]}
+    (tree / "a" / "thumbs.db").write_text("x")
+    assert before == {listing.directory: listing.digest for listing in walk(str(tree), True)[0]}
+    (tree / "b" / "1.txt").write_text("edited")
+    after = {listing.directory: listing.digest for listing in walk(str(tree), True)[0]}
+    assert [path for path in before if before[path] != after[path]] == [str(tree / "b")]
+
+
+def test_a9_one_scandir_per_folder_one_stat_per_file_nothing_opened(tree, monkeypatch):
+    with State(None) as state:
+        inventory(tree, state)
+        scans = []
+        real = os.scandir
+        monkeypatch.setattr(os, "scandir", lambda path: (scans.append(str(path)), real(path))[1])
+        monkeypatch.setattr(facts_module, "read_facts", None)
+        counts = Counts()
+        inventory(tree, state, counts)
+    assert sorted(scans) == sorted({str(tree), str(tree / "a"), str(tree / "b")})
+    assert (counts.listed, counts.opened, counts.hashed) == (8, 0, 0)
+
+
+def test_a10_only_changed_candidates_are_opened_and_hashed(tree, picture):
+    with State(None) as state:
+        first = Counts()
+        inventory(tree, state, first)
+        assert (first.opened, first.hashed) == (8, 8)
+        touch(tree / "0.png")
+        picture("set/b/1.png", size=(32, 16), seed=5)
+        (tree / "a" / "9.txt").write_text("edited")
+        settle()
+        counts = Counts()
+        found = inventory(tree, state, counts)
+        assert (counts.opened, counts.hashed) == (3, 3)
+        assert found.folders[str(tree / "b")]["1.png"].width == 32
+        assert found.folders[str(tree / "a")]["9.txt"].text == "edited"
+        again = Counts()
+        inventory(tree, state, again)
+        assert again.opened == 0
+
+
+def test_a10_the_largest_candidates_come_first(tree, picture, monkeypatch):
+    from streamcache.dataset_cache.sources import inventory as module
+
+    (tree / "big.txt").write_text("x" * 100_000)
+    order = []
+    real = module.read_facts
+    monkeypatch.setattr(module, "read_facts", lambda path, whole: (order.append(path), real(path, whole))[1])
+    with State(None) as state:
+        inventory(tree, state, threads=1)
+    sizes = [os.path.getsize(path) for path in order]
+    assert sizes == sorted(sizes, reverse=True) and order[0].endswith("big.txt")
+
+
+def test_a1_an_edit_that_keeps_size_and_time_is_found_by_ctime(tree):
+    path = tree / "b" / "1.txt"
+    with State(None) as state:
+        inventory(tree, state)
+        status = path.stat()
+        path.write_text("B/1.PNG")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+        counts = Counts()
+        found = inventory(tree, state, counts)
+    assert counts.opened == 1 and found.folders[str(tree / "b")]["1.txt"].text == "B/1.PNG"
+
+
+def test_new_files_need_only_their_header_read_when_they_are_decoded_anyway(tree):
+    with State(None) as state:
+        counts = Counts()
+        found = inventory(tree, state, counts, hash_new=False)
+        assert counts.opened == 8 and counts.hashed == 4  # the captions
+        facts = found.folders[str(tree)]["0.png"]
+        assert facts.content == b"" and (facts.width, facts.height) == (16, 16)
+
+
+def test_trust_stats_and_opens_nothing_that_is_known(tree, picture, monkeypatch):
+    with State(None) as state:
+        inventory(tree, state)
+        (tree / "0.txt").write_text("edited")
+        picture("set/new.png", size=(8, 8))
+        counts = Counts()
+        found = inventory(tree, state, counts, trust=True)
+        assert found.folders[str(tree)]["0.txt"].text == "0.png"  # stale, as asked
+        assert found.trusted == 8 and counts.opened == 1
+
+
+def test_a_file_written_a_moment_ago_is_read_again_next_time(tree, monkeypatch):
+    from streamcache.dataset_cache.sources import scan
+
+    with State(None) as state:
+        with monkeypatch.context() as patch:
+            inventory(tree, state)
+            patch.setattr(scan, "_TICK_NS", 10**12)  # this machine may be slow: a moment is what we say it is
+            (tree / "0.txt").write_text("just now")
+            assert not inventory(tree, state).settled
+        settle()
+        counts = Counts()
+        assert inventory(tree, state, counts).settled and counts.opened == 1
+
+
+def test_times_of_whole_seconds_need_a_longer_rest():
+    def stamp(mtime: int) -> bytes:
+        return b"".join(n.to_bytes(8, sys.byteorder) for n in (1, mtime, 2, mtime))
+
+    now = 10_000_000_123
+    assert is_settled(stamp(9_900_000_001), now) and not is_settled(stamp(9_990_000_001), now)
+    assert not is_settled(stamp(9_000_000_000), now) and is_settled(stamp(7_000_000_000), now)
+    assert len(stamp(1)) == STAMP_BYTES == len(UNSETTLED)
+
+
+def test_a_cache_inside_a_source_is_no_part_of_it(tree):
+    (tree / "cache" / "shards").mkdir(parents=True)
+    (tree / "cache" / "dataset.json").write_text("{}")
+    (tree / "cache" / "sheet.png").write_text("x")
+    assert list(listed(tree)) == [".", "a", "b"]
+
+
+def test_a_missing_source_folder_is_refused(tmp_path):
+    with pytest.raises(CacheError, match="the source folder is not there; mount it"):
+        walk(str(tmp_path / "gone"), True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_symlink_loops_end_and_are_named(tree):
+    (tree / "a" / "loop").symlink_to(tree)
+    (tree / "0_link").symlink_to(tree / "b")
+    (tree / "self.png").symlink_to(tree / "self.png")
+    (tree / "dangling.png").symlink_to(tree / "nowhere.png")
+    listings, problems = walk(str(tree), True)
+    assert [os.path.relpath(listing.directory, tree) for listing in listings] == [".", "a", "b"]
+    reasons = {os.path.relpath(problem.source, tree): problem.reason for problem in problems}
+    assert set(reasons) == {"a/loop", "0_link", "self.png", "dangling.png"}
+    assert "already read" in reasons["a/loop"] and "cannot be read" in reasons["dangling.png"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_linked_folders_and_files_are_followed(tree, tmp_path, picture):
+    outside = picture("outside/x.png")
+    (tree / "linked").symlink_to(tmp_path / "outside")
+    (tree / "y.png").symlink_to(outside)
+    found = listed(tree)
+    assert found["linked"] == ["x.png"] and "y.png" in found["."]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_unicode_are_named_and_left_out(tree):
+    with open(os.fsencode(tree) + b"/caf\xe9.png", "wb") as file:
+        file.write(b"x")
+    os.mkdir(os.fsencode(tree) + b"/caf\xe9")
+    listings, problems = walk(str(tree), True)
+    assert len(listings) == 3 and len(listings[0].names) == 2
+    assert [problem.reason for problem in problems] == [
+        "its name is not valid Unicode; rename it",
+        "the folder's name is not valid Unicode; rename it",
+    ]
+
+
+def test_files_that_vanish_while_scanning_are_left_out(tree, monkeypatch):
+    listings, _ = walk(str(tree), True)
+    (tree / "0.png").unlink()
+    with State(None) as state:
+        found = take_inventory(listings, state, Counts(), hash_new=True)
+    assert "cannot be read" in found.folders[str(tree)]["0.png"].error
+    assert found.folders[str(tree)]["0.txt"].text == "0.png"
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="this user may read everything")
+def test_unreadable_files_and_folders_are_named(tree):
+    (tree / "0.png").chmod(0)
+    (tree / "b").chmod(0)
+    try:
+        listings, problems = walk(str(tree), True)
+        with State(None) as state:
+            found = take_inventory(listings, state, Counts(), hash_new=True)
+        assert "Permission denied" in found.folders[str(tree)]["0.png"].error
+        assert "cannot be listed" in problems[0].reason
+    finally:
+        (tree / "b").chmod(0o755)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX")
+def test_what_is_no_regular_file_is_named_and_not_waited_for(tree):
+    import socket
+
+    os.mkfifo(tree / "pipe.png")
+    with socket.socket(socket.AF_UNIX) as end:
+        place = os.getcwd()
+        os.chdir(tree)  # names of sockets are short
+        try:
+            end.bind("socket.png")
+        finally:
+            os.chdir(place)
+        with State(None) as state:
+            found = inventory(tree, state).folders[str(tree)]
+    assert found["pipe.png"].error == "cannot be read: it is no regular file"
+    assert found["socket.png"].error.startswith("cannot be read")
+
+
+def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
+    from streamcache.dataset_cache.sources import inventory as module
+
+    monkeypatch.setattr(module, "_COMMIT", 3)
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with State(None) as state:
+        with pytest.raises(KeyboardInterrupt):
+            inventory(tree, state, check=check)
+        counts = Counts()
+        inventory(tree, state, counts)
+        assert counts.opened == 5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="a million files are made in memory only")
+def test_a_folder_with_a_million_entries_is_listed_in_little_memory():
+    import resource
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for number in range(1_000_000):
+            os.mknod(f"{folder}/{number}.dat")
+        os.mknod(f"{folder}/a.png")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert listed(folder)["."] == ["a.png"]
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
+
+
+def test_a9_where_listings_have_no_inodes_an_unchanged_file_is_still_known(tmp_path, picture, monkeypatch):
+    picture("set/a.png")
+    scandir, fields = os.scandir, ("st_size", "st_mtime_ns", "st_ctime_ns")
+
+    class Entry:
+        """A file as Windows lists it."""
+
+        def __init__(self, entry: os.DirEntry) -> None:
+            self.name, self.path = entry.name, entry.path
+            self.is_dir, self.is_symlink, self._entry = entry.is_dir, entry.is_symlink, entry
+
+        def stat(self) -> SimpleNamespace:
+            found = self._entry.stat()
+            return SimpleNamespace(st_ino=0, **{name: getattr(found, name) for name in fields})
+
+    monkeypatch.setattr(scan, "_LISTS_INODES", False)
+    monkeypatch.setattr(os, "scandir", lambda path: nullcontext([Entry(e) for e in scandir(path)]))
+    ((listing,), _) = walk(str(tmp_path / "set"), recursive=False)
+    settle()
+    stamp, _ = read_facts(str(tmp_path / "set" / "a.png"), whole=True)
+    assert list(listing.rows()) == [("a.png", stamp)]

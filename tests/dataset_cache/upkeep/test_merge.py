@@ -1,0 +1,154 @@
+"""merge: several datasets become one, deduplicated, with everything that their samples had; nothing is encoded."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from streamcache.dataset_cache import CacheError, CacheWriter, Codec, open_cache, register_codec
+from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.upkeep import merge, verify
+
+from ...support.datasets import (
+    blob_place,
+    conditioning,
+    content,
+    flip,
+    latent,
+    plain,
+    put_sample,
+    shard_files,
+    write_set,
+)
+
+pytestmark = pytest.mark.usefixtures("platform")
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    return [
+        write_set(tmp_path / "one ünï", range(4), provenance={"vae": "A", "clip": "B"}),
+        write_set(tmp_path / "two", range(4, 7), provenance={"vae": "A", "clip": "C"}),
+    ]
+
+
+def stored_names(path: Path) -> list[str]:
+    """The hashes of everything that is stored, each as often as it is."""
+    names = [name for file in shard_files(path) for name in load_file(file)]
+    return sorted(name for name in names if not name.startswith("~pad"))
+
+
+def test_samples_keep_everything_they_had(sources: list[Path], tmp_path: Path):
+    steps: list[tuple[int, int]] = []
+    report = merge(sources, tmp_path / "all", lambda *step: steps.append(step))
+    assert (report.samples, report.repeated, report.renamed) == (7, 0, ())
+    assert content(tmp_path / "all") == content(sources[0]) + content(sources[1])
+    assert list(verify(tmp_path / "all")) == [] and steps[-1] == (7, 7)
+
+
+def test_what_several_datasets_share_is_stored_once(sources: list[Path], tmp_path: Path):
+    merge(sources, tmp_path / "all")
+    together = write_set(tmp_path / "together", range(7))
+    assert stored_names(tmp_path / "all") == stored_names(together)
+
+
+def test_samples_that_an_earlier_source_has_too_are_taken_once(tmp_path: Path):
+    one, two = write_set(tmp_path / "one", range(4)), write_set(tmp_path / "two", range(2, 6))
+    report = merge([one, two], tmp_path / "all")
+    assert (report.samples, report.repeated) == (6, 2)
+    assert content(tmp_path / "all") == content(write_set(tmp_path / "both", range(6)))
+
+
+def test_a_sample_that_one_dataset_lists_twice_stays_twice(tmp_path: Path):
+    source = write_set(tmp_path / "one", [1, 1, 2])
+    assert merge([source], tmp_path / "all").samples == 3
+
+
+def test_entries_are_found_by_key_afterwards(sources: list[Path], tmp_path: Path):
+    merge(sources, tmp_path / "all")
+    cache = open_cache(tmp_path / "all")
+    assert all(cache.has(f"latent {i}") for i in range(7))
+    assert plain(cache.entry("latent 5")) == plain(latent(5))
+
+
+def test_a21_provenance_tells_what_all_agree_on_and_what_each_said(sources: list[Path], tmp_path: Path):
+    merge(sources, tmp_path / "all")
+    provenance = open_cache(tmp_path / "all").provenance
+    assert provenance["vae"] == "A" and "clip" not in provenance
+    assert [said["provenance"]["clip"] for said in provenance["merged"]] == ["B", "C"]
+    assert [said["id"] for said in provenance["merged"]] == [open_cache(source).id for source in sources]
+
+
+def test_a_name_that_means_something_else_is_kept_under_another(sources: list[Path], tmp_path: Path):
+    for number in range(2):
+        with CacheWriter(tmp_path / f"other{number}" / "two") as writer:
+            writer.put(f"nothing {number}", conditioning(f"nothing {number}"), "conditioning")
+            writer.name("empty caption", f"nothing {number}")
+            writer.describe_set("main", {"prior": True})
+            put_sample(writer, 8 + number)
+            put_sample(writer, 18 + number, group="extra")
+    report = merge([*sources, *(tmp_path / f"other{n}" / "two" for n in range(2))], tmp_path / "all")
+    cache = open_cache(tmp_path / "all")
+    assert set(cache.named) == {"empty caption", "empty caption (two)", "empty caption (two 2)"}
+    assert plain(cache.entry(cache.named["empty caption"])) == plain(conditioning(""))
+    assert plain(cache.entry(cache.named["empty caption (two)"])) == plain(conditioning("nothing 0"))
+    assert list(cache.sets) == ["main", "main (two)", "extra", "main (two 2)"] and cache.sets["main"]["prior"] is False
+    assert [cache[i].set for i in range(7, 11)] == ["main (two)", "extra", "main (two 2)", "extra"]
+    assert set(report.renamed) == {*list(cache.sets)[1::2], *list(cache.named)[1:]}
+
+
+def test_unused_entries_are_left_behind(sources: list[Path], tmp_path: Path):
+    write_set(sources[0], range(2))
+    merge(sources, tmp_path / "all")
+    assert not open_cache(tmp_path / "all").has("latent 3")
+
+
+def test_types_that_nothing_here_can_rebuild_are_copied(tmp_path: Path):
+    class Nested:
+        def __init__(self, parts: list) -> None:
+            self.parts = parts
+
+    codec = Codec("a host's own", Nested, lambda value: value.parts, Nested)
+    register_codec(codec)
+    with CacheWriter(tmp_path / "one") as writer:
+        writer.add(latent=latent(0), special=Nested([torch.arange(3), "x"]))
+    del codecs._by_name[codec.name], codecs._by_type[codec.type]
+    merge([tmp_path / "one"], tmp_path / "all")
+    with pytest.raises(CacheError, match="a host's own"):
+        open_cache(tmp_path / "all")[0].fields["special"]
+    register_codec(codec)
+    try:
+        assert open_cache(tmp_path / "all")[0].realize().fields["special"].parts[0].tolist() == [0, 1, 2]
+    finally:
+        del codecs._by_name[codec.name], codecs._by_type[codec.type]
+
+
+def test_different_shapes_and_fields_come_together(sources: list[Path], tmp_path: Path):
+    with CacheWriter(tmp_path / "video") as writer:
+        writer.add(latent={"samples": torch.ones(1, 16, 3, 4, 4).bfloat16()}, mask=torch.zeros(4, 4), source="v")
+    merge([*sources, tmp_path / "video"], tmp_path / "all")
+    cache = open_cache(tmp_path / "all")
+    assert len(cache.buckets()) == 3 and cache.variants("mask").tolist() == [0] * 7 + [1]
+    assert content(tmp_path / "all")[:4] == content(sources[0])
+
+
+def test_damage_is_not_copied(sources: list[Path], tmp_path: Path):
+    flip(*blob_place(sources[1], "latent 5"))
+    with pytest.raises(CacheError, match="is damaged at .* verify --repair"):
+        merge(sources, tmp_path / "all")
+    with pytest.raises(CacheError, match="never published"):
+        open_cache(tmp_path / "all")
+    flip(*blob_place(sources[1], "latent 5"))
+    assert merge(sources, tmp_path / "all").samples == 7  # and what was copied before is taken over
+    assert list(verify(tmp_path / "all")) == []
+
+
+def test_a_destination_that_is_a_dataset_already_is_refused(sources: list[Path], tmp_path: Path):
+    for target in (sources[0], write_set(tmp_path / "there", range(1))):
+        with pytest.raises(CacheError, match="is a dataset already"):
+            merge(sources, target)
+    with pytest.raises(CacheError, match="at least one"):
+        merge([], tmp_path / "all")
+    with pytest.raises(CacheError, match="no such dataset"):
+        merge([tmp_path / "nowhere"], tmp_path / "all")

@@ -1,0 +1,655 @@
+"""The writer: one sample in memory, each blob once, durable at intervals, published in one step, one at a time."""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.write import segment, writer
+from streamcache.dataset_cache.write.compact import SMALL_SHARDS, merge_small
+
+from ...support.samples import (
+    assert_holds,
+    bits,
+    conditioning,
+    latent,
+    put_sample,
+    raw,
+    same,
+    sample,
+    shard_files,
+    write_cache,
+)
+
+pytestmark = pytest.mark.usefixtures("platform")
+
+
+def data_bytes(path: Path) -> int:
+    """Bytes of blobs in all shards, headers and padding left out."""
+    sizes = []
+    for file in shard_files(path):
+        header, _ = shard.read_header(shard.OpenFile(file))
+        sizes += [t["data_offsets"][1] - t["data_offsets"][0] for name, t in header.items() if not name.startswith("~")]
+    return sum(sizes)
+
+
+def test_what_was_added_is_read(tmp_path):
+    assert_holds(open_cache(write_cache(tmp_path / "set", 7), check=True), range(7))
+
+
+def test_every_fact_of_a_sample_is_kept(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        number = w.add(
+            **{**sample(0), "caption": ["one", "two", ""]},
+            repeats=3,
+            weight=0.25,
+            set="prior",
+            mask={"m": bits((2, 2))},
+        )
+        w.add(**sample(1), set="main")
+        w.describe_set("prior", {"prior": True})
+    cache = open_cache(tmp_path / "set")
+    found = cache[number]
+    assert (found.captions, found.caption, found.repeats, found.weight, found.set) == (
+        ("one", "two", ""),
+        "one",
+        3,
+        0.25,
+        "prior",
+    )
+    assert cache.column("repeats").tolist() == [3, 1] and cache.column("weight").tolist() == [0.25, 1.0]
+    assert [list(cache.sets)[n] for n in cache.column("set")] == ["prior", "main"]
+    assert cache.sets == {"prior": {"prior": True}, "main": {}}
+    assert cache.column("original_size").tolist() == [[640, 480], [641, 480]]
+    assert cache.fields == ("latent", "conditioning", "mask") and cache.variants("mask").tolist() == [1, 0]
+    assert same(found.fields["mask"], {"m": bits((2, 2))}) and "mask" not in cache[1].fields
+
+
+def test_an_empty_dataset_can_be_published_and_opened(tmp_path):
+    with CacheWriter(tmp_path / "set"):
+        pass
+    cache = open_cache(tmp_path / "set", check=True)
+    assert (len(cache), list(cache), cache.buckets(), cache.shapes(), cache.fields) == (0, [], {}, [], ())
+    write_cache(tmp_path / "set", 2, append=True)
+    assert_holds(open_cache(tmp_path / "set"), range(2))
+
+
+def test_samples_without_entries_are_kept(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        w.sample({}, caption="nothing yet", source="a.png")
+    cache = open_cache(tmp_path / "set")
+    assert (cache[0].caption, cache[0].latent, dict(cache[0].fields)) == ("nothing yet", None, {})
+    assert cache.read_batch([0]).latents is None
+    write_cache(tmp_path / "set", 1, append=True)
+    assert same(open_cache(tmp_path / "set")[1].latent, latent(0))
+
+
+# Streaming and deduplication
+
+
+def test_c8_saving_a_dataset_again_streams_too(tmp_path):
+    write_cache(tmp_path / "one", 6)
+    with CacheWriter(tmp_path / "two") as w:
+        for one in open_cache(tmp_path / "one"):
+            w.add(one.latent, one.conditioning, one.caption, one.source, one.original_size, one.crop)
+            assert not one.latent["samples"].is_real
+    assert_holds(open_cache(tmp_path / "two", check=True), range(6))
+
+
+def test_equal_tensors_are_stored_once(tmp_path):
+    shared = conditioning(0)
+    with CacheWriter(tmp_path / "set") as w:
+        for i in range(50):
+            w.add(latent=latent(i, (1, 4, 8, 8)), conditioning=shared)
+    assert data_bytes(tmp_path / "set") == 50 * 4 * 8 * 8 * 2 + 5 * 16 * 4 + 12 * 2
+    cache = open_cache(tmp_path / "set", check=True)
+    assert all(same(one.conditioning, shared) for one in cache)
+    batch = cache.read_batch([3, 30])
+    assert same(batch.conditionings, [shared, shared]) and same(batch.latents[1:], latent(30, (1, 4, 8, 8))["samples"])
+
+
+def test_equal_bytes_of_another_type_or_shape_are_not_the_same(tmp_path):
+    given = [torch.zeros(4, dtype=torch.int32), torch.zeros(4), torch.zeros(2, 2), torch.zeros(16, dtype=torch.uint8)]
+    with CacheWriter(tmp_path / "set") as w:
+        for tensor in given:
+            w.add(thing=tensor)
+    assert all(same(one.fields["thing"], tensor) for one, tensor in zip(open_cache(tmp_path / "set"), given))
+
+
+def test_equal_tensors_of_a_later_run_are_stored_once(tmp_path):
+    write_cache(tmp_path / "set", 5)
+    before = data_bytes(tmp_path / "set")
+    write_cache(tmp_path / "set", 5, append=True)
+    assert data_bytes(tmp_path / "set") == before
+    assert len(open_cache(tmp_path / "set")) == 10
+    assert read_manifest(tmp_path / "set").counts["entries"] == 10
+
+
+def test_a_collision_of_hashes_mixes_nothing_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("streamcache.dataset_cache.write.blob_store.blob_hash", lambda data, dtype, shape: b"h" * 16)
+    for run in range(3):
+        with CacheWriter(tmp_path / "set", append=True) as w:
+            for n in range(3):
+                w.add(thing={"a": bits((8,), torch.uint8, n + run), "b": bits((8,), torch.uint8, n + 1)})
+    found = [one.fields["thing"] for one in open_cache(tmp_path / "set")]
+    expected = [
+        {"a": bits((8,), torch.uint8, n + run), "b": bits((8,), torch.uint8, n + 1)}
+        for run in range(3)
+        for n in range(3)
+    ]
+    assert same(found, expected)
+
+
+def test_a_damaged_blob_is_not_shared_but_stored_anew(tmp_path):
+    write_cache(tmp_path / "set", 1)
+    (file,) = shard_files(tmp_path / "set")
+    content = bytearray(file.read_bytes())
+    content[content.index(raw(latent(0)["samples"]))] ^= 1
+    file.write_bytes(content)
+    with CacheWriter(tmp_path / "set") as w:
+        w.add(latent={"samples": latent(0)["samples"]}, other=1)
+    assert same(open_cache(tmp_path / "set", check=True)[0].latent, latent(0))
+
+
+# Keys
+
+
+def test_a_key_is_put_once_and_found_later(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        assert not w.has("a")
+        w.put("a", latent(0), field="latent")
+        w.put("a", latent(1), field="latent")
+        w.put(b"0123456789abcdef", conditioning(0), field="conditioning")
+        w.name("empty caption", b"0123456789abcdef")
+        assert w.has("a") and w.has(b"0123456789abcdef")
+    cache = open_cache(tmp_path / "set")
+    assert len(cache) == 0 and cache.has("a") and not cache.has("b")
+    assert same(cache.entry("a"), latent(0))
+    assert same(cache.entry(cache.named["empty caption"]), conditioning(0))
+    assert read_manifest(tmp_path / "set").counts == {"samples": 0, "entries": 2, "unused": 1}
+
+
+def test_a4_entries_that_no_sample_uses_stay_and_are_found(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        put_sample(w, 0)
+    with CacheWriter(tmp_path / "set") as w:
+        put_sample(w, 1)
+    assert_holds(open_cache(tmp_path / "set"), [1])
+    with CacheWriter(tmp_path / "set") as w:
+        w.once("latent 0", lambda: pytest.fail("it is stored"), "latent")
+        put_sample(w, 0)
+    assert_holds(open_cache(tmp_path / "set"), [0])
+    assert read_manifest(tmp_path / "set").counts["unused"] == 2
+
+
+def test_variants_are_read_by_number(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        for n in range(3):
+            w.put(f"text {n}", conditioning(n), "conditioning")
+        w.put("latent", latent(0), "latent")
+        w.sample({"latent": ["latent"], "conditioning": ["text 0", "text 1", "text 2"]}, caption=["a", "b", "c"])
+        w.sample({"latent": ["latent"], "conditioning": ["text 2"]}, caption="z")
+    cache = open_cache(tmp_path / "set", check=True)
+    assert cache.variants("conditioning").tolist() == [3, 1]
+    for n in range(3):
+        chosen = cache.sample(0, {"conditioning": n})
+        assert same(chosen.conditioning, conditioning(n)) and chosen.caption == "abc"[n]
+        batch = cache.read_batch([0, 1], variants={"conditioning": [n, 0]})
+        assert same(batch.conditionings, [conditioning(n), conditioning(2)]) and batch.captions == ["abc"[n], "z"]
+    with pytest.raises(CacheError, match="sample 1.*variant 1 of conditioning.*has 1"):
+        cache.read_batch([0, 1], variants={"conditioning": [1, 1]})
+    with pytest.raises(CacheError, match="variant 3 of conditioning"):
+        cache.sample(0, {"conditioning": 3}).realize()
+
+
+def test_a24_eight_threads_that_ask_for_one_key_make_it_once(tmp_path):
+    made = []
+
+    def make() -> list:
+        made.append(threading.get_ident())
+        time.sleep(0.02)
+        return conditioning(0)
+
+    with CacheWriter(tmp_path / "set") as w, ThreadPoolExecutor(8) as pool:
+        start = threading.Barrier(8, timeout=30)
+
+        def encode(n: int) -> None:
+            if n < 8:
+                start.wait()
+            w.once("one caption", make, "conditioning")
+            w.put(f"latent {n}", latent(n, (1, 4, 8, 8)), "latent")
+            w.sample({"latent": [f"latent {n}"], "conditioning": ["one caption"]}, source=f"{n}.png")
+
+        list(pool.map(encode, range(50)))
+    cache = open_cache(tmp_path / "set", check=True)
+    assert len(made) == 1 and len(cache) == 50
+    assert data_bytes(tmp_path / "set") == 50 * 512 + 5 * 16 * 4 + 12 * 2
+    for one in cache:
+        number = int(one.source.removesuffix(".png"))
+        assert same(one.latent, latent(number, (1, 4, 8, 8))) and same(one.conditioning, conditioning(0))
+
+
+def test_a_make_that_fails_is_tried_by_the_next_thread(tmp_path):
+    attempts = []
+
+    def make() -> list:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise RuntimeError("out of memory")
+        return conditioning(0)
+
+    with CacheWriter(tmp_path / "set") as w:
+        with pytest.raises(RuntimeError):
+            w.once("key", make, "conditioning")
+        w.once("key", make, "conditioning")
+        w.once("key", make, "conditioning")
+    assert len(attempts) == 2
+
+
+def test_threads_that_add_at_once_lose_nothing(tmp_path):
+    with CacheWriter(tmp_path / "set", flush_bytes=2000) as w, ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda i: w.add(**sample(i)), range(60)))
+    assert sorted(numbers) == list(range(60))
+    cache = open_cache(tmp_path / "set", check=True)
+    for i, number in enumerate(numbers):
+        assert same(cache[number].latent, latent(i)) and cache[number].caption == f"caption {i}"
+
+
+# Publishing
+
+
+def test_c10_saving_fewer_samples_leaves_none_of_the_old(tmp_path):
+    write_cache(tmp_path / "set", 10)
+    write_cache(tmp_path / "set", 4, first=20)
+    assert_holds(open_cache(tmp_path / "set"), range(20, 24))
+
+
+def test_append_goes_on_where_the_last_run_ended(tmp_path):
+    path = write_cache(tmp_path / "set", 3, provenance={"by": "me"})
+    identity = open_cache(path).id
+    for first in (3, 4, 6):
+        write_cache(path, 2 if first == 4 else 1, first=first, append=True)
+    cache = open_cache(path, check=True)
+    assert_holds(cache, range(7))
+    assert cache.provenance == {"by": "me"} and cache.id == identity
+
+
+def test_a_field_added_later_is_a_hole_in_earlier_samples(tmp_path):
+    write_cache(tmp_path / "set", 3)
+    with CacheWriter(tmp_path / "set", append=True) as w:
+        w.add(**sample(3), mask=bits((4,)))
+    cache = open_cache(tmp_path / "set", check=True)
+    assert_holds(cache, range(4))
+    assert cache.variants("mask").tolist() == [0, 0, 0, 1]
+    batch = cache.read_batch([0, 3])
+    assert batch.masks[0] is None and same(batch.masks[1], bits((4,)))
+    assert cache.read_batch([0]).masks is None
+
+
+def test_publishing_in_the_middle_shows_what_is_there(tmp_path):
+    path = tmp_path / "set"
+    with CacheWriter(path) as w:
+        for i in range(6):
+            w.add(**sample(i))
+            if i % 2:
+                w.publish()
+                assert_holds(open_cache(path), range(i + 1))
+        w.add(**sample(6))
+        assert_holds(open_cache(path), range(6))
+    assert_holds(open_cache(path, check=True), range(7))
+
+
+def test_publishing_nothing_new_changes_nothing(tmp_path):
+    path = write_cache(tmp_path / "set", 2)
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file() and file.name[0] != "."}
+    with CacheWriter(path, append=True) as w:
+        w.publish()
+    after = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file() and file.name[0] != "."}
+    assert after == before and not (path / segment.FOLDER).exists()
+
+
+def test_a_finished_dataset_has_no_debris(tmp_path, platform):
+    path = write_cache(tmp_path / "set", 3)
+    for run in range(3):
+        write_cache(path, 2, first=3 + run)
+    names = sorted(file.name for file in path.iterdir() if file.name not in (".leases", ".lock"))
+    assert names == sorted(["dataset.json", "shards", read_manifest(path).index_name])
+    assert {file.name for file in shard_files(path)} == {listed.file for listed in read_manifest(path).shards}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a14_an_error_publishes_nothing_and_keeps_what_was_stored(tmp_path, error):
+    path = write_cache(tmp_path / "set", 2)
+    with pytest.raises(error), CacheWriter(path) as w:
+        for i in range(10, 14):
+            put_sample(w, i)
+        raise error
+    assert_holds(open_cache(path), range(2))
+    with CacheWriter(path) as w:
+        assert w.recovered_entries == 8
+        for i in range(10, 16):
+            assert w.has(f"latent {i}") == (i < 14)
+            put_sample(w, i)
+    assert_holds(open_cache(path, check=True), range(10, 16))
+    assert not (path / segment.FOLDER).exists()
+
+
+def test_a14_a_stop_at_forty_percent_leaves_sixty_to_do(tmp_path):
+    made = []
+
+    def encode(w: CacheWriter, i: int) -> None:
+        w.once(f"latent {i}", lambda: made.append(i) or latent(i), "latent")
+        w.sample({"latent": [f"latent {i}"]})
+
+    with pytest.raises(KeyboardInterrupt), CacheWriter(tmp_path / "set") as w:
+        for i in range(4):
+            encode(w, i)
+        raise KeyboardInterrupt
+    with CacheWriter(tmp_path / "set") as w:
+        for i in range(10):
+            encode(w, i)
+    assert made == list(range(10))
+
+
+def test_an_error_three_times_over_loses_nothing(tmp_path):
+    for run in range(3):
+        with pytest.raises(RuntimeError), CacheWriter(tmp_path / "set") as w:
+            for i in range(3 * run, 3 * run + 3):
+                put_sample(w, i)
+            raise RuntimeError
+    with CacheWriter(tmp_path / "set") as w:
+        assert w.recovered_entries == 18
+        for i in range(9):
+            put_sample(w, i)
+    assert_holds(open_cache(tmp_path / "set", check=True), range(9))
+
+
+@pytest.mark.parametrize("step", ["move_file", "seal"])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_publishing_that_failed_in_the_middle_can_be_tried_again(tmp_path, monkeypatch, step, fails_at):
+    """Small shards are cut to size one after the other: those that were done before the failure count once."""
+    monkeypatch.setattr(shard, "SHARD_BYTES", 1)
+    with CacheWriter(tmp_path / "set") as w:
+        for i in range(2):
+            w.add(**sample(i))
+        real, calls = getattr(segment, step), []
+
+        def fail(*args):
+            calls.append(args)
+            if len(calls) == fails_at:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(*args)
+
+        monkeypatch.setattr(segment, step, fail)
+        with pytest.raises(CacheError, match="Input/output error"):
+            w.publish()
+        w.add(**sample(2))
+    assert_holds(open_cache(tmp_path / "set", check=True), range(3))
+
+
+def test_entries_that_share_blobs_with_another_killed_writer_find_them(tmp_path, monkeypatch):
+    """The second writer refers to the first one's shards; publishing moves these, and then fails."""
+    path = tmp_path / "set"
+    with pytest.raises(RuntimeError), CacheWriter(path) as w:
+        w.put("one", {"t": bits((100,))}, "thing")
+        raise RuntimeError
+    w = CacheWriter(path)
+    w.put("two", {"t": bits((100,)), "more": 1}, "thing")
+    with monkeypatch.context() as patch, pytest.raises(CacheError):
+        patch.setattr(writer, "publish", raise_full)
+        w.publish()
+    w.close()
+    with CacheWriter(path) as w:
+        assert w.recovered_entries == 2
+    cache = open_cache(path, check=True)
+    assert same(cache.entry("one")["t"], bits((100,))) and same(cache.entry("two")["t"], bits((100,)))
+
+
+def raise_full(*_: object, **__: object) -> None:
+    raise CacheError("full")
+
+
+def test_tensors_without_bytes_survive_a_crash_beside_others(tmp_path):
+    """They stand at the same place as the tensor behind them."""
+    given = {f"key {n}": [torch.empty(0, 3), bits((5,), seed=n)] for n in range(3)}
+    with pytest.raises(RuntimeError), CacheWriter(tmp_path / "set") as w:
+        for key, structure in given.items():
+            w.put(key, structure, "thing")
+        w.put("empty", torch.empty(0, 3), "thing")
+        raise RuntimeError
+    with CacheWriter(tmp_path / "set") as w:
+        assert w.recovered_entries == 4
+    cache = open_cache(tmp_path / "set", check=True)
+    assert all(same(cache.entry(key), structure) for key, structure in given.items())
+
+
+# Compaction
+
+
+def test_many_small_runs_leave_few_shards(tmp_path):
+    path = tmp_path / "set"
+    counts = []
+    for i in range(20):
+        write_cache(path, 1, first=i, append=True)
+        counts.append(len(read_manifest(path).shards))
+    assert max(counts) < SMALL_SHARDS
+    assert_holds(open_cache(path, check=True), range(20))
+    assert len(shard_files(path)) == counts[-1], "what was merged is gone"
+
+
+def test_compaction_keeps_collisions_thumbnails_and_empty_tensors_apart(tmp_path, monkeypatch):
+    monkeypatch.setitem(merge_small.__globals__, "SMALL_SHARDS", 3)
+    given = []
+    for n in range(5):
+        thing = {"t": bits((n * 7,), torch.uint8, n), "none": torch.empty(0), "same": bits((3,))}
+        given.append((thing, bits((4, 4), torch.uint8, 50 + n)))
+        with CacheWriter(tmp_path / "set", append=True) as w:
+            w.add(thing=given[-1][0], thumbnail=given[-1][1])
+    cache = open_cache(tmp_path / "set", check=True)
+    for one, (thing, thumbnail) in zip(cache, given, strict=True):
+        assert same(one.realize().fields["thing"], thing) and same(one.fields["thumbnail"], thumbnail)
+    assert {listed.file[0] for listed in read_manifest(tmp_path / "set").shards} == {"s", "t"}
+    assert "thumbnail" not in cache.read_batch([0]).fields
+
+
+def test_a_damaged_small_shard_does_not_stop_publishing(tmp_path, monkeypatch):
+    monkeypatch.setitem(merge_small.__globals__, "SMALL_SHARDS", 3)
+    path = write_cache(tmp_path / "set", 1)
+    write_cache(path, 1, first=1, append=True)
+    shard_files(path)[0].write_bytes(b"gone")
+    write_cache(path, 1, first=2, append=True)
+    cache = open_cache(path, check=True)
+    assert len(cache) == 3 and same(cache[2].latent, latent(2)) and same(cache[1].latent, latent(1))
+
+
+# Two writers
+
+
+def test_a_second_writer_is_refused_with_the_name_of_the_first(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        w.add(**sample(0))
+        with pytest.raises(CacheBusy, match=f"process {os.getpid()} on .* is writing to it"):
+            CacheWriter(tmp_path / "set")
+        w.add(**sample(1))
+    assert_holds(open_cache(tmp_path / "set"), range(2))
+    write_cache(tmp_path / "set", 1, first=2, append=True)
+
+
+def test_a_closed_writer_writes_no_more(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        w.add(**sample(0))
+    w.close()
+    for use in (
+        lambda: w.add(**sample(1)),
+        lambda: w.put("k", 1, "thing"),
+        lambda: w.sample({}),
+        lambda: w.once("k", lambda: 1, "thing"),
+        w.publish,
+        w.flush,
+        lambda: w.describe_set("a", {}),
+    ):
+        with pytest.raises(CacheError, match="closed"):
+            use()
+    assert not (tmp_path / "set" / segment.FOLDER).exists()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"repeats": -1},
+        {"repeats": 1 << 32},
+        {"repeats": 1.5},
+        {"repeats": "2"},
+        {"weight": "heavy"},
+        {"weight": None},
+        {"original_size": (1,)},
+        {"original_size": (1 << 31, 0)},
+        {"original_size": None},
+        {"original_size": 5},
+        {"crop": (0, 0, 5)},
+        {"crop": (0.5, 0, 1, 1)},
+        {"caption": 7},
+        {"caption": b"bytes"},
+        {"caption": ["a", None]},
+        {"source": None},
+        {"source": Path("a.png")},
+        {"set": 3},
+    ],
+    ids=str,
+)
+def test_c9_facts_that_cannot_be_stored_are_refused_before_anything_is_written(tmp_path, facts):
+    with CacheWriter(tmp_path / "set") as w:
+        with pytest.raises(CacheError):
+            w.add(**{**sample(0), **facts})
+        with pytest.raises(CacheError):
+            w.sample({}, **facts)
+        assert not (tmp_path / "set" / segment.FOLDER).exists()
+        w.add(**sample(1))
+    assert_holds(open_cache(tmp_path / "set"), [1])
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 8, 8), (0, 4, 8, 8), ()], ids=str)
+def test_c9_a_batched_latent_is_refused_however_it_comes(tmp_path, shape):
+    with CacheWriter(tmp_path / "set") as w:
+        with pytest.raises(CacheError, match=r"latent.*\[1, …\]"):
+            w.add(latent={"samples": bits(shape)})
+        with pytest.raises(CacheError, match=r"latent.*\[1, …\]"):
+            w.put("key", {"samples": bits(shape)}, field="latent")
+        w.put("key", {"samples": bits(shape)}, field="other")
+        with pytest.raises(CacheError, match=r"\[1, …\]"):
+            w.sample({"latent": ["key"]})
+
+
+def test_c9_latents_of_one_sample_must_be_of_one_bucket(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        w.put("a", latent(0), "latent")
+        w.put("b", latent(1), "latent")
+        with pytest.raises(CacheError, match=r"sample 0 \(x.png\).*differ in shape"):
+            w.sample({"latent": ["a", "b"]}, source="x.png")
+
+
+def test_c9_unknown_keys_and_bad_ones_are_refused(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        with pytest.raises(CacheError, match="latent.*'missing'.*put"):
+            w.sample({"latent": ["missing"]})
+        with pytest.raises(CacheError, match="empty caption.*put"):
+            w.name("empty caption", "missing")
+        for key in (b"", b"short", b"x" * 17):
+            with pytest.raises(CacheError, match="16 bytes"):
+                w.put(key, 1, "thing")
+        for field in ("", None, 3):
+            with pytest.raises(CacheError, match="a name is expected"):
+                w.put("key", 1, field)
+        with pytest.raises(CacheError, match="a name is expected"):
+            w.sample({"": []})
+    assert len(open_cache(tmp_path / "set")) == 0
+
+
+# Names and places
+
+
+@pytest.mark.parametrize(
+    "name", ["ünï čode 数据集 🐈", "with  spaces ", "a" * 200, "-dash", "%20+#?&=", "dots.in.it", "'quotes'"]
+)
+def test_names_of_every_kind_work(tmp_path, name):
+    path = tmp_path / name
+    text = "c\x00ption " + name + "\ud800" + "x" * 20_000
+    with CacheWriter(path) as w:
+        w.add(**{**sample(0), "source": name * 50, "caption": text}, set=name, **{name: bits((2,))})
+    cache = open_cache(str(path))
+    assert (cache[0].source, cache[0].caption, cache[0].set) == (name * 50, text, name)
+    assert same(cache[0].fields[name], bits((2,))) and cache.fields[-1] == name
+    write_cache(path, 1, append=True)
+
+
+def test_a_nested_folder_is_made(tmp_path):
+    write_cache(tmp_path / "a" / "b" / "c", 1)
+    assert len(open_cache(tmp_path / "a" / "b" / "c")) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "zero\x00byte"])
+def test_c9_names_that_no_system_takes_are_an_error_of_the_cache(tmp_path, name):
+    for use in (CacheWriter, open_cache):
+        with pytest.raises(CacheError):
+            use(tmp_path / name)
+
+
+def test_c9_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
+    (tmp_path / "set").write_text("hello")
+    with pytest.raises(CacheError, match="is a file"):
+        CacheWriter(tmp_path / "set")
+    with pytest.raises(CacheError, match="no such dataset"):
+        open_cache(tmp_path / "set")
+    assert (tmp_path / "set").read_text() == "hello"
+
+
+# Intervals
+
+
+def test_a13_what_was_stored_becomes_durable_by_bytes_and_by_time(tmp_path, monkeypatch):
+    flushes: list[int] = []
+    real: Callable = segment.Segment.flush
+    monkeypatch.setattr(segment.Segment, "flush", lambda self: flushes.append(1) or real(self))
+    with CacheWriter(tmp_path / "bytes", flush_bytes=4000) as w:
+        for i in range(20):
+            put_sample(w, i)
+        by_bytes = len(flushes)
+    assert 3 <= by_bytes <= 10
+    with CacheWriter(tmp_path / "time", flush_seconds=0.0) as w:
+        before = len(flushes)
+        for i in range(5):
+            put_sample(w, i)
+        assert len(flushes) - before == 10
+
+
+def test_a_writer_that_stored_nothing_leaves_nothing(tmp_path):
+    path = write_cache(tmp_path / "set", 1)
+    with pytest.raises(RuntimeError), CacheWriter(path):
+        raise RuntimeError
+    assert not (path / segment.FOLDER).exists() and not (path / ".lock.holder").exists()
+
+
+def test_weights_and_sizes_survive_as_numbers(tmp_path):
+    with CacheWriter(tmp_path / "set") as w:
+        w.add(
+            latent=latent(0),
+            weight=np.float32(0.5),
+            repeats=np.int64(4),
+            original_size=np.array([3, 4]),
+            crop=[1, 2, 3, 4],
+        )
+    found = open_cache(tmp_path / "set")[0]
+    assert (found.weight, found.repeats, found.original_size, found.crop) == (0.5, 4, (3, 4), (1, 2, 3, 4))

@@ -1,0 +1,342 @@
+"""Damaged files: an error of the cache or the stored data, and nothing else, wherever the damage is."""
+
+import random
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from streamcache.dataset_cache import Cache, CacheError, CacheWriter, open_cache, realize
+from streamcache.dataset_cache.format.manifest import NAME
+from streamcache.dataset_cache.write import publish, segment
+from streamcache.dataset_cache.write.journal import Journal, read_journal
+
+from ..support.mutations import MUTATIONS, mutate, swap_lines
+from ..support.samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files
+
+COUNT = 8
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with everything in it: variants, holes, names, sets, odd tensors, shared ones, several shards."""
+    path = tmp_path_factory.mktemp("template") / "set"
+    for part in range(2):
+        with CacheWriter(path, {"by": "test"}, append=True) as w:
+            for i in range(part * 3, part * 3 + 3):
+                w.add(**sample(i), set=f"set {part}")
+            if part:
+                for n in range(3):
+                    w.put(f"text {n}", conditioning(50 + n), "conditioning")
+                w.put("latent", latent(60), "latent")
+                w.sample({"latent": ["latent"], "conditioning": ["text 0", "text 1", "text 2"]}, ["a", "b", "\ud800"])
+                w.add(odd={"e": torch.empty(0, 2), 1: [bits((), torch.bool, 1), 10**40], "t": (b"x", None, 2.5)})
+                w.name("empty caption", "text 2")
+                w.describe_set("set 1", {"prior": True})
+    return path
+
+
+@pytest.fixture
+def damaged(template: Path, tmp_path: Path) -> Callable[[], Path]:
+    """A fresh copy at every call. In a folder of its own: what still lies in a map cannot be removed everywhere."""
+    numbers = count()
+    return lambda: shutil.copytree(template, tmp_path / str(next(numbers)) / "set")
+
+
+def parts(cache: Cache) -> dict[str, Callable[[], Any]]:
+    """Everything that can be asked of a cache, each by itself."""
+    asked: dict[str, Callable[[], Any]] = {
+        "length": lambda: len(cache),
+        "facts": lambda: (cache.id, cache.provenance, cache.sets, cache.fields, cache.named, repr(cache)),
+        "buckets": lambda: {str(bucket): found.tolist() for bucket, found in cache.buckets().items()},
+        "shapes": cache.shapes,
+        "columns": lambda: {name: cache.column(name).tolist() for name in ("set", "repeats", "weight", "crop")},
+        "variants": lambda: {name: cache.variants(name).tolist() for name in cache.fields},
+        "names": lambda: realize(cache.entry(cache.named["empty caption"])),
+        "keys": lambda: [cache.has(f"text {n}") for n in range(4)],
+    }
+    for i in range(COUNT):
+        asked[f"facts of {i}"] = lambda i=i: facts_of(cache, i)
+        asked[f"sample {i}"] = lambda i=i: realized(cache, i)
+        asked[f"batch {i}"] = lambda i=i: batched(cache, i)
+    asked["variant"] = lambda: cache.sample(6, {"conditioning": 2}).realize().conditioning
+    asked["batch of variants"] = lambda: cache.read_batch([6, 6], variants={"conditioning": [1, 2]}).conditionings
+    return asked
+
+
+def facts_of(cache: Cache, i: int) -> list:
+    one = cache[i]
+    return [one.caption, list(one.captions), one.source, one.original_size, one.crop, one.repeats, one.weight, one.set,
+            cache.source(i), cache.captions(i)]  # fmt: skip
+
+
+def realized(cache: Cache, i: int) -> dict[str, Any]:
+    return dict(cache[i].realize().fields)
+
+
+def batched(cache: Cache, i: int) -> list:
+    batch = cache.read_batch([i])
+    return [batch.latents, dict(batch.fields.items()), batch.captions]
+
+
+def answers(path: Path, **options: Any) -> dict[str, Any]:
+    """What a cache answers to everything; a CacheError counts as the answer None."""
+    try:
+        cache = open_cache(path, **options)
+    except CacheError:
+        return {}
+    found = {}
+    for name, ask in parts(cache).items():
+        try:
+            found[name] = ask()
+        except CacheError:
+            found[name] = None
+        except IndexError as error:  # a dataset that says it is shorter
+            assert "of a dataset of" in str(error)
+            found[name] = None
+    return found
+
+
+@pytest.fixture(scope="module")
+def stored(template: Path) -> dict[str, Any]:
+    found = answers(template, check=True)
+    assert None not in found.values() and len(found) == 10 + 3 * COUNT
+    return found
+
+
+def assert_true(found: dict[str, Any], stored: dict[str, Any], what: str) -> None:
+    wrong = [name for name, answer in found.items() if answer is not None and not same(answer, stored[name])]
+    assert not wrong, f"after {what}: {wrong[0]} is {str(found[wrong[0]])[:300]}"
+
+
+def files_of(path: Path, kind: str) -> list[Path]:
+    return {"manifest": [path / NAME], "index": list(path.glob("index-*")), "shards": shard_files(path)}[kind]
+
+
+def fuzz(fresh: Callable[[], Path], stored: dict[str, Any], kind: str, seeds: range, **options: Any) -> None:
+    for seed in seeds:
+        draw = random.Random(seed)
+        path = fresh()
+        what = f"seed {seed}: {mutate(draw.choice(files_of(path, kind)), draw)}"
+        try:
+            found = answers(path, **options)
+        except Exception as error:
+            raise AssertionError(f"{what}: {error!r}") from error
+        assert_true(found, stored, what)
+
+
+@pytest.mark.parametrize("kind", ["manifest", "index"])
+@pytest.mark.parametrize("mode", ["pread", "map"])
+def test_damage_to_metadata_is_an_error_or_changes_nothing(damaged, stored, kind, mode):
+    fuzz(damaged, stored, kind, range(80), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["pread", "map"])
+def test_damage_to_a_shard_is_an_error_or_changes_nothing_when_checked(damaged, stored, platform, mode):
+    fuzz(damaged, stored, "shards", range(60), check=True, mode=mode)
+
+
+def test_damage_to_a_shard_changes_at_most_values_when_unchecked(damaged, stored):
+    for seed in range(60):
+        draw = random.Random(seed)
+        path = damaged()
+        what = mutate(draw.choice(shard_files(path)), draw)
+        found = answers(path)
+        for name, answer in found.items():
+            assert answer is None or same(shapes(answer), shapes(stored[name])), f"seed {seed}: {what}: {name}"
+
+
+def shapes(value: Any) -> Any:
+    """The structure with shapes in the place of tensors."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), *value.shape]
+    if isinstance(value, dict):
+        return {key: shapes(item) for key, item in value.items()}
+    return [shapes(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def test_a_hostile_index_is_an_error_or_gives_values(damaged, stored, monkeypatch):
+    """As for an index too large to be compared with its hash, or one that was signed with bad intent."""
+    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
+    for seed in range(300):
+        draw = random.Random(seed)
+        path = damaged()
+        what = mutate(files_of(path, "index")[0], draw)
+        try:
+            answers(path, mode=draw.choice(("pread", "map")))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {what}: {error!r}") from error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["manifest", "index", "shards"])
+@pytest.mark.parametrize("part", range(2))
+def test_thousands_of_damages(damaged, stored, kind, part):
+    fuzz(damaged, stored, kind, range(1000 + 1000 * part, 2000 + 1000 * part), check=True, mode=("pread", "map")[part])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
+    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
+    for seed in range(1000 + 1000 * part, 2000 + 1000 * part):
+        draw = random.Random(seed)
+        path = damaged()
+        what = mutate(files_of(path, "index")[0], draw)
+        try:
+            answers(path, mode=draw.choice(("pread", "map")))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {what}: {error!r}") from error
+
+
+# Flipped payload
+
+
+@pytest.mark.parametrize("mode", ["pread", "map"])
+def test_a_flipped_payload_byte_is_an_error_that_names_the_sample(damaged, mode):
+    for i in range(6):
+        for tensor in (latent(i)["samples"], conditioning(i)[0][0], conditioning(i)[0][1]["pooled_output"]):
+            path = damaged()
+            data = raw(tensor)
+            file = next(file for file in shard_files(path) if data in file.read_bytes())
+            content = bytearray(file.read_bytes())
+            place = content.index(data) + random.Random(i).randrange(len(data))
+            content[place] ^= 1 << random.Random(i).randrange(8)
+            file.write_bytes(content)
+            cache = open_cache(path, check=True, mode=mode)
+            for use in (lambda cache=cache, i=i: cache[i].realize(), lambda cache=cache, i=i: cache.read_batch([i])):
+                with pytest.raises(CacheError, match=rf"sample {i} \({i:05d}.png\).*damaged.*encode"):
+                    use()
+            others = [n for n in range(6) if n != i]
+            for n in others:
+                cache[n].realize()
+                cache.read_batch([n])
+
+
+def test_every_flipped_payload_bit_is_found(damaged):
+    """All bits of one tensor, one after the other."""
+    path = damaged()
+    data = raw(conditioning(2)[0][1]["pooled_output"])
+    file = next(file for file in shard_files(path) if data in file.read_bytes())
+    content = bytearray(file.read_bytes())
+    start = content.index(data)
+    for bit in range(8 * len(data)):
+        content[start + bit // 8] ^= 1 << bit % 8
+        file.write_bytes(content)
+        with pytest.raises(CacheError, match="sample 2 "):
+            open_cache(path, check=True)[2].realize()
+        content[start + bit // 8] ^= 1 << bit % 8
+
+
+# Unfinished builds
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published dataset, and two writers that were stopped, the second of which refers to the first one's shards."""
+    path = tmp_path_factory.mktemp("unfinished") / "set"
+    with CacheWriter(path) as w:
+        put_sample(w, 0)
+    for part in range(2):
+        w = CacheWriter(path, append=True)
+        for i in range(1 + 2 * part, 3 + 2 * part):
+            put_sample(w, i)
+            w.flush()
+        w.put(f"again {part}", conditioning(1), "conditioning")
+        w.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(80), pytest.param(range(80, 1000), marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_damage_to_an_unfinished_build_loses_at_most_that(unfinished, tmp_path, seeds):
+    for seed in seeds:
+        draw = random.Random(seed)
+        path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
+        segments = sorted((path / segment.FOLDER).iterdir())
+        victim = draw.choice(segments) / draw.choice(("journal", "journal", "journal", "0"))
+        what = f"seed {seed}: {mutate(victim, draw, [*MUTATIONS, swap_lines, swap_lines])}"
+        try:
+            use_build(path)
+        except Exception as error:
+            raise AssertionError(f"{what}: {error!r}") from error
+
+
+def use_build(path: Path) -> None:
+    """Finish the build: what is found by key is what was put there, or is known to be damaged when it is read."""
+    with CacheWriter(path, append=True) as w:
+        found = {key for i in range(5) for key in (f"latent {i}", f"text {i}") if w.has(key)}
+        found |= {key for key in ("again 0", "again 1") if w.has(key)}
+        assert {"latent 0", "text 0"} <= found
+    cache = open_cache(path, check=True)
+    for key in found:
+        name, number = key.rsplit(" ", 1)
+        expected = {"latent": latent, "text": conditioning, "again": lambda _: conditioning(1)}[name](int(number))
+        try:
+            assert same(cache.entry(key), expected), key
+        except CacheError as error:
+            assert "damaged" in str(error)
+
+
+ODD = [
+    None,
+    7,
+    -1,
+    1.5,
+    1 << 70,
+    "",
+    "text",
+    "s",
+    "../../x",
+    [],
+    [7],
+    [["x", 1, "00"]],
+    [["x", -1, "zz"]],
+    {},
+    {"a": 1},
+    True,
+]
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(60), pytest.param(range(60, 1000), marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_a_forged_journal_is_an_error_of_the_cache_or_harmless(unfinished, tmp_path, seeds):
+    """Lines with right checksums that a writer would never write."""
+    for seed in seeds:
+        draw = random.Random(seed)
+        path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
+        file = draw.choice(sorted((path / segment.FOLDER).rglob("journal")))
+        facts = [*read_journal(file), {"kind": "sealed", "shard": 0, "file": shard_files(path)[0].name, "shift": 64}]
+        forged = draw.choice(facts)
+        forged[draw.choice(list(forged))] = draw.choice(ODD)
+        file.unlink()
+        journal = Journal(file)
+        for fact in facts:
+            journal.append(**fact)
+        journal.flush()
+        journal.close()
+        try:
+            with CacheWriter(path, append=True) as w:
+                put_sample(w, 9)
+            cache = open_cache(path)
+            assert same(cache.entry("latent 0"), latent(0)) and same(cache[0].realize().latent, latent(0))
+        except CacheError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {forged}: {error!r}") from error
+
+
+def test_damage_to_a_dataset_never_published_is_an_error_of_the_cache(unfinished, tmp_path):
+    for seed in range(60):
+        draw = random.Random(seed)
+        path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
+        (path / NAME).unlink()
+        mutate(draw.choice(sorted((path / segment.FOLDER).rglob("journal"))), draw, [*MUTATIONS, swap_lines])
+        with pytest.raises(CacheError, match="never published"):
+            open_cache(path)

@@ -1,0 +1,103 @@
+"""Readers and removers that meet at the worst moment: a reader has all of a generation, or is refused it."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from streamcache.dataset_cache import CacheBusy, open_cache
+from streamcache.dataset_cache.read import cache as reader
+from streamcache.dataset_cache.read import leases
+from streamcache.dataset_cache.upkeep import clean, repair, verify
+from streamcache.dataset_cache.write import publish
+from streamcache.dataset_cache.write import publisher as publishers
+
+from ..support.datasets import content, write_set
+
+
+def test_a_reader_that_comes_between_a_removers_look_and_its_removal_opens_the_new_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_set(tmp_path / "set", range(6))
+    doomed: list[Path] = []
+    take_lease, open_index = reader.Lease, reader.open_index
+
+    def publish_before_the_lease(*args: object) -> object:
+        monkeypatch.setattr(reader, "Lease", take_lease)
+        with monkeypatch.context() as patch:
+            patch.setattr(publish, "remove_file", doomed.append)
+            write_set(path, range(2))
+        return take_lease(*args)
+
+    def remove_after_the_opening(*args: object) -> object:
+        index = open_index(*args)
+        while doomed:
+            doomed.pop().unlink(missing_ok=True)
+        return index
+
+    monkeypatch.setattr(reader, "Lease", publish_before_the_lease)
+    monkeypatch.setattr(reader, "open_index", remove_after_the_opening)
+    assert len(open_cache(path)) == 2
+
+
+def test_a_reader_that_comes_while_unused_entries_are_removed_keeps_its_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    module = sys.modules[clean.__module__]
+    path = write_set(tmp_path / "set", range(6))
+    open_cache(path)
+    write_set(path, range(2))
+    before = content(path)
+    write, readers = module.write_packing, []
+
+    def open_then_write(*args: object) -> None:
+        readers.append(open_cache(path))
+        write(*args)
+
+    monkeypatch.setattr(module, "write_packing", open_then_write)
+    with pytest.raises(CacheBusy, match="opened it meanwhile"):
+        clean(path, ["unused"])
+    assert content(readers[0]) == before == content(path)
+    readers.clear()
+    clean(path, ["superseded"])
+    assert content(path) == before and list(verify(path)) == []
+
+
+def test_looking_whether_a_lock_is_held_stops_no_writer(tmp_path: Path):
+    path = write_set(tmp_path / "set", range(2))
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.01):
+            publishers.current_publisher(path)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for _ in range(20):
+            repair(path)
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def test_a_lease_that_was_kept_alive_by_its_heartbeat_ends_with_its_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_set(tmp_path / "set", range(2))
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
+    cache = open_cache(path)
+    (file,) = (path / leases.FOLDER).iterdir()
+    os.utime(file, (1, 1))
+    threading.Thread(target=leases._Heart._run, daemon=True).start()
+    deadline = time.monotonic() + 60
+    while file.stat().st_mtime == 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert file.stat().st_mtime > 1
+    del cache
+    while file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not file.exists()

@@ -1,0 +1,78 @@
+"""What the unit tests share: a state folder of their own, pictures on disk, other platforms, and child processes."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .encoders import CountingImages, CountingTexts
+from .platforms import HERE, WINDOWS, play
+from .processes import Nursery
+
+
+@pytest.fixture(autouse=True)
+def state_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test touches the user's own state."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("STREAMCACHE_STATE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def images() -> CountingImages:
+    return CountingImages()
+
+
+@pytest.fixture
+def texts() -> CountingTexts:
+    return CountingTexts()
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Callable[..., Path]:
+    """Write a picture with pixels of its own: picture("set/a.png", size=(64, 48), caption="a cat")."""
+
+    def write(name: str, size: tuple[int, int] = (64, 64), seed: int | None = None, caption: str | None = None) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw = np.random.default_rng(abs(hash_of(name)) if seed is None else seed)
+        small = draw.integers(0, 255, (max(1, size[1] // 8), max(1, size[0] // 8), 3), dtype=np.uint8)
+        Image.fromarray(small).resize(size, Image.Resampling.NEAREST).save(path)
+        if caption is not None:
+            path.with_suffix(".txt").write_text(caption, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(params=[HERE, WINDOWS])
+def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs a test twice: with what this system has, and with what Windows has."""
+    play(request.param, monkeypatch)
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Starts processes that can be killed."""
+    with Nursery(tmp_path_factory.mktemp("children")) as nursery:
+        yield nursery
+
+
+def hash_of(name: str) -> int:
+    return int.from_bytes(name.encode()[-8:], "little")
+
+
+def settle() -> None:
+    """Wait until the clock has moved on, so that files written before are known by their times."""
+    time.sleep(0.05)
+
+
+def touch(path: Path) -> None:
+    """Another time, the same content."""
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_007))
