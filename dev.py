@@ -28,7 +28,6 @@ PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 STAMP = VENV / "streamcache-installed.txt"
 PINS = ROOT / "requirements-dev.txt"
 MOST_WORKERS = 4  # each of them starts a ComfyUI of its own
-TEST_FOLDERS = ("tests/unit", "tests/host", "tests/browser")
 HOW_TO_GET_A_HOST = (
     "no ComfyUI found. Get one: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
     "python -m venv ~/comfy/ComfyUI/.venv and its pip install -r requirements.txt; or set COMFYUI_PATH "
@@ -63,7 +62,7 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """run all tests; arguments go to pytest (--slow runs the slow ones too)"""
     install()
-    chosen = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else existing_test_folders()
+    chosen = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else ["tests"]
     # All tests are many: they share the cores, a file at a time, since the tests of a file share what they prepared.
     workers = [f"-n{min(os.cpu_count() or 1, MOST_WORKERS)}", "--dist=loadfile"] if chosen else []
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that each take all cores only wait for one another
@@ -180,10 +179,6 @@ def pip_command() -> list[object]:
         return [sys.executable, "-m", "pip", "--python", PYTHON]
     shutil.rmtree(VENV, ignore_errors=True)
     sys.exit(f"{sys.executable} has neither ensurepip nor pip; on Debian or Ubuntu: sudo apt install python3-venv")
-
-
-def existing_test_folders() -> list[str]:
-    return [folder for folder in TEST_FOLDERS if any((ROOT / folder).glob("test_*.py"))]
 
 
 def tell_tests(report: Path, code: int, seconds: float) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from .. import __version__
 from ..dataset_cache.errors import CacheBusy, CacheError
 from ..lora_train.errors import TrainError
-from . import clean, compact, convert, encode, export, info, merge, run, train, verify
+from . import clean, compact, convert, encode, export, info, merge, run, train, upkeep
 
 COMMANDS = (encode, train, info, upkeep, clean, compact, merge, export, convert, run)
 FAILED, BUSY, INTERRUPTED = 1, 4, 130

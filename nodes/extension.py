@@ -4,8 +4,8 @@ from comfy_api.latest import ComfyExtension, io
 
 from ..dataset_cache.sources.memory import use_state_folder
 from . import (
+    cache,
     cache_load,
-    cache_save,
     clean,
     encode,
     image_folder,

@@ -16,6 +16,8 @@ if "streamcache" not in sys.modules:
     sys.modules["streamcache"] = package
     spec.loader.exec_module(package)
 
+from .support.fixtures import images, nursery, picture, platform, state_dir, texts  # noqa: E402, F401
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow too")

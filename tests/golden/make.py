@@ -4,16 +4,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1]))
 
-import conftest  # noqa: E402, F401 - it registers the package
-
-sys.path.insert(0, str(HERE.parent / "unit"))
-
-import golden  # noqa: E402
-
+import tests.conftest  # noqa: E402, F401 - it registers the package
 from streamcache.dataset_cache import register_codec  # noqa: E402
 from streamcache.dataset_cache.format.manifest import FORMAT  # noqa: E402
+from tests.support import golden  # noqa: E402
 
 if __name__ == "__main__":
     target = HERE / f"format-{FORMAT}"

@@ -139,8 +139,8 @@ root, folder, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.path.insert(0, root)
 import tests.conftest
 from pathlib import Path
-from tests.unit import test_loop
-from tests.unit.small_parts import Hooks, run_training
+from tests.lora_train import test_loop
+from tests.support.small_parts import Hooks, run_training
 from streamcache.dataset_cache import open_cache
 def kill(progress):
     if progress.step == step:
@@ -235,7 +235,7 @@ root, folder = sys.argv[1], sys.argv[2]
 sys.path.insert(0, root)
 import tests.conftest
 from pathlib import Path
-from tests.unit.small_parts import Hooks, TrainError, make_dataset, run_training
+from tests.support.small_parts import Hooks, TrainError, make_dataset, run_training
 def fill(progress):
     if progress.step == 3:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no file can grow beyond: as a full disk

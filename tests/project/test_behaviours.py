@@ -1,6 +1,6 @@
 """docs/behaviours.md names, for every behaviour, the tests that show it: those whose names begin with its id.
 
-python tests/unit/test_behaviours.py     writes the tests' names into the table anew
+python tests/project/test_behaviours.py     writes the tests' names into the table anew
 """
 
 import re
@@ -28,7 +28,7 @@ def render(text: str) -> str:
 
 def test_every_behaviour_names_the_tests_that_show_it():
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert render(text) == text, "run: python tests/unit/test_behaviours.py"
+    assert render(text) == text, "run: python tests/project/test_behaviours.py"
     assert all(row[2] for row in ROW.findall(text)), "a behaviour has no test"
 
 

@@ -16,10 +16,10 @@ from ..support.datasets import content, write_set
 KILLS = [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 25))]
 CHILD = f"""
 import sys
-sys.path[:0] = [{str(Path(__file__).parent.parent)!r}, {str(Path(__file__).parent)!r}]
-import conftest
+sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+import tests.conftest
 from pathlib import Path
-from datasets import write_set
+from tests.support.datasets import write_set
 from streamcache.dataset_cache import clean, compact, open_cache
 path = Path(sys.argv[1])
 print("ready", flush=True)

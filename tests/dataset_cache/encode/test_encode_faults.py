@@ -98,16 +98,15 @@ def test_an_interrupt_passes_and_what_was_encoded_is_durable(interrupt, plan, tm
 
 CHILD = """
 import sys, time
-sys.path.insert(0, {tests!r})
-import conftest
-sys.path.insert(0, {unit!r})
-from encoders import CountingImages, CountingTexts
-from streamcache.dataset_cache.encode import encode
-from streamcache.dataset_cache.plan import Settings, make_plan
-from streamcache.dataset_cache.sources import FolderSource
-from streamcache.dataset_cache.transforms import Transform
-from streamcache.dataset_cache import writer
-writer.CacheWriter.__init__.__defaults__ = (None, False, 20_000, 0.05)
+sys.path.insert(0, {root!r})
+import tests.conftest
+from tests.support.encoders import CountingImages, CountingTexts
+from streamcache.dataset_cache import CacheWriter
+from streamcache.dataset_cache.encode.encode import encode
+from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.transforms import Transform
+CacheWriter.__init__.__defaults__ = (None, False, 20_000, 0.05)
 class Slow(CountingImages):
     def encode(self, items):
         made = super().encode(items)
@@ -130,9 +129,8 @@ def test_a13_a_kill_loses_only_the_tail_and_never_the_published_generation(plan,
     first = open_cache(tmp_path / "cache").generation
     for n in range(60):
         picture(f"set/{n:03}.png", seed=1000 + n, caption=str(n))
-    unit = Path(__file__).parent
     code = CHILD.format(
-        tests=str(unit.parent), unit=str(unit), source=str(tmp_path / "set"), target=str(tmp_path / "cache")
+        root=str(Path(__file__).resolve().parents[3]), source=str(tmp_path / "set"), target=str(tmp_path / "cache")
     )
     draw = random.Random(0)
     made = 0

@@ -19,7 +19,7 @@ from streamcache.dataset_cache.upkeep import verify
 from ...support import golden
 from ...support.datasets import listing, write_set
 
-FOLDER = Path(__file__).parent.parent / "golden"
+FOLDER = Path(__file__).resolve().parents[2] / "golden"
 FORMATS = sorted(folder.name for folder in FOLDER.glob("format-*"))
 
 

@@ -152,7 +152,7 @@ def test_debris_goes_also_while_somebody_reads(path: Path):
 
 def test_a_reader_in_another_process_is_named(path: Path, tmp_path: Path):
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent.parent)!r}); import conftest\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r}); import tests.conftest\n"
         "from streamcache.dataset_cache import open_cache\n"
         f"cache = open_cache({str(path)!r}); print('open', flush=True); sys.stdin.read()"
     )

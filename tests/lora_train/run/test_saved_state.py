@@ -20,7 +20,7 @@ from streamcache.lora_train.run.saved_state import (
     resumed_position,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATASET = SimpleNamespace(id="d1", generation="g1")
 
 
@@ -107,7 +107,7 @@ sys.path.insert(0, sys.argv[1])
 import tests.conftest
 import torch
 from pathlib import Path
-from tests.unit import test_resume as t
+from tests.lora_train.run import test_saved_state as t
 from streamcache.lora_train.errors import TrainError
 folder = t.StateFolder(Path(sys.argv[2]))
 folder.save(t.make_state(1))
