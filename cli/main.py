@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from .. import __version__
-from ..dataset_cache.errors import CacheBusy, CacheError
+from ..dataset_cache.errors import CacheBusy, CacheError, SettingError
 from ..lora_train.errors import TrainError
 from . import clean, compact, convert, encode, export, info, merge, run, train, upkeep
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return args.run(args)
     except CacheBusy as error:
         return _refuse(args, error, BUSY)
-    except (CacheError, TrainError, OSError) as error:
+    except (CacheError, SettingError, TrainError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             return _stop_printing()
         return _refuse(args, error, FAILED)

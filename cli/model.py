@@ -2,9 +2,6 @@
 
 import argparse
 
-import torch
-from PIL import Image
-
 from ..dataset_cache.setting import parse
 from ..lora_train.config import TrainConfig
 from ..lora_train.denoiser import Denoiser
@@ -12,8 +9,8 @@ from ..lora_train.errors import TrainError
 from ..lora_train.samples import Decode
 from ..nodes.host.settings import SETTINGS, HostSettings
 from ..reference import model as reference
-from ..reference import vae
 from ..reference.denoiser import ReferenceDenoiser
+from ..reference.vae import decode_pictures
 from .host import add_host_options
 
 PREFIX = "host_"
@@ -46,12 +43,6 @@ def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser,
         option = "vae" if args.vae else next(iter(given)).replace("_", "-")
         raise TrainError(f"--{option}: is for models of ComfyUI; say where it is with --comfyui FOLDER")
     return ReferenceDenoiser(reference.load(args.model)), decode_pictures
-
-
-def decode_pictures(latents: torch.Tensor) -> list[Image.Image]:
-    """Latents of the reference VAE as pictures."""
-    pixels = (vae.decode(latents) * 255).round().to(torch.uint8).cpu()
-    return [Image.fromarray(one.numpy()) for one in pixels]
 
 
 def _host_model(

@@ -10,20 +10,20 @@ from .errors import CacheBusy, CacheError
 from .format.codecs import Codec, register_codec
 from .format.dropped import dropped_keys
 from .format.lazy import LazyTensor, realize
+from .format.manifest import digest_key
 from .migrate import migrate
 from .read.batch import Batch
 from .read.buffers import BatchBuffers
 from .read.cache import Bucket, Cache, open_cache
 from .read.dataset import Sample
-from .upkeep.clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
+from .upkeep.clean import CATEGORIES, CleanPlan, CompactReport, Removal, clean, compact, preview_clean
 from .upkeep.convert import ConvertReport, convert
 from .upkeep.copy import CopyReport, duplicate, export
 from .upkeep.merge import MergeReport, merge
 from .upkeep.repair import RepairReport, repair
 from .upkeep.usage import Usage, usage
 from .upkeep.verify import Problem, verify
-from .write.compact import CompactReport, compact
-from .write.writer import CacheWriter, digest_key
+from .write.writer import CacheWriter
 
 __all__ = [
     "CATEGORIES",

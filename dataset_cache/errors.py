@@ -7,3 +7,11 @@ class CacheError(ValueError):
 
 class CacheBusy(CacheError):
     """Somebody else holds the cache: another publisher, or readers of what was to be removed."""
+
+
+class Unusable(CacheError):
+    """One source file cannot be used. It is left out and reported; the rest goes on."""
+
+
+class SettingError(ValueError):
+    """A setting has the wrong type or is outside its limits. The message names setting, value and what is expected."""

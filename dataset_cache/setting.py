@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..lora_train.errors import TrainError
+from .errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Setting:
 
 
 def check(setting: Setting, value: Any) -> Any:
-    """The value in the setting's own type and within its limits; anything else is a TrainError."""
+    """The value in the setting's own type and within its limits; anything else is a SettingError."""
     name = setting.name
     value = _typed(name, value, setting.type)
     limits = setting.limits
     if limits.choices and value not in limits.choices:
         hint = closest(value, limits.choices)
-        raise TrainError(f'{name} = "{value}": expected one of {", ".join(limits.choices)}{hint}')
+        raise SettingError(f'{name} = "{value}": expected one of {", ".join(limits.choices)}{hint}')
     if setting.type in (int, float):
         _within(name, value, limits)
     elif setting.type is dict:
@@ -55,7 +55,7 @@ def parse(setting: Setting, text: str) -> Any:
     try:
         return _PARSERS[setting.type](text)
     except ValueError:
-        raise TrainError(f'{setting.name} = "{text}": expected {_KINDS[setting.type]}') from None
+        raise SettingError(f'{setting.name} = "{text}": expected {_KINDS[setting.type]}') from None
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -77,7 +77,7 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         return {str(key): _typed(f"{name}.{key}", item, float) for key, item in value.items()}
     if kind in (bool, str) and isinstance(value, kind):
         return value
-    raise TrainError(f"{name} = {value!r} ({type(value).__name__}): expected {_KINDS[kind]}")
+    raise SettingError(f"{name} = {value!r} ({type(value).__name__}): expected {_KINDS[kind]}")
 
 
 def _within(name: str, value: float, limits: Limits) -> None:
@@ -87,7 +87,7 @@ def _within(name: str, value: float, limits: Limits) -> None:
     parts += [f"above {limits.above:g}"] if limits.above > -math.inf else []
     parts += [f"of at least {limits.low:g}"] if limits.low > -math.inf else []
     parts += [f"at most {limits.high:g}"] if limits.high < math.inf else []
-    raise TrainError(f"{name} = {value}: expected {' '.join(parts[:2])}{''.join(f', {part}' for part in parts[2:])}")
+    raise SettingError(f"{name} = {value}: expected {' '.join(parts[:2])}{''.join(f', {part}' for part in parts[2:])}")
 
 
 def _parse_bool(text: str) -> bool:

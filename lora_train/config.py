@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..dataset_cache.errors import SettingError
 from ..dataset_cache.setting import Limits, Setting, check, closest
 from .adapters import AdapterSettings
 from .adapters.adapter import KINDS
@@ -165,7 +166,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            object.__setattr__(self, f.name, check(SETTINGS[f.name], getattr(self, f.name)))
+            try:
+                object.__setattr__(self, f.name, check(SETTINGS[f.name], getattr(self, f.name)))
+            except SettingError as error:
+                raise TrainError(str(error)) from None
         if self.t_min >= self.t_max:
             raise TrainError(f"t_min = {self.t_min}: not below t_max = {self.t_max}; widen the range of noise")
         both = sorted(set(self.set_samples) & set(self.set_weights))

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from ..cli.model import decode_pictures
 from ..dataset_cache import Cache, open_cache
 from ..dataset_cache.encode.encode import encode
 from ..dataset_cache.encode.plan import Plan, Settings, make_plan
@@ -30,6 +29,7 @@ from .denoiser import SHIFT, ReferenceDenoiser
 from .encoders import ReferenceImageEncoder, ReferenceTextEncoder
 from .pictures import Picture, creatures, shapes
 from .pretrain import Recipe, pretrain
+from .vae import decode_pictures
 
 CONCEPT, OTHERS = "zogglewump", "shapes"
 ASKED = (

@@ -6,6 +6,7 @@ import math
 from functools import cache
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..lora_train.errors import TrainError
@@ -63,3 +64,9 @@ def _basis() -> Tensor:
     cosines[0] /= math.sqrt(2)
     waves = torch.stack([torch.outer(cosines[v], cosines[h]) for v, h in FREQUENCIES])
     return torch.einsum("kc,fab->kfabc", torch.tensor(COLOURS), waves).flatten(0, 1)
+
+
+def decode_pictures(latents: torch.Tensor) -> list[Image.Image]:
+    """Latents of the reference VAE as pictures."""
+    pixels = (decode(latents) * 255).round().to(torch.uint8).cpu()
+    return [Image.fromarray(one.numpy()) for one in pixels]

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import Any
 
+from ..sources.memory import Origin
+from ..sources.source import Excluded
 from ..sources.thumbnails import FIELD as THUMBNAIL
 from .encode_captions import named_captions
-from .reasons import Excluded, Origin
 from .recipe import Keys, Planned
 from .work import Work
 

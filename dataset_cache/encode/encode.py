@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import CacheError
 from ..format.manifest import read_manifest
 from ..sources.memory import State
-from ..sources.source import FolderSource
+from ..sources.source import FolderSource, Note
 from ..upkeep.repair import repair
 from ..write.writer import CacheWriter
 from .assemble import Assembly
@@ -23,7 +23,6 @@ from .behind import WriteBehind
 from .encode_captions import encode_captions
 from .pipeline import encode_pictures
 from .plan import Plan
-from .reasons import Note
 from .report import EncodeReport, Progress
 from .survey import Layout
 from .target import RUN, Target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..sources.memory import State
-from .reasons import NEW, Origin, why_encoded
+from ..sources.memory import Origin, State
+from .reasons import NEW, why_encoded
 from .recipe import Planned, Recipe
 from .report import Made
 

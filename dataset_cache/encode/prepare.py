@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from PIL import Image
 
+from ..errors import Unusable
 from ..sources import images, masks
 from ..sources.images import Picture
 from ..sources.pictures import FilePicture, Reading
@@ -16,7 +17,6 @@ from ..sources.source_files import Facts, content_hash, read_bytes
 from ..sources.thumbnails import FIELD as THUMBNAIL
 from ..sources.thumbnails import encode_thumbnail
 from .behind import Entry
-from .reasons import Unusable
 from .recipe import Planned, Recipe, uses_alpha
 
 _CLAIMED = 4096

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..errors import CacheError
 from ..format.dropped import DAMAGED
+from ..sources.memory import Origin
 
 NEW = "new"
 CONTENT_CHANGED = "content changed"
@@ -14,35 +12,6 @@ ENCODER_CHANGED = "encoder changed"
 MISSING_FIELD = "missing field"
 NOT_IN_CACHE = "not in this cache"  # known from an earlier run whose entry was cleaned away, or never made durable
 WHY = (NEW, CONTENT_CHANGED, TRANSFORM_CHANGED, ENCODER_CHANGED, MISSING_FIELD, DAMAGED, NOT_IN_CACHE)
-
-
-class Unusable(CacheError):
-    """One source file cannot be used. It is left out and reported; the rest goes on."""
-
-
-@dataclass(frozen=True)
-class Excluded:
-    """A file that is not in the dataset, and why."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something worth knowing about a file that is in the dataset all the same."""
-
-    source: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What an entry was made of, so that a later run can say what changed."""
-
-    content: str
-    transform: str
-    encoder: str
 
 
 def why_encoded(now: Origin, before: Origin | None) -> str:

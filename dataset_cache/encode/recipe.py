@@ -8,11 +8,11 @@ from typing import Any
 from ..errors import CacheError
 from ..sources import transforms
 from ..sources.collect import Item
+from ..sources.memory import Origin
 from ..sources.thumbnails import FIELD as THUMBNAIL
 from ..sources.transforms import Placement
 from . import keys
 from .encoders import Surroundings
-from .reasons import Origin
 
 Keys = dict[str, list[bytes]]  # field → the key of each variant
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..sources.inventory import Counts
-from .reasons import Excluded, Note
+from ..sources.source import Excluded, Note
 from .recipe import Planned
 
 MADE_LISTED = 20  # entries that a printed report lists by name; the JSON has all

@@ -14,10 +14,9 @@ from ..sources.inventory import Counts, Inventory, take_inventory
 from ..sources.masks import is_mask
 from ..sources.memory import State
 from ..sources.scan import Listing, walk
-from ..sources.source import FolderSource, ListSource, Source
+from ..sources.source import Excluded, FolderSource, ListSource, Note, Source
 from ..sources.transforms import Transform, sizes
 from .identity import digest_of
-from .reasons import Excluded, Note
 from .recipe import Planned, Recipe
 
 _CODE = 2  # raise it when the same files and settings would give other samples

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
+from ..format import segment
 from ..format.dropped import dropped_keys
 from ..format.manifest import Manifest, read_manifest
 from ..read.cache import Cache, open_cache
 from ..sources.memory import State, open_state
-from ..write import segment
 from .identity import digest_of
 from .recipe import Recipe
 

@@ -25,10 +25,13 @@ import numpy as np
 import xxhash
 
 from ..errors import CacheError
+from .manifest import Manifest
 from .routes import NO_ROUTE, route_row
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
 from .storage import OpenFile, create_file
+
+_CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
 
 SAMPLE = np.dtype(
     [
@@ -313,3 +316,19 @@ def _location_rows(count: int) -> struct.Struct:
 
 assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)
 assert _SAMPLE_ROW.size == SAMPLE.itemsize and ENTRY.itemsize == 16 + _ENTRY_ROW.size
+
+
+def split_location(location: int) -> tuple[int, int]:
+    """(shard, offset in its file)."""
+    return location >> OFFSET_BITS, location & (1 << OFFSET_BITS) - 1
+
+
+def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
+    """The index of a published generation. A large one is compared with its hash only if `check` is set."""
+    digest = manifest.index_hash if check or manifest.index_bytes <= _CHECKED_INDEX_BYTES else None
+    index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), digest)
+    if index.sample_count != manifest.counts.get("samples"):
+        raise CacheError(
+            f"{folder}: the manifest counts {manifest.counts.get('samples')} samples, the index {index.sample_count}"
+        )
+    return index

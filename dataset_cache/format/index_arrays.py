@@ -1,11 +1,15 @@
 """Pruning: what is left of an index when samples and entries are taken out of it. No tensor is read or moved."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from ..write.index_builder import pack_variants, unpack_variants
-from .index import IndexArrays
+from .index import NO_BUCKET, IndexArrays, sort_order
+from .routes import make_routes
+from .skeleton import Layout
 
 
 def prune(arrays: IndexArrays, field_count: int, samples: np.ndarray, entries: np.ndarray) -> IndexArrays:
@@ -82,3 +86,68 @@ def _take_texts(texts: np.ndarray, ends: np.ndarray, numbers: np.ndarray) -> tup
     lengths = np.diff(edges)[numbers]
     taken, _ = _take_ranges(texts, edges[:-1][numbers], lengths)
     return taken, np.cumsum(lengths).astype("<u8")
+
+
+def derive(arrays: IndexArrays, field_count: int) -> IndexArrays:
+    """Fill in the arrays that only repeat the others in an order or form that is quick to use."""
+    ends = [0, *arrays.layout_ends.tolist()]
+    layouts = [Layout(arrays.layouts[start:end].tobytes().decode()) for start, end in pairwise(ends)]
+    counts, flat = unpack_variants(arrays, field_count)
+    row_layouts, routes = make_routes(counts, flat, arrays.entries, arrays.refs["location"], layouts)
+    return replace(
+        arrays,
+        row_layouts=row_layouts.reshape(-1),
+        routes=routes.view("u1").reshape(-1),
+        entry_order=sort_order(arrays.entries["key"]),
+        ref_order=sort_order(arrays.refs["hash"]),
+    )
+
+
+def unpack_variants(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The counts [samples, fields] and the entries, in order, of the samples of an index."""
+    starts = arrays.samples["variants"].astype(np.int64)
+    counts = arrays.variants[starts[:, None] + np.arange(field_count)]
+    is_entry = np.ones(len(arrays.variants), bool)
+    is_entry[(starts[:, None] + np.arange(field_count)).reshape(-1)] = False
+    return counts, arrays.variants[is_entry]
+
+
+def variant_cells(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every variant of every sample, its cell (sample × fields + field) and its entry."""
+    counts, flat = unpack_variants(arrays, field_count)
+    return np.repeat(np.arange(counts.size), counts.reshape(-1)), flat
+
+
+def pack_variants(counts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The opposite of `unpack_variants`: where each sample's variants start, and the array."""
+    width = counts.shape[1]
+    lengths = width + counts.sum(1, dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    variants = np.empty(int(starts[-1]), "<u4")
+    is_entry = np.ones(len(variants), bool)
+    places = (starts[:-1, None] + np.arange(width)).reshape(-1)
+    variants[places] = counts.reshape(-1)
+    is_entry[places] = False
+    variants[is_entry] = flat
+    return starts[:-1].astype("<u8"), variants
+
+
+def used_entries(arrays: IndexArrays, field_count: int, named: Sequence[int]) -> np.ndarray:
+    """A mask of the entries that a sample or a name uses."""
+    used = np.zeros(len(arrays.entries), bool)
+    if len(arrays.samples):
+        used[unpack_variants(arrays, field_count)[1]] = True
+    used[list(named)] = True
+    return used
+
+
+def find_keys(entries: np.ndarray, keys: Iterable[bytes]) -> list[int]:
+    """The entries of these keys, as far as they are there."""
+    halves = np.ascontiguousarray(entries["key"]).view("<u8").reshape(-1, 2)
+    return [int(n) for key in keys for n in np.flatnonzero((halves == np.frombuffer(key, "<u8")).all(1))]
+
+
+def bucket_table(buckets: Mapping[tuple[str, tuple[int, ...]], int], samples: np.ndarray) -> tuple[dict[str, Any], ...]:
+    """The manifest's list of buckets, each with its number of samples."""
+    counts = np.bincount(samples["bucket"][samples["bucket"] != NO_BUCKET], minlength=len(buckets))
+    return tuple({"dtype": d, "shape": list(s), "samples": int(counts[n])} for (d, s), n in buckets.items())

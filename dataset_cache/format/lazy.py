@@ -18,6 +18,12 @@ from torch.utils._pytree import tree_map
 from ..errors import CacheError
 from .codecs import codec_for
 
+# Their bytes are reached in one call; other types are viewed as bytes first.
+_NUMPY_KNOWS = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.float32, torch.float64),
+}
+
 # These look at shape and type only, so they are given memory that nobody fills.
 _SHAPE_ONLY = {
     "aten::empty_like",
@@ -288,3 +294,18 @@ def _values_at(places: tuple[int | str, ...], arguments: tuple | dict) -> list[L
             value = named[place]
             found += [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, LazyTensor)]
     return found
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, in order, without a copy where its memory is in order already."""
+    if isinstance(tensor, LazyTensor):
+        tensor = tensor.realize()
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype not in _NUMPY_KNOWS:
+        tensor = tensor.view(-1).view(torch.uint8)
+    return memoryview(tensor.numpy()).cast("B")

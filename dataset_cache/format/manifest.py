@@ -16,6 +16,11 @@ from .shard import SHARD_NAME, ShardFile
 from .storage import OpenFile, replace_file
 from .tensors import dtype_named
 
+SHARDS = "shards"
+
+ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in shards of their own, so that training never reads past them
+Key = str | bytes
+
 NAME = "dataset.json"
 FORMAT = 1
 SUPPORTED_FEATURES: frozenset[str] = frozenset()
@@ -174,3 +179,12 @@ def plain_json(value: Any, place: str) -> dict[str, Any]:
 
 def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def digest_key(key: Key) -> bytes:
+    """The 16 bytes under which an entry is stored: a text's hash, or 16 bytes as they are."""
+    if isinstance(key, str):
+        return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    if len(key) != 16:
+        raise CacheError(f"a key is text or 16 bytes, not {len(key)} bytes")
+    return key

@@ -9,11 +9,11 @@ import torch
 
 from ..errors import CacheError
 from ..format.index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
+from ..format.lazy import tensor_bytes
 from ..format.routes import NO_LAYOUT, tensor_distances
 from ..format.shard import ALIGNMENT, blob_hash
 from ..format.skeleton import Layout, TensorSpec
 from ..format.tensors import DTYPES, NAMES
-from ..write.blob_store import tensor_bytes
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
 from .dataset import Fields
 from .shard_files import ShardFiles

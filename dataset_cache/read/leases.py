@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..format.storage import is_link
 
-FOLDER = ".leases"
+LEASES = ".leases"
 HEARTBEAT_SECONDS = 30
 STALE_SECONDS = 300
 
@@ -38,7 +38,7 @@ class Lease:
     """Held from creation until `release`, or until it is garbage-collected."""
 
     def __init__(self, folder: Path, generation: str) -> None:
-        self._folder = folder / FOLDER
+        self._folder = folder / LEASES
         self._generation = generation
         self._take()
         with _guard:
@@ -85,12 +85,12 @@ def holders(folder: Path) -> list[Holder]:
 
 def were_possible(folder: Path) -> bool:
     """Whether readers could leave leases here; if not, recent generations may be in use unseen."""
-    return (folder / FOLDER).is_dir() and not is_link(folder / FOLDER)
+    return (folder / LEASES).is_dir() and not is_link(folder / LEASES)
 
 
 def _lease_files(folder: Path) -> list[Path]:
     try:
-        return sorted((folder / FOLDER).iterdir()) if not is_link(folder / FOLDER) else []
+        return sorted((folder / LEASES).iterdir()) if not is_link(folder / LEASES) else []
     except OSError:
         return []
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import torch
 
 from ..errors import CacheError
+from ..format.manifest import SHARDS
 from ..format.shard import MAX_HEADER_BYTES, ShardFile, header_hash
 from ..format.storage import OpenFile, refuse_link
 
 MAX_OPEN = 128
-FOLDER = "shards"
 
 
 class ShardFiles:
     """Reads from the shards of one generation, from any number of threads."""
 
     def __init__(self, folder: Path, shards: Sequence[ShardFile]) -> None:
-        self.folder = folder / FOLDER
+        self.folder = folder / SHARDS
         self.shards = shards
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._kept: dict[int, OpenFile] = {}  # where all shards may stay open, no order of use is needed
@@ -68,7 +68,7 @@ class ShardFiles:
         try:
             mapped = mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY)
         except OSError as error:
-            raise CacheError(f"{FOLDER}/{self.shards[shard].file}: cannot be mapped: {error.strerror}") from error
+            raise CacheError(f"{SHARDS}/{self.shards[shard].file}: cannot be mapped: {error.strerror}") from error
         views = {torch.uint8: torch.frombuffer(mapped, dtype=torch.uint8)}
         with self._lock:
             # A map holds a file handle too. It goes with the last tensor that lies in it.
@@ -93,7 +93,7 @@ class ShardFiles:
         file = OpenFile(self.folder / entry.file)
         if file.size != entry.bytes:
             raise CacheError(
-                f"{FOLDER}/{entry.file}: has {file.size:,} bytes, {entry.bytes:,} expected; "
+                f"{SHARDS}/{entry.file}: has {file.size:,} bytes, {entry.bytes:,} expected; "
                 f'restore it, or run "streamcache verify {self.folder.parent.name}"'
             )
         known = self._identities.get(shard)
@@ -101,7 +101,7 @@ class ShardFiles:
             _check_header(file, entry)
             self._identities[shard] = file.identity
         elif known != file.identity:
-            raise CacheError(f"{FOLDER}/{entry.file}: was replaced while this dataset was open; open the dataset again")
+            raise CacheError(f"{SHARDS}/{entry.file}: was replaced while this dataset was open; open the dataset again")
         return file
 
     def _forget_handles(self) -> None:
@@ -115,7 +115,7 @@ def _check_header(file: OpenFile, entry: ShardFile) -> None:
     size = int.from_bytes(file.read(0, 8), "little") + 8 if file.size >= 8 else 0
     if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(file.read(0, size)) != entry.hash:
         raise CacheError(
-            f"{FOLDER}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
+            f"{SHARDS}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
             f'restore it, or run "streamcache verify {file.path.parent.parent.name}"'
         )
 

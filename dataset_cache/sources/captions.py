@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ..encode.reasons import Unusable
-from ..errors import CacheError
+from ..errors import CacheError, Unusable
 
 SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
 METADATA = "metadata.jsonl"

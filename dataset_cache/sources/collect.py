@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..encode.reasons import Excluded, Note, Unusable
+from ..errors import Unusable
 from . import captions as texts
 from .images import format_of, is_image
 from .masks import SUFFIX, fits, is_mask
 from .pictures import FilePicture, MemoryPicture, picture_in_memory, picture_of
-from .source import FolderSource, ListSource, Source
+from .source import Excluded, FolderSource, ListSource, Note, Source
 from .source_files import Facts
 
 Folders = Mapping[str, Mapping[str, Facts]]  # folder → name → what the file holds

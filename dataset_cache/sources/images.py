@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from ..encode.reasons import Unusable
+from ..errors import Unusable
 from .transforms import Placement
 
 EXTENSIONS = frozenset({"png", "jpg", "jpeg", "jfif", "webp", "avif", "bmp", "tif", "tiff", "gif"})

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 
-from ..encode.reasons import Unusable
-from ..errors import CacheError
+from ..errors import CacheError, Unusable
 from . import images
 from .transforms import Placement
 

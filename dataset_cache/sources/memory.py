@@ -14,12 +14,13 @@ import struct
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from ..encode.reasons import Origin
+pass
 from .source_files import Facts
 
 STATE_DIR = "STREAMCACHE_STATE_DIR"
@@ -237,3 +238,12 @@ def _unpack(name: str, record: Any) -> Known | None:
 
 def _checksum(name: str, body: bytes) -> bytes:
     return xxhash.xxh3_64_digest(name.encode("utf-8", "surrogatepass") + b"\0" + body)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an entry was made of, so that a later run can say what changed."""
+
+    content: str
+    transform: str
+    encoder: str

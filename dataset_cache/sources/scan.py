@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ..encode.reasons import Excluded
 from ..errors import CacheError
 from ..format import manifest
-from ..read import shard_files
+from ..format.manifest import SHARDS
 from . import captions, images
+from .source import Excluded
 
 STAMP_BYTES = 32
 UNSETTLED = bytes(STAMP_BYTES)  # the stamp of a file that must be read again next time
@@ -145,7 +145,7 @@ def _is_nameable(name: str) -> bool:
 
 def _is_cache(listing: Listing, below: list[tuple[bool, str]]) -> bool:
     """Whether a folder holds a dataset of ours, which is no part of its sources wherever it lies."""
-    return manifest.NAME in listing.names and any(os.path.basename(path) == shard_files.FOLDER for _, path in below)
+    return manifest.NAME in listing.names and any(os.path.basename(path) == SHARDS for _, path in below)
 
 
 def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded]) -> bool:

@@ -97,3 +97,19 @@ def check_sets(sources: Sequence[Source]) -> None:
             raise CacheError(
                 f"set {source.set}: described as {before} and as {source.facts()}; give the sources different set names"
             )
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A file that is not in the dataset, and why."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth knowing about a file that is in the dataset all the same."""
+
+    source: str
+    text: str

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from ..encode.reasons import Unusable
+from ..errors import Unusable
 from . import captions, images
 from .scan import UNSETTLED, is_settled, stamp_of
 

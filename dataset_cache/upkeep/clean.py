@@ -6,7 +6,7 @@ number that the preview said, rewritten shards, index and manifest included.
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,18 +15,16 @@ import numpy as np
 from ..errors import CacheBusy, CacheError
 from ..format.blobs import blob_table
 from ..format.index import index_size
-from ..format.index_arrays import prune
-from ..format.manifest import NAME, Manifest, read_manifest
+from ..format.index_arrays import derive, prune
+from ..format.manifest import NAME, SHARDS, Manifest, read_manifest
+from ..format.segment import BUILD
 from ..format.storage import remove_file
-from ..read import shard_files as files
 from ..read.leases import holders, were_possible
-from ..write.compact import Rewrite, plan_rewrite, wasteful_shards
-from ..write.current import Current, existing, open_current
-from ..write.index_builder import derive
-from ..write.publish import index_generation, publish
+from ..write.compact import Rewrite, plan_rewrite, small_shards, wasteful_shards
+from ..write.current import Current, exclusive, existing, open_current
+from ..write.publish import index_generation, publish, remove_superseded
 from ..write.publisher import PublisherLock, current_publisher
 from ..write.repack import write_packing
-from ..write.segment import FOLDER as BUILD
 from .contents import Contents, folder_contents, total_bytes
 
 DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
@@ -144,7 +142,7 @@ def _unused(folder: Path, manifest: Manifest, found: Contents) -> Removal:
         return Removal(UNUSED, kept=_UNSEEN)
     rewrite, draft = pruned
     listed = {shard.file for shard in rewrite.shards}
-    gone = [folder / files.FOLDER / shard.file for shard in manifest.shards if shard.file not in listed]
+    gone = [folder / SHARDS / shard.file for shard in manifest.shards if shard.file not in listed]
     before = [folder / NAME, folder / manifest.index_name, *gone]
     size = index_size(derive(rewrite.arrays, len(manifest.fields)))
     new_manifest = replace(draft, index_bytes=size, index_hash=manifest.index_hash).to_json()
@@ -217,3 +215,49 @@ def _young(folder: Path, indexes: Sequence[Path]) -> list[Path]:
     if were_possible(folder):
         return []
     return [path for path in indexes if time.time() - path.stat().st_mtime < GRACE_SECONDS]
+
+
+@dataclass(frozen=True)
+class CompactReport:
+    """What compaction made of the shards."""
+
+    path: Path
+    generation: str
+    shards: tuple[int, int]  # before and after
+    bytes: tuple[int, int]
+
+    def __str__(self) -> str:
+        (few, fewer), (large, small) = self.shards, self.bytes
+        return f"{self.path.name}: {few:,} → {fewer:,} shards, {large / 1e6:,.1f} → {small / 1e6:,.1f} MB"
+
+
+def compact(path: str | Path, progress: Callable[[int, int], None] | None = None) -> CompactReport:
+    """Leave blobs behind that nothing refers to, and merge small shards. Samples and entries stay as they are.
+
+    The old files go at once, or when the last reader of the old generation is done. `progress` is called with (bytes
+    written, bytes in all).
+    """
+    with exclusive(path) as current:
+        before = published = current.manifest
+        # An unfinished build names shards that it shares blobs with, or has moved here already: they must stay.
+        protected = folder_contents(current.folder, before, publishing=False).protected
+        victims = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
+        if victims:
+            source = current.files.file
+            rewrite = plan_rewrite(current.arrays, current.table, before.shards, victims, before.next_shard, source)
+            write_packing(current.folder, rewrite.packing, source, progress)
+            draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
+            published = publish(current.folder, rewrite.arrays, draft)
+            remove_superseded(current.folder, published, keep=protected)
+        sizes = tuple(sum(shard.bytes for shard in manifest.shards) for manifest in (before, published))
+        return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)
+
+
+def _worth_rewriting(current: Current) -> set[int]:
+    shards = current.manifest.shards
+    victims = set(wasteful_shards(current.files, current.table))
+    by_kind: dict[str, list[int]] = {}
+    for number in small_shards(current.table, shards):
+        by_kind.setdefault(shards[number].file[0], []).append(number)
+    victims.update(number for numbers in by_kind.values() if len(numbers) > 1 for number in numbers)
+    return victims

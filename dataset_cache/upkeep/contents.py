@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..format.manifest import NAME, Manifest
+from ..format import segment
+from ..format.manifest import NAME, SHARDS, Manifest
 from ..format.storage import is_link
-from ..read import shard_files
-from ..write import segment
 from ..write.publish import index_generation, shards_inside
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
@@ -62,7 +61,7 @@ class _Segment:
 
 def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
     abandoned = set(segment.abandoned(folder))
-    for path in _own(folder / segment.FOLDER):
+    for path in _own(folder / segment.BUILD):
         if is_link(path) or not path.is_dir():
             yield _Segment((path,), (), frozenset()) if publishing else _Segment((), (path,), frozenset())
             continue
@@ -83,7 +82,7 @@ def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
 def _listed(folder: Path, manifest: Manifest | None) -> list[Path]:
     if manifest is None:
         return []
-    shards = [folder / shard_files.FOLDER / shard.file for shard in manifest.shards]
+    shards = [folder / SHARDS / shard.file for shard in manifest.shards]
     return [folder / NAME, folder / manifest.index_name, *shards]
 
 

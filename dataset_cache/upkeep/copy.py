@@ -11,10 +11,9 @@ import numpy as np
 from ..errors import CacheError
 from ..format.blobs import blob_table
 from ..format.index_arrays import prune
-from ..format.manifest import NAME, read_manifest
+from ..format.manifest import NAME, SHARDS, read_manifest
 from ..format.shard import ShardFile
 from ..format.storage import link_or_copy, sync_folder
-from ..read import shard_files
 from ..write.compact import Rewrite, plan_rewrite, wasteful_shards
 from ..write.current import Current, existing, leased, open_current
 from ..write.publish import publish
@@ -114,13 +113,13 @@ def _compacted(current: Current) -> Rewrite:
 
 def _link_shards(source: Path, target: Path, shards: Sequence[ShardFile], advance: Callable[[int], None]) -> int:
     """Give the destination these shards. Returns how many of them are links."""
-    folder = target / shard_files.FOLDER
+    folder = target / SHARDS
     linked = done = 0
     try:
         folder.mkdir(exist_ok=True)
         for shard in shards:
             (folder / shard.file).unlink(missing_ok=True)  # left by a copy that was interrupted
-            linked += link_or_copy(source / shard_files.FOLDER / shard.file, folder / shard.file)
+            linked += link_or_copy(source / SHARDS / shard.file, folder / shard.file)
             done += shard.bytes
             advance(done)
         sync_folder(folder)

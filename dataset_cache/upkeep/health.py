@@ -8,9 +8,9 @@ import numpy as np
 
 from ..errors import CacheError
 from ..format.blobs import BlobTable
+from ..format.manifest import SHARDS
 from ..format.shard import MAX_HEADER_BYTES, Blob, ShardFile, hash_start, header_hash
 from ..format.storage import OpenFile
-from ..read import shard_files
 
 _READ_BYTES = 4 << 20
 
@@ -36,7 +36,7 @@ def examine(
     """The health of every shard in turn; each is read once from front to back."""
     meter = _Meter(int(table.nbytes.sum()), progress)
     for number, shard in enumerate(shards):
-        yield _examine(folder / shard_files.FOLDER / shard.file, shards, number, table, meter)
+        yield _examine(folder / SHARDS / shard.file, shards, number, table, meter)
 
 
 class _Meter:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..format.index_arrays import variant_cells
 from ..format.tensors import dtype_named
 from ..write.current import Current, existing, leased, open_current
-from ..write.index_builder import variant_cells
 
 _BAR = 32
 _COMMON = 5

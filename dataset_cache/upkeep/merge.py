@@ -21,13 +21,14 @@ import torch
 
 from ..errors import CacheError
 from ..format.blobs import layout_texts
+from ..format.index import split_location
+from ..format.index_arrays import unpack_variants
 from ..format.manifest import read_manifest
 from ..format.shard import blob_hash
 from ..format.skeleton import Layout, Split, TensorSpec
 from ..format.tensors import dtype_named
-from ..write.blob_store import split_location
 from ..write.current import Current, existing, leased, open_current
-from ..write.index_builder import SampleFacts, unpack_variants
+from ..write.index_builder import SampleFacts
 from ..write.writer import CacheWriter
 from .copy import require_new
 

@@ -9,15 +9,13 @@ import numpy as np
 from ..errors import CacheError
 from ..format.blobs import blob_table
 from ..format.dropped import DAMAGED, remember_dropped
-from ..format.index_arrays import prune
+from ..format.index_arrays import prune, variant_cells
+from ..format.manifest import ASIDE_FIELDS, SHARDS
 from ..format.storage import OpenFile
-from ..read import shard_files
 from ..write.compact import plan_rewrite
 from ..write.current import Current, exclusive
-from ..write.index_builder import variant_cells
 from ..write.publish import publish
 from ..write.repack import write_packing
-from ..write.writer import ASIDE_FIELDS
 from .health import Health, Progress, examine
 
 
@@ -62,9 +60,7 @@ def _examine_all(current: Current, progress: Progress | None) -> list[Health]:
     healths = list(examine(current.folder, shards, current.table, progress))
     for shard, health in zip(shards, healths, strict=True):
         if health.swapped_with is not None:
-            raise CacheError(
-                f"{current.folder / shard_files.FOLDER / shard.file}: {health.wrong}; then nothing is lost"
-            )
+            raise CacheError(f"{current.folder / SHARDS / shard.file}: {health.wrong}; then nothing is lost")
     return healths
 
 
@@ -94,7 +90,7 @@ def _unchecked(current: Current) -> Callable[[int], OpenFile]:
     def open_shard(number: int) -> OpenFile:
         if number not in opened:
             opened.clear()
-            opened[number] = OpenFile(current.folder / shard_files.FOLDER / current.manifest.shards[number].file)
+            opened[number] = OpenFile(current.folder / SHARDS / current.manifest.shards[number].file)
         return opened[number]
 
     return open_shard

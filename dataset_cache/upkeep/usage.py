@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.manifest import NAME
+from ..format.manifest import NAME, SHARDS
 from ..format.shard import ShardFile
 from ..read.cache import open_cache
 from ..read.leases import holders
-from ..read.shard_files import FOLDER as SHARDS
 from ..write.current import Current, existing, leased, open_current
 from ..write.publisher import current_publisher
 from .contents import folder_contents, total_bytes

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.manifest import NAME, Manifest, read_manifest
-from ..read import shard_files
+from ..format.index_arrays import variant_cells
+from ..format.manifest import NAME, SHARDS, Manifest, read_manifest
 from ..write.current import Current, existing, leased, open_current
-from ..write.index_builder import variant_cells
 from ..write.publisher import current_publisher
 from .contents import folder_contents
 from .health import Health, Progress, examine
@@ -65,7 +64,7 @@ def _check_generation(folder: Path, manifest: Manifest, progress: Progress | Non
 
 
 def _problems(current: Current, number: int, health: Health) -> Iterator[Problem]:
-    place = f"{shard_files.FOLDER}/{current.manifest.shards[number].file}"
+    place = f"{SHARDS}/{current.manifest.shards[number].file}"
     kind = MISSING if health.missing else DAMAGED
     if health.wrong is not None:
         yield Problem(kind, place, health.wrong)

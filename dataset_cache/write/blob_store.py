@@ -9,23 +9,16 @@ from pathlib import Path
 import torch
 
 from ..errors import CacheError
-from ..format.index import OFFSET_BITS, Index
-from ..format.lazy import LazyTensor
-from ..format.manifest import Manifest
+from ..format import segment
+from ..format.index import OFFSET_BITS, Index, split_location
+from ..format.lazy import tensor_bytes
+from ..format.manifest import SHARDS, Manifest
+from ..format.segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
 from ..format.shard import ShardFile, blob_hash
 from ..format.skeleton import Split, TensorSpec
 from ..format.storage import sync_folder
 from ..format.tensors import NAMES, count_bytes
-from ..read import shard_files
 from ..read.shard_files import ShardFiles
-from . import segment
-from .segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
-
-# Their bytes are reached in one call; other types are viewed as bytes first.
-_NUMPY_KNOWS = {
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.float16, torch.float32, torch.float64),
-}
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ class BlobStore:
                     # Kept until they were told: a later shard may fail, and publishing be tried again.
                     self._shifts[number] = shard.shift
             if self._new:
-                sync_folder(self._dataset / shard_files.FOLDER)
+                sync_folder(self._dataset / SHARDS)
         except OSError as error:
             raise CacheError(
                 f"{self._dataset}: cannot be published: {error.strerror}; the last generation stays"
@@ -189,23 +182,3 @@ class BlobStore:
 def _spec(dtype: torch.dtype, shape: torch.Size) -> TensorSpec:
     """One for all tensors that are alike: a large build keeps the type and shape of every blob."""
     return TensorSpec(NAMES[dtype], tuple(shape), count_bytes(NAMES[dtype], tuple(shape)))
-
-
-def split_location(location: int) -> tuple[int, int]:
-    """(shard, offset in its file)."""
-    return location >> OFFSET_BITS, location & (1 << OFFSET_BITS) - 1
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, in order, without a copy where its memory is in order already."""
-    if isinstance(tensor, LazyTensor):
-        tensor = tensor.realize()
-    if tensor.numel() == 0:
-        return memoryview(b"")
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.dtype not in _NUMPY_KNOWS:
-        tensor = tensor.view(-1).view(torch.uint8)
-    return memoryview(tensor.numpy()).cast("B")

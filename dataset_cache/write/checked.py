@@ -7,9 +7,9 @@ import numpy as np
 from ..errors import CacheError
 from ..format.blobs import blob_table, layout_texts
 from ..format.index import NO_BUCKET, IndexArrays, sort_order
+from ..format.index_arrays import derive, find_keys, unpack_variants, variant_cells
 from ..format.manifest import Manifest
 from ..format.skeleton import Layout
-from .index_builder import derive, find_keys, unpack_variants, variant_cells
 
 
 def inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:

@@ -1,6 +1,6 @@
 """Compaction: blobs of several shards are copied into fewer, and what nothing refers to is left behind."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +11,6 @@ from ..format.blobs import BlobTable, blob_table
 from ..format.index import OFFSET_BITS, IndexArrays
 from ..format.shard import PAD, SHARD_BYTES, ShardFile, read_header
 from ..read.shard_files import ShardFiles
-from ..upkeep.contents import folder_contents
-from .current import Current, exclusive
-from .publish import publish, remove_superseded
 from .repack import MAX_HEADER, OpenShard, Packing, pack, write_packing
 
 SMALL_BYTES = SHARD_BYTES // 8
@@ -30,52 +27,6 @@ class Rewrite:
     shards: tuple[ShardFile, ...]
     next_shard: int
     packing: Packing
-
-
-@dataclass(frozen=True)
-class CompactReport:
-    """What compaction made of the shards."""
-
-    path: Path
-    generation: str
-    shards: tuple[int, int]  # before and after
-    bytes: tuple[int, int]
-
-    def __str__(self) -> str:
-        (few, fewer), (large, small) = self.shards, self.bytes
-        return f"{self.path.name}: {few:,} → {fewer:,} shards, {large / 1e6:,.1f} → {small / 1e6:,.1f} MB"
-
-
-def compact(path: str | Path, progress: Callable[[int, int], None] | None = None) -> CompactReport:
-    """Leave blobs behind that nothing refers to, and merge small shards. Samples and entries stay as they are.
-
-    The old files go at once, or when the last reader of the old generation is done. `progress` is called with (bytes
-    written, bytes in all).
-    """
-    with exclusive(path) as current:
-        before = published = current.manifest
-        # An unfinished build names shards that it shares blobs with, or has moved here already: they must stay.
-        protected = folder_contents(current.folder, before, publishing=False).protected
-        victims = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
-        if victims:
-            source = current.files.file
-            rewrite = plan_rewrite(current.arrays, current.table, before.shards, victims, before.next_shard, source)
-            write_packing(current.folder, rewrite.packing, source, progress)
-            draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
-            published = publish(current.folder, rewrite.arrays, draft)
-            remove_superseded(current.folder, published, keep=protected)
-        sizes = tuple(sum(shard.bytes for shard in manifest.shards) for manifest in (before, published))
-        return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)
-
-
-def _worth_rewriting(current: Current) -> set[int]:
-    shards = current.manifest.shards
-    victims = set(wasteful_shards(current.files, current.table))
-    by_kind: dict[str, list[int]] = {}
-    for number in small_shards(current.table, shards):
-        by_kind.setdefault(shards[number].file[0], []).append(number)
-    victims.update(number for numbers in by_kind.values() if len(numbers) > 1 for number in numbers)
-    return victims
 
 
 def merge_small(

@@ -11,14 +11,13 @@ import numpy as np
 
 from ..errors import CacheError
 from ..format.blobs import BlobTable, blob_table
-from ..format.index import Index, IndexArrays
+from ..format.index import Index, IndexArrays, open_index
+from ..format.index_arrays import bucket_table, find_keys, used_entries
 from ..format.manifest import NAME, Manifest, read_manifest
 from ..format.shard import ShardFile
 from ..read.leases import Lease
 from ..read.shard_files import ShardFiles
 from .checked import inconsistency
-from .index_builder import bucket_table, find_keys, used_entries
-from .publish import open_index
 from .publisher import PublisherLock
 
 _ATTEMPTS = 10

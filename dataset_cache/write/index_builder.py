@@ -2,9 +2,8 @@
 
 import struct
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,9 @@ from ..format.index import (
     IndexArrays,
     pack_entry,
     pack_sample,
-    sort_order,
 )
+from ..format.index_arrays import pack_variants, unpack_variants
 from ..format.manifest import Manifest
-from ..format.routes import make_routes
 from ..format.skeleton import Layout
 from .key_table import KeyTable
 
@@ -229,71 +227,6 @@ class IndexBuilder:
                 bucket = self.buckets.setdefault((spec.dtype, spec.shape[1:]), len(self.buckets))
             self._buckets_of[number] = bucket
         return self._buckets_of[number]
-
-
-def derive(arrays: IndexArrays, field_count: int) -> IndexArrays:
-    """Fill in the arrays that only repeat the others in an order or form that is quick to use."""
-    ends = [0, *arrays.layout_ends.tolist()]
-    layouts = [Layout(arrays.layouts[start:end].tobytes().decode()) for start, end in pairwise(ends)]
-    counts, flat = unpack_variants(arrays, field_count)
-    row_layouts, routes = make_routes(counts, flat, arrays.entries, arrays.refs["location"], layouts)
-    return replace(
-        arrays,
-        row_layouts=row_layouts.reshape(-1),
-        routes=routes.view("u1").reshape(-1),
-        entry_order=sort_order(arrays.entries["key"]),
-        ref_order=sort_order(arrays.refs["hash"]),
-    )
-
-
-def unpack_variants(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The counts [samples, fields] and the entries, in order, of the samples of an index."""
-    starts = arrays.samples["variants"].astype(np.int64)
-    counts = arrays.variants[starts[:, None] + np.arange(field_count)]
-    is_entry = np.ones(len(arrays.variants), bool)
-    is_entry[(starts[:, None] + np.arange(field_count)).reshape(-1)] = False
-    return counts, arrays.variants[is_entry]
-
-
-def variant_cells(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every variant of every sample, its cell (sample × fields + field) and its entry."""
-    counts, flat = unpack_variants(arrays, field_count)
-    return np.repeat(np.arange(counts.size), counts.reshape(-1)), flat
-
-
-def pack_variants(counts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The opposite of `unpack_variants`: where each sample's variants start, and the array."""
-    width = counts.shape[1]
-    lengths = width + counts.sum(1, dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    variants = np.empty(int(starts[-1]), "<u4")
-    is_entry = np.ones(len(variants), bool)
-    places = (starts[:-1, None] + np.arange(width)).reshape(-1)
-    variants[places] = counts.reshape(-1)
-    is_entry[places] = False
-    variants[is_entry] = flat
-    return starts[:-1].astype("<u8"), variants
-
-
-def used_entries(arrays: IndexArrays, field_count: int, named: Sequence[int]) -> np.ndarray:
-    """A mask of the entries that a sample or a name uses."""
-    used = np.zeros(len(arrays.entries), bool)
-    if len(arrays.samples):
-        used[unpack_variants(arrays, field_count)[1]] = True
-    used[list(named)] = True
-    return used
-
-
-def find_keys(entries: np.ndarray, keys: Iterable[bytes]) -> list[int]:
-    """The entries of these keys, as far as they are there."""
-    halves = np.ascontiguousarray(entries["key"]).view("<u8").reshape(-1, 2)
-    return [int(n) for key in keys for n in np.flatnonzero((halves == np.frombuffer(key, "<u8")).all(1))]
-
-
-def bucket_table(buckets: Mapping[tuple[str, tuple[int, ...]], int], samples: np.ndarray) -> tuple[dict[str, Any], ...]:
-    """The manifest's list of buckets, each with its number of samples."""
-    counts = np.bincount(samples["bucket"][samples["bucket"] != NO_BUCKET], minlength=len(buckets))
-    return tuple({"dtype": d, "shape": list(s), "samples": int(counts[n])} for (d, s), n in buckets.items())
 
 
 def _texts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,27 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import CacheError
-from ..format.index import Index, IndexArrays, write_index
-from ..format.manifest import Manifest, read_manifest, write_manifest
+from ..format.index import IndexArrays, write_index
+from ..format.index_arrays import derive
+from ..format.manifest import SHARDS, Manifest, read_manifest, write_manifest
 from ..format.shard import SHARD_NAME
 from ..format.storage import is_link, move_file, remove_file, sync_folder
-from ..read import shard_files
 from ..read.leases import holders
-from .index_builder import derive
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
-_CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
-
-
-def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
-    """The index of a published generation. A large one is compared with its hash only if `check` is set."""
-    digest = manifest.index_hash if check or manifest.index_bytes <= _CHECKED_INDEX_BYTES else None
-    index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), digest)
-    if index.sample_count != manifest.counts.get("samples"):
-        raise CacheError(
-            f"{folder}: the manifest counts {manifest.counts.get('samples')} samples, the index {index.sample_count}"
-        )
-    return index
 
 
 def publish(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
@@ -78,7 +65,7 @@ def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
 
 def shards_inside(folder: Path) -> list[Path]:
     """The files in a dataset that are shards by their name. Behind a link stands what may belong to somebody else."""
-    shards = folder / shard_files.FOLDER
+    shards = folder / SHARDS
     inside = sorted(shards.iterdir()) if shards.is_dir() and not is_link(shards) else []
     return [path for path in inside if SHARD_NAME.fullmatch(path.name)]
 

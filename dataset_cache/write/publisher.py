@@ -10,10 +10,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import CacheBusy, CacheError
+from ..format import segment
 from ..format.locks import is_locked
+from ..format.manifest import SHARDS
 from ..format.storage import create_file, is_link, is_regular, refuse_link, remove_file
-from ..read import leases, shard_files
-from . import segment
+from ..read import leases
 
 LOCK = ".lock"
 HOLDER = ".lock.holder"
@@ -25,7 +26,7 @@ class PublisherLock:
 
     def __init__(self, folder: Path) -> None:
         # Whatever is written or removed from now on stands in these: behind a link it would be somebody else's.
-        for name in (LOCK, HOLDER, shard_files.FOLDER, leases.FOLDER, segment.FOLDER):
+        for name in (LOCK, HOLDER, SHARDS, leases.LEASES, segment.BUILD):
             refuse_link(folder / name)
         self._holder = folder / HOLDER
         self._lock = FileLock(str(folder / LOCK), thread_local=False)

@@ -13,10 +13,10 @@ import numpy as np
 from ..errors import CacheError
 from ..format.blobs import BlobTable
 from ..format.index import OFFSET_BITS
+from ..format.manifest import SHARDS
+from ..format.segment import BUILD
 from ..format.shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
 from ..format.storage import OpenFile, move_file, sync_folder
-from ..read import shard_files
-from .segment import FOLDER
 
 # A header is as large as it must be, within bounds: it is read as a whole when its shard is first opened.
 MAX_HEADER = 4 << 20
@@ -81,10 +81,10 @@ def pack(table: BlobTable, rows: Iterable[int], kinds: Sequence[str], open_shard
 
 def write_packing(dataset: Path, packing: Packing, open_shard: OpenShard, progress: Progress | None = None) -> None:
     """Write the new shards and move them among those of `dataset`. They count once a manifest lists them."""
-    folder = dataset / FOLDER / f"compact-{secrets.token_hex(4)}"
+    folder = dataset / BUILD / f"compact-{secrets.token_hex(4)}"
     total, done = sum(shard.file.bytes for shard in packing.shards), 0
     try:
-        (dataset / shard_files.FOLDER).mkdir(parents=True, exist_ok=True)
+        (dataset / SHARDS).mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True)
         for shard in packing.shards:
             _write_shard(folder / shard.file.file, shard, packing.table, open_shard)
@@ -92,8 +92,8 @@ def write_packing(dataset: Path, packing: Packing, open_shard: OpenShard, progre
             if progress is not None:
                 progress(done, total)
         for shard in packing.shards:
-            move_file(folder / shard.file.file, dataset / shard_files.FOLDER / shard.file.file)
-        sync_folder(dataset / shard_files.FOLDER)
+            move_file(folder / shard.file.file, dataset / SHARDS / shard.file.file)
+        sync_folder(dataset / SHARDS)
     except OSError as error:
         raise CacheError(f"{dataset}: cannot be rewritten: {error.strerror}; the last generation stays") from error
     finally:

@@ -14,32 +14,21 @@ import torch
 
 from ..errors import CacheError
 from ..format.dropped import forget_stored
-from ..format.index import IndexArrays
-from ..format.manifest import Manifest, plain_json, read_manifest
+from ..format.index import IndexArrays, open_index
+from ..format.index_arrays import bucket_table, used_entries
+from ..format.manifest import ASIDE_FIELDS, Key, Manifest, digest_key, plain_json, read_manifest
+from ..format.segment import ASIDE, DATA
 from ..format.shard import ShardFile
 from ..format.skeleton import Split, split
 from .blob_store import BlobStore, Stored
 from .compact import merge_small
 from .current import open_current
-from .index_builder import IndexBuilder, bucket_table, sample_facts, used_entries
-from .publish import open_index, publish, remove_superseded
+from .index_builder import IndexBuilder, sample_facts
+from .publish import publish, remove_superseded
 from .publisher import PublisherLock
-from .segment import ASIDE, DATA
 
-ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in shards of their own, so that training never reads past them
 FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0
-
-Key = str | bytes
-
-
-def digest_key(key: Key) -> bytes:
-    """The 16 bytes under which an entry is stored: a text's hash, or 16 bytes as they are."""
-    if isinstance(key, str):
-        return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    if len(key) != 16:
-        raise CacheError(f"a key is text or 16 bytes, not {len(key)} bytes")
-    return key
 
 
 class CacheWriter:

@@ -5,12 +5,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.index import Index
+from ...dataset_cache.format.index import Index, open_index
 from ...dataset_cache.format.manifest import Manifest, manifest_stamp, read_manifest
 from ...dataset_cache.read.cache import Cache
 from ...dataset_cache.upkeep.info import Overview, overview_of
 from ...dataset_cache.write.current import Current, open_current
-from ...dataset_cache.write.publish import open_index
 from ..library.bucket_names import bucket_names
 from ..library.open_caches import Kept
 from .refusals import Refused

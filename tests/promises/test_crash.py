@@ -9,9 +9,9 @@ import pytest
 import safetensors
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import segment
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read.leases import holders, this_host
-from streamcache.dataset_cache.write import segment
 
 from ..support.processes import Child, Nursery, build, build_until, needs_fork
 from ..support.samples import assert_holds, put_sample, shard_files, write_cache
@@ -84,7 +84,7 @@ class Crashes:
         assert all(i >= self.durable for i in made), "what was durable is not made again"
         cache = open_cache(self.path, check=True)
         assert_holds(cache, range(total))
-        assert not (self.path / segment.FOLDER).exists()
+        assert not (self.path / segment.BUILD).exists()
         assert {file.name for file in shard_files(self.path)} == {
             listed.file for listed in read_manifest(self.path).shards
         }

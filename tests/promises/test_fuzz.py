@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, open_cache, realize
+from streamcache.dataset_cache.format import segment
+from streamcache.dataset_cache.format.journal import Journal, read_journal
 from streamcache.dataset_cache.format.manifest import NAME
-from streamcache.dataset_cache.write import publish, segment
-from streamcache.dataset_cache.write.journal import Journal, read_journal
+from streamcache.dataset_cache.write import publish
 
 from ..support.mutations import MUTATIONS, mutate, swap_lines
 from ..support.samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files
@@ -258,7 +259,7 @@ def test_damage_to_an_unfinished_build_loses_at_most_that(unfinished, tmp_path, 
     for seed in seeds:
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
-        segments = sorted((path / segment.FOLDER).iterdir())
+        segments = sorted((path / segment.BUILD).iterdir())
         victim = draw.choice(segments) / draw.choice(("journal", "journal", "journal", "0"))
         what = f"seed {seed}: {mutate(victim, draw, [*MUTATIONS, swap_lines, swap_lines])}"
         try:
@@ -311,7 +312,7 @@ def test_a_forged_journal_is_an_error_of_the_cache_or_harmless(unfinished, tmp_p
     for seed in seeds:
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
-        file = draw.choice(sorted((path / segment.FOLDER).rglob("journal")))
+        file = draw.choice(sorted((path / segment.BUILD).rglob("journal")))
         facts = [*read_journal(file), {"kind": "sealed", "shard": 0, "file": shard_files(path)[0].name, "shift": 64}]
         forged = draw.choice(facts)
         forged[draw.choice(list(forged))] = draw.choice(ODD)
@@ -337,6 +338,6 @@ def test_damage_to_a_dataset_never_published_is_an_error_of_the_cache(unfinished
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
         (path / NAME).unlink()
-        mutate(draw.choice(sorted((path / segment.FOLDER).rglob("journal"))), draw, [*MUTATIONS, swap_lines])
+        mutate(draw.choice(sorted((path / segment.BUILD).rglob("journal"))), draw, [*MUTATIONS, swap_lines])
         with pytest.raises(CacheError, match="never published"):
             open_cache(path)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import journal, segment
+from streamcache.dataset_cache.format.journal import Journal
 from streamcache.dataset_cache.upkeep import clean, usage
-from streamcache.dataset_cache.write import journal, segment
-from streamcache.dataset_cache.write.journal import Journal
 
 from ..dataset_cache.format.test_manifest import make_link
 from ..support.samples import assert_holds, latent, write_cache
@@ -94,7 +94,7 @@ def test_a_linked_shard_of_an_unfinished_build_is_not_sealed(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt), CacheWriter(tmp_path / "set") as writer:
         writer.put("one", latent(0), "latent")
         raise KeyboardInterrupt
-    (shard,) = (tmp_path / "set" / segment.FOLDER).glob("*/0")
+    (shard,) = (tmp_path / "set" / segment.BUILD).glob("*/0")
     shutil.move(shard, tmp_path / "notes")
     before = (tmp_path / "notes").read_bytes()
     make_link(shard, tmp_path / "notes")
@@ -105,7 +105,7 @@ def test_a_linked_shard_of_an_unfinished_build_is_not_sealed(tmp_path: Path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 def test_a_pipe_in_the_place_of_a_journal_keeps_nobody_waiting(tmp_path: Path):
-    folder = tmp_path / "set" / segment.FOLDER / "segment"
+    folder = tmp_path / "set" / segment.BUILD / "segment"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "journal")
     with pytest.raises(CacheError, match="never published"):

@@ -90,7 +90,7 @@ def test_a_lease_that_was_kept_alive_by_its_heartbeat_ends_with_its_reader(
     path = write_set(tmp_path / "set", range(2))
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
     cache = open_cache(path)
-    (file,) = (path / leases.FOLDER).iterdir()
+    (file,) = (path / leases.LEASES).iterdir()
     os.utime(file, (1, 1))
     threading.Thread(target=leases._Heart._run, daemon=True).start()
     deadline = time.monotonic() + 60

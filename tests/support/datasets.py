@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from streamcache.dataset_cache import Cache, CacheWriter, digest_key, open_cache
-from streamcache.dataset_cache.format.index import IndexArrays, write_index
+from streamcache.dataset_cache.format.index import IndexArrays, open_index, write_index
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
-from streamcache.dataset_cache.write.publish import open_index
 
 SHARED = "shared caption"
 

@@ -13,10 +13,19 @@ import safetensors.numpy
 from hypothesis import given, settings
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.format.index import ARRAY_TYPES, ENTRY, REF, SAMPLE, Index, IndexArrays, sort_order
+from streamcache.dataset_cache.format.index import (
+    ARRAY_TYPES,
+    ENTRY,
+    REF,
+    SAMPLE,
+    Index,
+    IndexArrays,
+    open_index,
+    sort_order,
+)
+from streamcache.dataset_cache.format.index_arrays import pack_variants, unpack_variants
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.write import publish
-from streamcache.dataset_cache.write.index_builder import pack_variants, unpack_variants
 
 from ...support.datasets import forge
 from ...support.samples import assert_holds, bits, sample, write_cache
@@ -28,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def index_of(path: Path) -> Index:
-    return publish.open_index(path, read_manifest(path), check=True)
+    return open_index(path, read_manifest(path), check=True)
 
 
 def test_it_is_a_safetensors_file_that_others_open(path):

@@ -422,7 +422,7 @@ def test_readers_that_open_while_a_writer_publishes_see_whole_generations(tmp_pa
 
 
 def lease_files(path: Path) -> list[Path]:
-    return sorted((path / leases.FOLDER).glob("*"))
+    return sorted((path / leases.LEASES).glob("*"))
 
 
 def test_a_lease_is_there_while_the_cache_or_its_tensors_are(path):
@@ -489,7 +489,7 @@ def test_one_thread_touches_all_leases(path, lease, monkeypatch):
 
 
 def test_stale_leases_are_ignored_and_removed(path):
-    folder = path / leases.FOLDER
+    folder = path / leases.LEASES
     folder.mkdir(exist_ok=True)
     generation = read_manifest(path).generation
     old = folder / f"{generation}.elsewhere.1.00000000"
@@ -504,7 +504,7 @@ def test_stale_leases_are_ignored_and_removed(path):
 
 def test_a_stale_lease_protects_nothing_and_a_living_one_does(path):
     before = read_manifest(path)
-    folder = path / leases.FOLDER
+    folder = path / leases.LEASES
     folder.mkdir(exist_ok=True)
     far = folder / f"{before.generation}.elsewhere.1.00000000"
     far.touch()

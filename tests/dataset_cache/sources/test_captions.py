@@ -2,8 +2,7 @@
 
 import pytest
 
-from streamcache.dataset_cache.encode.reasons import Unusable
-from streamcache.dataset_cache.errors import CacheError
+from streamcache.dataset_cache.errors import CacheError, Unusable
 from streamcache.dataset_cache.sources.captions import (
     Captions,
     caption_variants,

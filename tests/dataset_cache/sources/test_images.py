@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile, features
 
-from streamcache.dataset_cache.encode.reasons import Unusable
+from streamcache.dataset_cache.errors import Unusable
 from streamcache.dataset_cache.sources import images
 from streamcache.dataset_cache.sources.images import decode, probe, render
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place

@@ -6,8 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from streamcache.dataset_cache.encode.reasons import Unusable
-from streamcache.dataset_cache.errors import CacheError
+from streamcache.dataset_cache.errors import CacheError, Unusable
 from streamcache.dataset_cache.sources.masks import Masks, decode_mask, is_mask, render_mask
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place
 

@@ -4,8 +4,7 @@ import sqlite3
 
 import pytest
 
-from streamcache.dataset_cache.encode.reasons import Origin
-from streamcache.dataset_cache.sources.memory import State, open_state, state_folder
+from streamcache.dataset_cache.sources.memory import Origin, State, open_state, state_folder
 from streamcache.dataset_cache.sources.source_files import Facts
 
 STAMP = bytes(range(32))

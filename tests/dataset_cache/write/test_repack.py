@@ -9,14 +9,13 @@ import torch
 from safetensors import safe_open
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import segment as segments
 from streamcache.dataset_cache.format.blobs import blob_table
-from streamcache.dataset_cache.format.index_arrays import prune
+from streamcache.dataset_cache.format.index import open_index
+from streamcache.dataset_cache.format.index_arrays import prune, unpack_variants
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.upkeep import clean, repair, verify
 from streamcache.dataset_cache.write import compact, publish, repack
-from streamcache.dataset_cache.write import segment as segments
-from streamcache.dataset_cache.write.index_builder import unpack_variants
-from streamcache.dataset_cache.write.publish import open_index
 
 from ...support.datasets import blob_place, content, flip, latent, listing, put_sample, shard_files, write_set
 
@@ -172,7 +171,7 @@ def test_shards_that_an_unfinished_build_shares_stay(tmp_path: Path):
     writer.close()
     kept = shard_files(path)[0]
     compact(path)
-    assert kept.exists() and (path / segments.FOLDER).is_dir()
+    assert kept.exists() and (path / segments.BUILD).is_dir()
     with CacheWriter(path, append=True) as writer:
         assert writer.has("another") and writer.has("latent 9")
 

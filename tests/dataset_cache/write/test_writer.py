@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format import segment, shard
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.write import segment, writer
+from streamcache.dataset_cache.write import writer
 from streamcache.dataset_cache.write.compact import SMALL_SHARDS, merge_small
 
 from ...support.samples import (
@@ -315,7 +315,7 @@ def test_publishing_nothing_new_changes_nothing(tmp_path):
     with CacheWriter(path, append=True) as w:
         w.publish()
     after = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file() and file.name[0] != "."}
-    assert after == before and not (path / segment.FOLDER).exists()
+    assert after == before and not (path / segment.BUILD).exists()
 
 
 def test_a_finished_dataset_has_no_debris(tmp_path, platform):
@@ -341,7 +341,7 @@ def test_a14_an_error_publishes_nothing_and_keeps_what_was_stored(tmp_path, erro
             assert w.has(f"latent {i}") == (i < 14)
             put_sample(w, i)
     assert_holds(open_cache(path, check=True), range(10, 16))
-    assert not (path / segment.FOLDER).exists()
+    assert not (path / segment.BUILD).exists()
 
 
 def test_a14_a_stop_at_forty_percent_leaves_sixty_to_do(tmp_path):
@@ -500,7 +500,7 @@ def test_a_closed_writer_writes_no_more(tmp_path):
     ):
         with pytest.raises(CacheError, match="closed"):
             use()
-    assert not (tmp_path / "set" / segment.FOLDER).exists()
+    assert not (tmp_path / "set" / segment.BUILD).exists()
 
 
 # What is refused
@@ -536,7 +536,7 @@ def test_c9_facts_that_cannot_be_stored_are_refused_before_anything_is_written(t
             w.add(**{**sample(0), **facts})
         with pytest.raises(CacheError):
             w.sample({}, **facts)
-        assert not (tmp_path / "set" / segment.FOLDER).exists()
+        assert not (tmp_path / "set" / segment.BUILD).exists()
         w.add(**sample(1))
     assert_holds(open_cache(tmp_path / "set"), [1])
 
@@ -639,7 +639,7 @@ def test_a_writer_that_stored_nothing_leaves_nothing(tmp_path):
     path = write_cache(tmp_path / "set", 1)
     with pytest.raises(RuntimeError), CacheWriter(path):
         raise RuntimeError
-    assert not (path / segment.FOLDER).exists() and not (path / ".lock.holder").exists()
+    assert not (path / segment.BUILD).exists() and not (path / ".lock.holder").exists()
 
 
 def test_weights_and_sizes_survive_as_numbers(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.write import publish, segment
-from streamcache.dataset_cache.write.journal import Journal
+from streamcache.dataset_cache.format import segment
+from streamcache.dataset_cache.format.journal import Journal
+from streamcache.dataset_cache.write import publish
 
 COUNT = 5
 
@@ -49,7 +50,7 @@ def test_a_blob_that_two_entries_share_is_recovered_once(tmp_path: Path):
     for key in ("one", "two"):
         writer.put(key, latent(1), "latent")
     writer.flush()
-    (folder,) = (tmp_path / "set" / segment.FOLDER).iterdir()
+    (folder,) = (tmp_path / "set" / segment.BUILD).iterdir()
     recovered = segment.recover(folder)
     assert len(recovered.entries) == 2
     assert [len(shard.blobs) for shard in recovered.shards] == [1]
@@ -93,7 +94,7 @@ def test_a_journal_with_places_that_cannot_be_is_no_obstacle(place: object, tmp_
     writer = CacheWriter(path)
     writer.put("good", latent(1), "latent")
     writer.close()
-    (folder,) = (path / segment.FOLDER).iterdir()
+    (folder,) = (path / segment.BUILD).iterdir()
     journal = Journal(folder / "journal")
     refs = [[f"{folder.name}/0", place, "00" * 16]]
     journal.append(kind="entry", key="00" * 16, field="latent", layout=0, leaves="", refs=refs)

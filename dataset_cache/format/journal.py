@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from ..format.storage import OWN_FILE, is_regular, write_all
+from .storage import OWN_FILE, is_regular, write_all
 
 NAME = "journal"
 MAX_LINE = 256 << 20  # a longer one nobody wrote; it is not taken into memory

@@ -15,15 +15,15 @@ from typing import Any
 from filelock import FileLock
 
 from ..errors import CacheError
-from ..format.locks import is_locked
-from ..format.shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
-from ..format.skeleton import Layout, TensorSpec
-from ..format.storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
-from ..read import shard_files
 from .journal import NAME as JOURNAL
 from .journal import Journal, read_journal
+from .locks import is_locked
+from .manifest import SHARDS
+from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
+from .skeleton import Layout, TensorSpec
+from .storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
 
-FOLDER = ".build"
+BUILD = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
 LOCK = "lock"
 _MAX_HEADER_BYTES = 64 << 20
@@ -69,7 +69,7 @@ class Segment:
     """A folder of its own below `.build`. Its lock tells a living writer from one that was killed."""
 
     def __init__(self, dataset: Path) -> None:
-        self.folder = dataset / FOLDER / secrets.token_hex(8)
+        self.folder = dataset / BUILD / secrets.token_hex(8)
         self.shards: list[BuildShard] = []
         self._layouts: dict[str, int] = {}
         self.entry_count = 0
@@ -178,10 +178,10 @@ class Recovered:
 def abandoned(dataset: Path) -> Iterator[Path]:
     """The segments below this dataset whose writer is gone."""
     try:
-        folders = sorted(path for path in (dataset / FOLDER).iterdir() if path.is_dir() and not is_link(path))
+        folders = sorted(path for path in (dataset / BUILD).iterdir() if path.is_dir() and not is_link(path))
     except OSError:
         return
-    for folder in folders if not is_link(dataset / FOLDER) else ():
+    for folder in folders if not is_link(dataset / BUILD) else ():
         if not (folder / LOCK).exists():  # no writer's: what a compaction left
             yield folder
             continue
@@ -238,7 +238,7 @@ def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
     if shard.journal is not None:
         shard.journal.append(kind="sealed", shard=int(shard.path.name), file=file, shift=shift)
         shard.journal.flush()
-    target = dataset / shard_files.FOLDER / file
+    target = dataset / SHARDS / file
     target.parent.mkdir(exist_ok=True)
     move_file(source, target)
     shard.path, shard.blobs, shard.data_start, shard.file, shard.shift = target, blobs, start, file, shift
@@ -295,7 +295,7 @@ def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
     file, shift = fact["file"], fact["shift"]
     if not SHARD_NAME.fullmatch(file) or type(shift) is not int or not 0 <= shift < shard.data_start:
         raise ValueError(f"a shard that was sealed as {file!r}")
-    published = dataset / shard_files.FOLDER / file
+    published = dataset / SHARDS / file
     if published.exists():
         shard.path, shard.file, shard.shift = published, file, shift
         shard.data_start -= shift
