@@ -8,7 +8,7 @@ import numpy as np
 from ..dataset_cache import open_cache
 from ..dataset_cache.format.index import IndexArrays, open_index
 from ..dataset_cache.format.manifest import read_manifest
-from ..dataset_cache.write.publish import publish
+from ..dataset_cache.write.publishing import publish
 from .examples import EXAMPLE_BYTES
 from .memory import measure_in_child
 from .reading import BATCH, write_cache

@@ -4,16 +4,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ..dataset_cache.upkeep.clean import (
-    CATEGORIES,
-    DEBRIS,
-    SUPERSEDED,
-    UNUSED,
-    CleanPlan,
-    Removal,
-    clean,
-    preview_clean,
-)
+from ..dataset_cache import CATEGORIES, DEBRIS, SUPERSEDED, UNUSED, CleanPlan, Removal, clean, preview_clean
 from .output import add_output_option, byte_count, plural, show
 
 _NOUNS = {DEBRIS: "file", UNUSED: "entry", SUPERSEDED: "generation"}

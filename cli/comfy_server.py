@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache import CacheError
 from .websocket import WebSocket
 
 SILENCE_SECONDS = 5.0  # without a message after which the history is asked, in case the last one was missed

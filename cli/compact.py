@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from ..dataset_cache.upkeep.clean import compact
+from ..dataset_cache import compact
 from .output import add_output_option, show
 from .progress import Progress
 

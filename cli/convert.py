@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from ..dataset_cache.upkeep.convert import convert
+from ..dataset_cache import convert
 from .output import add_output_option, show
 from .progress import Progress
 

@@ -4,12 +4,9 @@ import argparse
 import sys
 from typing import Any
 
-from ..dataset_cache.encode.encode import encode
-from ..dataset_cache.encode.plan import Plan, make_plan
-from ..dataset_cache.encode.report import Progress as Told
-from ..dataset_cache.encode.report import Report
-from ..dataset_cache.errors import CacheError
-from ..reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from ..dataset_cache import CacheError, Plan, Report, encode, make_plan
+from ..dataset_cache import Progress as Told
+from ..reference import ReferenceImageEncoder, ReferenceTextEncoder
 from .encode_options import add_options, read_options
 from .host import add_host_options, hand_over
 from .output import add_output_option, byte_count, show
@@ -63,9 +60,9 @@ def _check_models(args: argparse.Namespace) -> None:
 def _encoders(args: argparse.Namespace) -> dict[str, Any]:
     if not args.comfyui:
         return {"image_encoder": ReferenceImageEncoder(), "text_encoder": ReferenceTextEncoder()}
-    from ..nodes.host.headless import encoders  # only in the host, where its modules can be imported
+    from ..nodes.host.encoders import named_encoders  # only in the host, where its modules can be imported
 
-    return encoders(args.vae, args.clip, args.clip_type)
+    return named_encoders(args.vae, args.clip, args.clip_type)
 
 
 def _encode(args: argparse.Namespace, plan: Plan) -> Report:

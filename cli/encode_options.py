@@ -10,12 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache.encode.plan import Settings
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
-from ..dataset_cache.sources.masks import MODES, Masks
-from ..dataset_cache.sources.source import FolderSource
-from ..dataset_cache.sources.transforms import CROPS, STEPS, Transform
+from ..dataset_cache import (
+    BUCKET_STEPS,
+    CAPTION_FALLBACKS,
+    CAPTION_LINES,
+    CROPS,
+    MASK_MODES,
+    CacheError,
+    Captions,
+    FolderSource,
+    Masks,
+    Settings,
+    Transform,
+)
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list"}
 _OPTIONAL = {"str | None": "", "int | None": 0, "float | None": 0.0}
@@ -68,7 +75,7 @@ def read_toml(path: str) -> dict[str, Any]:
 def _add_transform(group: Any) -> None:
     text = "sides of squares with the area of a bucket; every one gives each picture a sample [1024]"
     group.add_argument("--resolution", dest="resolutions", nargs="+", type=int, metavar="SIDE", help=text)
-    group.add_argument("--step", type=int, choices=STEPS, help="sides of buckets are multiples of it [64]")
+    group.add_argument("--step", type=int, choices=BUCKET_STEPS, help="sides of buckets are multiples of it [64]")
     group.add_argument("--min-aspect", type=float, metavar="A", help="width / height of the tallest bucket [0.5]")
     group.add_argument("--max-aspect", type=float, metavar="A", help="width / height of the widest bucket [2]")
     group.add_argument(
@@ -78,7 +85,7 @@ def _add_transform(group: Any) -> None:
     group.add_argument("--flip", action="store_true", default=None, help="a mirrored variant of every picture")
     group.add_argument("--seed", type=int, help="of random crops and of tag shuffles")
     text = "for masked loss: name-masklabel.png files, a folder, the alpha channel, or the first that is there [none]"
-    group.add_argument("--masks", dest="mode", choices=MODES, help=text)
+    group.add_argument("--masks", dest="mode", choices=MASK_MODES, help=text)
     group.add_argument("--mask-folder", dest="folder", metavar="NAME", help="the name of folders of masks [masks]")
 
 
@@ -88,8 +95,8 @@ def _add_captions(group: Any) -> None:
     group.add_argument("--suffix", metavar="TEXT", help="stands after every caption")
     group.add_argument("--shuffles", type=int, metavar="N", help="seeded orders of each caption's tags, as variants")
     group.add_argument("--keep-tags", type=int, metavar="N", help="first tags that are not shuffled")
-    group.add_argument("--lines", choices=LINES, help="what several lines of a caption file are [variants]")
-    group.add_argument("--fallback", choices=FALLBACKS, help="the caption of pictures that have none [empty]")
+    group.add_argument("--lines", choices=CAPTION_LINES, help="what several lines of a caption file are [variants]")
+    group.add_argument("--fallback", choices=CAPTION_FALLBACKS, help="the caption of pictures that have none [empty]")
 
 
 def _add_sets(group: Any) -> None:

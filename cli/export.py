@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from ..dataset_cache.upkeep.copy import duplicate, export
+from ..dataset_cache import duplicate, export
 from .output import add_output_option, show
 from .progress import Progress
 

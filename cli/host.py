@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache import CacheError
 
 INSIDE = False  # whether this process is the host's already; nodes/host/headless.py says so
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

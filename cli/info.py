@@ -5,11 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..dataset_cache import open_cache
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.upkeep.contact_sheet import contact_sheet
-from ..dataset_cache.upkeep.info import Overview, bucket_chart, overview
-from ..dataset_cache.upkeep.usage import Usage, usage
+from ..dataset_cache import CacheError, Overview, Usage, bucket_chart, contact_sheet, open_cache, overview, usage
 from .output import add_output_option, byte_count, plural, show, table
 
 _CAPTION = 60

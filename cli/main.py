@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from .. import __version__
-from ..dataset_cache.errors import CacheBusy, CacheError, SettingError
-from ..lora_train.errors import TrainError
+from ..dataset_cache import CacheBusy, CacheError, SettingError
+from ..lora_train import TrainError
 from . import clean, compact, convert, encode, export, info, merge, run, train, upkeep
 
 COMMANDS = (encode, train, info, upkeep, clean, compact, merge, export, convert, run)

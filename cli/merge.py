@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from ..dataset_cache.upkeep.merge import merge
+from ..dataset_cache import merge
 from .output import add_output_option, show
 from .progress import Progress
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache import CacheError
 from .comfy_server import ComfyServer, Event, Outcome
 from .output import add_output_option, show
 from .progress import Progress

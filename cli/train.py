@@ -10,14 +10,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import open_cache
-from ..dataset_cache.setting import Setting, closest, parse
-from ..lora_train.config import RENAMED, SETTINGS, TrainConfig, load_config, read_config
-from ..lora_train.errors import TrainError
-from ..lora_train.loop import Hooks, Result
-from ..lora_train.run.report import Progress as Step
-from ..lora_train.run.report import format_seconds
-from ..lora_train.training import train_in_run, with_samples
+from ..dataset_cache import Setting, closest_name, open_cache, parse_setting
+from ..lora_train import (
+    RENAMED,
+    SETTINGS,
+    Hooks,
+    Result,
+    TrainConfig,
+    TrainError,
+    format_seconds,
+    load_config,
+    read_config,
+    train_in_run,
+    with_samples,
+)
+from ..lora_train import Progress as Step
 from .host import hand_over
 from .model import add_model_options, open_model
 from .output import add_output_option, show
@@ -80,7 +87,7 @@ def collect_config(args: argparse.Namespace) -> TrainConfig:
     values = read_config(args.config) if args.config else {}
     if args.config:
         load_config(values, str(args.config), notice=lambda words: None)  # so that its errors bear its name
-    flags = {name: parse(SETTINGS[RENAMED.get(name, name)], text) for name, text in _given(args)}
+    flags = {name: parse_setting(SETTINGS[RENAMED.get(name, name)], text) for name, text in _given(args)}
     if args.resume:
         flags["mode"] = "resume"
     current = {RENAMED.get(name, name): value for name, value in values.items()}
@@ -164,7 +171,7 @@ def _name_unknown_flags(parser: argparse.ArgumentParser) -> None:
             if flag.startswith("--"):
                 name = flag[2:].partition("=")[0].replace("-", "_")
                 parser.error(
-                    f'no setting is named "{name}"{closest(name, [*SETTINGS, "dataset", "out", "config", "resume"])}'
+                    f'no setting is named "{name}"{closest_name(name, [*SETTINGS, "dataset", "out", "config", "resume"])}'
                 )
         return found, rest
 

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ..dataset_cache.upkeep.repair import RepairReport, repair
-from ..dataset_cache.upkeep.verify import DEBRIS, Problem, verify
+from ..dataset_cache import DEBRIS, Problem, RepairReport, repair, verify
 from .output import add_output_option, show
 from .progress import Progress
 

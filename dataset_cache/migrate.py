@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from .errors import CacheError
-from .format.manifest import read_manifest
-from .write.current import existing
-from .write.writer import CacheWriter
+from .format import read_manifest
+from .write import CacheWriter, existing
 
 
 def migrate(path: str | Path) -> bool:

@@ -34,13 +34,13 @@ class Setting:
     limits: Limits
 
 
-def check(setting: Setting, value: Any) -> Any:
+def check_setting(setting: Setting, value: Any) -> Any:
     """The value in the setting's own type and within its limits; anything else is a SettingError."""
     name = setting.name
     value = _typed(name, value, setting.type)
     limits = setting.limits
     if limits.choices and value not in limits.choices:
-        hint = closest(value, limits.choices)
+        hint = closest_name(value, limits.choices)
         raise SettingError(f'{name} = "{value}": expected one of {", ".join(limits.choices)}{hint}')
     if setting.type in (int, float):
         _within(name, value, limits)
@@ -50,7 +50,7 @@ def check(setting: Setting, value: Any) -> Any:
     return value
 
 
-def parse(setting: Setting, text: str) -> Any:
+def parse_setting(setting: Setting, text: str) -> Any:
     """The value that a command line's or a widget's text means for this setting."""
     try:
         return _PARSERS[setting.type](text)
@@ -58,7 +58,7 @@ def parse(setting: Setting, text: str) -> Any:
         raise SettingError(f'{setting.name} = "{text}": expected {_KINDS[setting.type]}') from None
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest_name(name: str, known: Iterable[str]) -> str:
     """'; did you mean "rank"?', or nothing when no known name is near."""
     by_lower = {word.lower(): word for word in known}
     match = difflib.get_close_matches(name.lower(), list(by_lower), 1, 0.6)

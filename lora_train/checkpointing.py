@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .forward import replaced
+from .forward import replaced_forward
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def checkpointed(blocks: Iterable[nn.Module]) -> Iterator[None]:
     """Checkpoint each block by itself for the time of the `with`; their own `forward` is back after it."""
     with ExitStack() as restore:
         for block in {id(block): block for block in blocks}.values():
-            restore.enter_context(replaced(block, _recomputing(block.forward)))
+            restore.enter_context(replaced_forward(block, _recomputing(block.forward)))
         yield
 
 

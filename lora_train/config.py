@@ -8,11 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache.errors import SettingError
-from ..dataset_cache.setting import Limits, Setting, check, closest
-from .adapters import AdapterSettings
-from .adapters.adapter import KINDS
-from .adapters.dora import AXES
+from ..dataset_cache import Limits, Setting, SettingError, check_setting, closest_name
+from .adapters import AXES, KINDS, AdapterSettings
 from .errors import TrainError
 from .export import DTYPES, NAMINGS, dora_axis
 from .lr import SCHEDULES, Curve
@@ -167,7 +164,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             try:
-                object.__setattr__(self, f.name, check(SETTINGS[f.name], getattr(self, f.name)))
+                object.__setattr__(self, f.name, check_setting(SETTINGS[f.name], getattr(self, f.name)))
             except SettingError as error:
                 raise TrainError(str(error)) from None
         if self.t_min >= self.t_max:
@@ -265,7 +262,7 @@ def _resolve(name: str, place: str) -> str:
         raise TrainError(f"{place}: {name} is refused: {REFUSED[name]}")
     known = RENAMED.get(name, name)
     if known not in SETTINGS:
-        hint = closest(name, SETTINGS) or f"; known are {', '.join(SETTINGS)}"
+        hint = closest_name(name, SETTINGS) or f"; known are {', '.join(SETTINGS)}"
         raise TrainError(f'{place}: no setting is named "{name}"{hint}')
     return known
 

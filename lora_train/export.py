@@ -14,8 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .adapters import Network
-from .adapters.dora import Axis
+from .adapters import Axis, Network
 from .denoiser import Denoiser, Naming
 from .errors import TrainError
 

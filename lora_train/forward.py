@@ -10,7 +10,7 @@ from torch import nn
 
 
 @contextmanager
-def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Another `forward` for the time of the `with`. Several may lie over each other, and end in the reverse order."""
     own = vars(module).get("forward")
     module.forward = forward

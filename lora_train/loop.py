@@ -13,17 +13,15 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache import CacheError
 from .checkpointing import checkpointed
 from .config import TrainConfig
-from .data.prefetch import Prefetcher
+from .data import Prefetcher
 from .denoiser import Denoiser
 from .errors import TrainError
 from .ledger import Entry, Ledger, NonFiniteLoss
 from .optim import set_rate
-from .run.folder import Run, read_description
-from .run.metrics import MetricsFile
-from .run.report import Progress, Reporter, open_events
+from .run import MetricsFile, Progress, Reporter, Run, open_events, read_description
 from .run_report import write_report
 from .samples import Decode, Prompt, Sampler, drop_later, find_prompts
 from .session import Session, open_session

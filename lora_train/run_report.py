@@ -8,11 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from .report_page import Section, render_page
-from .run.canvas import BLUE, ORANGE
-from .run.folder import Run
-from .run.metrics import Curves, read_curves
-from .run.plots import plot_buckets, plot_loss, plot_share
-from .run.report import Reporter, format_seconds
+from .run import BLUE, ORANGE, Curves, Reporter, Run, format_seconds, plot_buckets, plot_loss, plot_share, read_curves
 from .samples import draw_history
 from .session import Session
 

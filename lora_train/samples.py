@@ -14,7 +14,7 @@ from PIL import Image
 from ..dataset_cache import realize
 from .denoiser import Denoiser
 from .errors import TrainError
-from .run.plots import draw_grid
+from .run import draw_grid
 
 # Latents [B, C, h, w] → one picture each.
 Decode = Callable[[torch.Tensor], Sequence[Image.Image]]

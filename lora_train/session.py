@@ -14,20 +14,16 @@ import torch
 
 from ..dataset_cache import realize
 from . import export
-from .adapters import Network, build, lora_file
+from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
-from .data.columns import read_columns
-from .data.order import Order, SetRule
-from .data.prefetch import refuse_plan
-from .data.upload import map_tensors
+from .data import Order, SetRule, map_tensors, read_columns, refuse_plan
 from .denoiser import Denoiser
 from .ema import Ema
 from .errors import TrainError
 from .ledger import NonFiniteLoss
 from .memory import choose_precision
 from .optim import make_optimizer, set_mode
-from .run.folder import Run
-from .run.saved_state import Origin, State, StateFolder, check_origin, resumed_position
+from .run import Origin, Run, State, StateFolder, check_origin, resumed_position
 from .step import Dropout, Stepper, Weights
 from .validation import HeldOut, Validation, hold_out
 
@@ -203,10 +199,10 @@ def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: 
 def _make_network(denoiser: Denoiser, config: TrainConfig, state: State | None) -> Network:
     existing = None
     if state is not None:
-        existing = lora_file.split({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
+        existing = split_lora({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
     elif config.start_from:
-        existing = lora_file.read(config.start_from)
-    return build(denoiser, config.adapters(), existing).to(export.DTYPES[config.adapter_dtype])
+        existing = read_lora(config.start_from)
+    return build_network(denoiser, config.adapters(), existing).to(export.DTYPES[config.adapter_dtype])
 
 
 def _restore(stepper: Stepper, state: State) -> None:

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from ..dataset_cache import Batch
-from .adapters import Network
-from .adapters.adapter import generator
-from .data.order import BatchPlan
-from .data.prefetch import Loaded
+from .adapters import Network, generator
+from .data import BatchPlan, Loaded
 from .denoiser import Denoiser
 from .ema import Ema
 from .memory import Precision

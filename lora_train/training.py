@@ -13,7 +13,7 @@ from typing import Any
 from .config import TrainConfig
 from .denoiser import Denoiser
 from .loop import Hooks, Result, train
-from .run.folder import Run, open_run
+from .run import Run, open_run
 from .samples import Decode, Prompt
 
 # Who looks on is told the run that was opened, and is there until the run has ended.

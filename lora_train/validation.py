@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .adapters.adapter import generator
+from .adapters import generator
 from .denoiser import Denoiser
 from .errors import TrainError
 from .memory import Precision

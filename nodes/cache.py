@@ -4,11 +4,10 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache import CacheError
 from . import save_node, sockets
-from .host.server import NodeProgress
-from .library import paths
-from .library.saving import Given, save
+from .host.app import NodeProgress
+from .library import Given, is_published, save
 
 IF_EXISTS = ("update", "refuse")
 
@@ -50,8 +49,8 @@ class StreamCacheCacheSave(io.ComfyNode):
         captions: list = (),
         if_exists: list[str] = ("update",),
     ) -> io.NodeOutput:
-        path = save_node.path_to_save(name[0], cls.hidden)
-        if if_exists[0] == "refuse" and paths.is_published(path):
+        path = save_node.checked_path(name[0], cls.hidden)
+        if if_exists[0] == "refuse" and is_published(path):
             raise CacheError(f"there is a dataset {name[0]} already; choose another name, or set if_exists to update")
         given = Given(dataset[0] if dataset else None, latents, conditioning, captions)
         watch = NodeProgress()

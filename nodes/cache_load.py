@@ -4,16 +4,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.format.manifest import read_manifest
+from ..dataset_cache import CacheError, read_manifest
 from . import sockets
-from .host.folders import cache_roots
-from .library import paths
-from .library.handles import handle_of, published_generation
-from .library.listing import Listing
-from .library.saving import summarize
+from .host.app import cache_roots
+from .library import Listing, handle_of, list_names, path_to_open, problem_of, published_generation, summarize
 
-_CACHES = Listing(lambda: paths.list_names(cache_roots()))
+_CACHES = Listing(lambda: list_names(cache_roots()))
 
 
 def name_input(tooltip: str) -> io.Input:
@@ -26,7 +22,7 @@ def name_input(tooltip: str) -> io.Input:
 
 
 def name_problem(name: str | None) -> bool | str:
-    return paths.problem_of(name, lambda: paths.path_to_open(name, cache_roots()))
+    return problem_of(name, lambda: path_to_open(name, cache_roots()))
 
 
 class StreamCacheCacheLoad(io.ComfyNode):
@@ -57,13 +53,13 @@ class StreamCacheCacheLoad(io.ComfyNode):
     def fingerprint_inputs(cls, name: str) -> Any:
         """A cache that was saved anew is loaded anew; an unchanged one is not."""
         try:
-            return published_generation(paths.path_to_open(name, cache_roots()), name)
+            return published_generation(path_to_open(name, cache_roots()), name)
         except CacheError as error:
             return str(error)
 
     @classmethod
     def execute(cls, name: str) -> io.NodeOutput:
-        path = paths.path_to_open(name, cache_roots())
+        path = path_to_open(name, cache_roots())
         handle = handle_of(name, path)
         manifest = read_manifest(path)
         shown = {"streamcache": [summarize(name, path, manifest)]} if manifest is not None else None

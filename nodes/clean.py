@@ -4,15 +4,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.upkeep.clean import CATEGORIES, CleanPlan, clean, preview_clean
+from ..dataset_cache import CATEGORIES, CacheError, CleanPlan, clean, preview_clean
 from . import sockets
 from .cache_load import name_input, name_problem
-from .host.events import caches_changed
-from .host.folders import cache_roots
-from .host.server import NodeProgress
-from .library import freshness, paths
-from .server.moves import let_go
+from .host.app import NodeProgress, cache_roots, caches_changed
+from .library import forget_result, path_to_open
+from .server import let_go
 
 _TOOLTIPS = {
     "debris": "Files that no generation, unfinished build or reader needs.",
@@ -56,7 +53,7 @@ class StreamCacheClean(io.ComfyNode):
 
     @classmethod
     def execute(cls, name: str, apply: bool, **chosen: bool) -> io.NodeOutput:
-        path = paths.path_to_open(name, cache_roots())
+        path = path_to_open(name, cache_roots())
         wanted = [category for category in CATEGORIES if chosen.get(category)]
         if not wanted:
             raise CacheError("nothing is chosen to clean; switch on debris, superseded or unused")
@@ -64,7 +61,7 @@ class StreamCacheClean(io.ComfyNode):
         plan = preview_clean(path, wanted)
         if apply:
             plan = clean(plan)
-            freshness.forget(path)
+            forget_result(path)
             caches_changed()
         text = "\n".join(report_lines(plan, name, apply))
         NodeProgress().show(text)

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from comfy_api.latest import io
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.sources.source import ListSource, Source, check_sets
-from ..dataset_cache.sources.transforms import CROPS, STEPS, Transform
+from ..dataset_cache import BUCKET_STEPS, CROPS, CacheError, ListSource, Source, Transform, check_sets
 from . import sockets
-from .host.encoders.embeddings import surroundings
-from .host.encoders.encoders import image_encoder, text_encoder
-from .library.plans import DatasetPlan
+from .host.encoders import image_encoder, surroundings, text_encoder
+from .library import DatasetPlan
 
 if TYPE_CHECKING:
-    from ..dataset_cache.encode.plan import Settings
+    from ..dataset_cache import Settings
 
 TEXTS = 4  # in a batch: the host encodes one at a time, so that few are told of, and stopped, sooner
 BACKGROUNDS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
@@ -105,7 +102,7 @@ def _settings(
     trust: bool = False,
     check: bool = False,
 ) -> Settings:
-    from ..dataset_cache.encode.plan import Settings  # when it is used: the host's start stays short
+    from ..dataset_cache import Settings  # when it is used: the host's start stays short
 
     sides = [resolution, *_numbers(more_resolutions)]
     transform = Transform(
@@ -185,7 +182,7 @@ def _bucket_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "step",
-            options=[str(step) for step in STEPS],
+            options=[str(step) for step in BUCKET_STEPS],
             default="64",
             **sockets.RARE,
             tooltip="Sides of buckets are multiples of this many pixels.",

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import ComfyExtension, io
 
-from ..dataset_cache.sources.memory import use_state_folder
+from ..dataset_cache import use_state_folder
 from . import (
     cache,
     cache_load,
@@ -17,9 +17,8 @@ from . import (
     train,
     train_options,
 )
-from .host.codecs import register_host_types
-from .host.folders import state_root
-from .server.routes import add_routes
+from .host.app import register_host_types, state_root
+from .server import add_routes
 
 DATASETS = (image_folder, encode, cache, cache_load, select, realize, preview, merge, clean, on_demand)
 FAMILIES = (*DATASETS, train, train_options)

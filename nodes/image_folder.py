@@ -4,18 +4,22 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.encode.identity import digest_of
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.sources.captions import FALLBACKS, LINES, Captions
-from ..dataset_cache.sources.masks import MODES, Masks
-from ..dataset_cache.sources.scan import walk
-from ..dataset_cache.sources.source import FolderSource
+from ..dataset_cache import (
+    CAPTION_FALLBACKS,
+    CAPTION_LINES,
+    MASK_MODES,
+    CacheError,
+    Captions,
+    FolderSource,
+    Masks,
+    digest_of,
+    walk_folder,
+)
 from . import sockets
-from .host.folders import source_roots
-from .library import paths
-from .library.listing import Listing
+from .host.app import source_roots
+from .library import Listing, list_folders, path_of_folder, problem_of
 
-_FOLDERS = Listing(lambda: paths.list_folders(source_roots()))
+_FOLDERS = Listing(lambda: list_folders(source_roots()))
 
 
 class StreamCacheImageFolder(io.ComfyNode):
@@ -35,13 +39,13 @@ class StreamCacheImageFolder(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str) -> bool | str:
-        return paths.problem_of(folder, lambda: paths.path_of_folder(folder, source_roots()))
+        return problem_of(folder, lambda: path_of_folder(folder, source_roots()))
 
     @classmethod
     def fingerprint_inputs(cls, folder: str, recursive: bool = True, **others: Any) -> str:
         """The state of every relevant file: one listing a folder, one stat a file, nothing opened."""
         try:
-            listings, _ = walk(str(paths.path_of_folder(folder, source_roots())), recursive)
+            listings, _ = walk_folder(str(path_of_folder(folder, source_roots())), recursive)
         except CacheError as error:
             return str(error)
         return digest_of([[listing.directory, listing.digest.hex()] for listing in listings])
@@ -62,7 +66,7 @@ class StreamCacheImageFolder(io.ComfyNode):
         samples: int = 0,
         **captions: Any,
     ) -> io.NodeOutput:
-        path = paths.path_of_folder(folder, source_roots())
+        path = path_of_folder(folder, source_roots())
         added = FolderSource(
             path,
             recursive=recursive,
@@ -104,7 +108,7 @@ def _inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "masks",
-            options=list(MODES),
+            options=list(MASK_MODES),
             default="none",
             tooltip="Where masks for masked loss are: name-masklabel.png files, a folder named masks, the alpha "
             "channel, or the first of these that an image has.",
@@ -165,7 +169,7 @@ def _caption_inputs() -> list[io.Input]:
     return [
         io.Combo.Input(
             "caption_lines",
-            options=list(LINES),
+            options=list(CAPTION_LINES),
             default="variants",
             **sockets.RARE,
             tooltip="What several lines in a caption file are: variants to choose from each epoch, one text, or "
@@ -173,7 +177,7 @@ def _caption_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "caption_fallback",
-            options=list(FALLBACKS),
+            options=list(CAPTION_FALLBACKS),
             default="empty",
             **sockets.RARE,
             tooltip="The caption of images without a caption file: none, or their folder's name.",

@@ -6,12 +6,10 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.upkeep.gather import Part
+from ..dataset_cache import CacheError, Part
 from . import save_node, sockets
-from .host.server import NodeProgress
-from .library.plans import is_plan
-from .library.saving import describe, gather_parts
+from .host.app import NodeProgress
+from .library import describe, gather_parts, is_plan
 
 MAX_DATASETS = 16
 
@@ -61,7 +59,7 @@ class StreamCacheMerge(io.ComfyNode):
 
     @classmethod
     def execute(cls, name: str, datasets: dict[str, Any], weights: str = "") -> io.NodeOutput:
-        path = save_node.path_to_save(name, cls.hidden)
+        path = save_node.checked_path(name, cls.hidden)
         parts = _parts([dataset for dataset in datasets.values() if dataset is not None], weights)
         watch = NodeProgress()
         saved = describe(name, path, gather_parts(parts, path, watch), ())

@@ -5,7 +5,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import sockets
-from .host.encoders.loaders import NO_FILE, clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
+from .host.encoders import NO_FILE, clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
 
 _CATEGORY = f"{sockets.CATEGORY}/loaders"
 

@@ -6,10 +6,10 @@ import torch
 from comfy_api.latest import io, ui
 from PIL import Image
 
-from ..dataset_cache.format.lazy import realize
+from ..dataset_cache import realize
 from . import sockets
-from .host.server import NodeProgress
-from .library.plans import is_plan
+from .host.app import NodeProgress
+from .library import is_plan
 
 
 class StreamCachePreview(io.ComfyNode):

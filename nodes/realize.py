@@ -6,10 +6,9 @@ import torch
 from comfy_api.latest import io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..dataset_cache.format.codecs import codec_for
-from ..dataset_cache.format.lazy import realize
+from ..dataset_cache import codec_for, realize
 from . import sockets
-from .host.server import NodeProgress
+from .host.app import NodeProgress
 
 DTYPES = {"as stored": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

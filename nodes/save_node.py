@@ -5,41 +5,37 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.errors import CacheError
-from .host.asking import asker
-from .host.events import caches_changed
-from .host.folders import cache_roots
-from .host.server import NodeProgress
-from .library import freshness, paths
-from .library.saving import Saved
+from ..dataset_cache import CacheError
+from .host.app import NodeProgress, asker, cache_roots, caches_changed
+from .library import Saved, leave_result, path_to_save, problem_of, result_fingerprint
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")
 
 
 def name_problem(name: str | None) -> bool | str:
     """What is wrong with a name to save under, as the host's validation takes it."""
-    return paths.problem_of(name, lambda: paths.path_to_save(name, cache_roots()))
+    return problem_of(name, lambda: path_to_save(name, cache_roots()))
 
 
 def fingerprint(name: str, node_id: Any) -> Any:
     """Stays the same while the cache is as this node left it."""
     try:
-        return freshness.fingerprint(paths.path_to_save(name, cache_roots()), asker(node_id))
+        return result_fingerprint(path_to_save(name, cache_roots()), asker(node_id))
     except CacheError as error:
         return str(error)
 
 
-def path_to_save(name: str, hidden: Any) -> Path:
+def checked_path(name: str, hidden: Any) -> Path:
     """Where to save. Two nodes of one workflow must not: what is there in the end would be a matter of chance."""
     for number, node in (hidden.prompt or {}).items():
         if number != hidden.unique_id and node.get("class_type") in SAVING and _same(node["inputs"].get("name"), name):
             raise CacheError(f"node {number} of this workflow saves to {name} too; give the two different names")
-    return paths.path_to_save(name, cache_roots())
+    return path_to_save(name, cache_roots())
 
 
 def answer(saved: Saved, watch: NodeProgress, node_id: Any) -> io.NodeOutput:
     """The output of a node that saved."""
-    freshness.leave(saved.handle.path, asker(node_id), saved.handle.generation)
+    leave_result(saved.handle.path, asker(node_id), saved.handle.generation)
     caches_changed()
     watch.show("\n".join(saved.lines))
     return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})

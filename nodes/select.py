@@ -7,10 +7,9 @@ import numpy as np
 from comfy_api.latest import io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..dataset_cache.errors import CacheError
+from ..dataset_cache import CacheError
 from . import sockets
-from .library.handles import DatasetHandle, lazy_field
-from .library.plans import is_plan
+from .library import DatasetHandle, is_plan, lazy_field
 
 MAX_LISTED = 4096  # the host copies lists item by item, so longer ones are never made
 _SIZE = re.compile(r"\s*(\d+)\s*[x×*]\s*(\d+)\s*")

@@ -8,12 +8,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache.setting import Setting, parse
-from ..lora_train import config as engine
-from .host import settings as host
-from .host.lora_folders import find_lora, list_loras
+from ..dataset_cache import Setting, parse_setting
+from ..lora_train import RENAMED, SETTINGS
+from .host import HOST_SETTINGS
+from .host.app import find_lora, list_loras
 
-SETTINGS: dict[str, Setting] = {**engine.SETTINGS, **host.SETTINGS}
+SETTINGS: dict[str, Setting] = {**SETTINGS, **HOST_SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
 FILE = "start_from"  # the one setting that is a path: on nodes, a LoRA out of the host's list
 DEFAULTS = {"name": "my_lora"}  # where a node has to say something that a command line may leave open
@@ -41,12 +41,12 @@ def changed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    known = SETTINGS.get(engine.RENAMED.get(name, name))
+    known = SETTINGS.get(RENAMED.get(name, name))
     if known is None or not isinstance(value, str):
         return value
     if known.name == FILE:
         return find_lora(value)
-    return parse(known, value) if known.type in (tuple, dict) else value
+    return parse_setting(known, value) if known.type in (tuple, dict) else value
 
 
 def _input(setting: Setting, advanced: bool) -> io.Input:

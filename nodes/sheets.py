@@ -6,10 +6,8 @@ from typing import Any
 
 from PIL import Image
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.sources.thumbnails import FIELD as THUMBNAIL
-from ..dataset_cache.sources.thumbnails import decode_thumbnail
-from ..lora_train.run.plots import draw_grid, plot_buckets
+from ..dataset_cache import THUMBNAIL, CacheError, decode_thumbnail
+from ..lora_train import draw_grid, plot_buckets
 
 COLUMNS = 8
 Decode = Callable[[dict], Image.Image]  # a latent → its picture

@@ -7,18 +7,21 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache.errors import CacheError
-from ..dataset_cache.format.manifest import read_manifest
-from ..lora_train.run.folder import check_name
-from ..lora_train.run.plots import plot_loss
+from ..dataset_cache import CacheError, read_manifest
+from ..lora_train import check_name, plot_loss
 from . import setting_inputs, sockets
-from .host.asking import asker
-from .host.events import caches_changed
-from .host.folders import cache_roots
-from .host.lora_folders import find_lora, lora_folder, lora_stamp, runs_folder
-from .library import freshness, paths
-from .library.handles import DatasetHandle
-from .library.saving import Given, save
+from .host.app import asker, cache_roots, caches_changed, find_lora, lora_folder, lora_stamp, runs_folder
+from .library import (
+    DatasetHandle,
+    Given,
+    contained,
+    leave_result,
+    parse_name,
+    path_to_save,
+    problem_of,
+    result_fingerprint,
+    save,
+)
 from .train_watch import TrainWatch
 from .training import Pictures, Trained, describe_end, read_config, train_lora
 
@@ -47,13 +50,13 @@ class StreamCacheTrain(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: Any = None) -> bool | str:
         name = sockets.first(name)
-        return paths.problem_of(name, lambda: _check_name(name))
+        return problem_of(name, lambda: _check_name(name))
 
     @classmethod
     def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:
         """It runs again if it was stopped, if its LoRA is gone, or if the one that it starts from is another."""
         place = runs_folder() / str(sockets.first(name))
-        trained = freshness.fingerprint(place, asker(cls.hidden.unique_id), lambda: None)
+        trained = result_fingerprint(place, asker(cls.hidden.unique_id), lambda: None)
         return [lora_stamp(find_lora(sockets.first(start_from) or "")), trained]
 
     @classmethod
@@ -119,15 +122,15 @@ def _outputs() -> list[io.Output]:
 def _check_name(name: str) -> None:
     """One folder's and one file's name, on every system, which leads nowhere else."""
     check_name(name)
-    paths.contained(lora_folder(), [f"{paths.parse_name(name)[0]}.safetensors"], name)
-    paths.contained(runs_folder(), [name], name)
+    contained(lora_folder(), [f"{parse_name(name)[0]}.safetensors"], name)
+    contained(runs_folder(), [name], name)
 
 
 def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
     """A dataset that can be trained on: a saved one as it is, anything else saved under the run's name."""
     if isinstance(given.dataset, DatasetHandle) and not (given.latents or given.conditionings):
         return given.dataset
-    path, purpose = paths.path_to_save(name, cache_roots()), {"made for": f"training {name}"}
+    path, purpose = path_to_save(name, cache_roots()), {"made for": f"training {name}"}
     before = read_manifest(path)
     if before is not None and not purpose.items() <= before.provenance.items():
         raise CacheError(
@@ -144,7 +147,7 @@ def _leave(trained: Trained, asked: str, node_id: Any) -> None:
     """What was trained stays fresh while its LoRA is there; a run that was stopped is to go on."""
     file = trained.result.lora
     state = None if trained.result.stopped else lora_stamp(file)
-    freshness.leave(runs_folder() / asked, asker(node_id), state, lambda: lora_stamp(file))
+    leave_result(runs_folder() / asked, asker(node_id), state, lambda: lora_stamp(file))
 
 
 def _output(trained: Trained, asked: str, notes: list[str], cls: type) -> io.NodeOutput:

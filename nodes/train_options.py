@@ -9,7 +9,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from . import setting_inputs, sockets
-from .host.lora_folders import find_lora, lora_stamp
+from .host.app import find_lora, lora_stamp
 
 
 class StreamCacheTrainOptions(io.ComfyNode):

@@ -10,16 +10,9 @@ from typing import Any
 
 from PIL import Image
 
-from ..lora_train.loop import Hooks
-from ..lora_train.run.folder import Run, read_description
-from ..lora_train.run.plots import draw_grid, plot_loss
-from ..lora_train.run.report import Progress
-from ..lora_train.samples import file_name
-from .host.events import asking_client, tell_pages
-from .host.server import NodeProgress
-from .server.curves import thin
-from .server.live_runs import RUNS, LiveRun
-from .server.runs import sample_mtime
+from ..lora_train import Hooks, Progress, Run, draw_grid, file_name, plot_loss, read_description
+from .host.app import NodeProgress, asking_client, tell_pages
+from .server import RUNS, LiveRun, sample_mtime, thin
 
 EVENT = "streamcache.training"
 SAMPLE_EVENT = "streamcache.sample"

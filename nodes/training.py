@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset_cache import realize
-from ..lora_train.adapters.targets import select
-from ..lora_train.config import TrainConfig, load_config
-from ..lora_train.errors import TrainError
-from ..lora_train.loop import Result
-from ..lora_train.run.folder import Run, check_name
-from ..lora_train.run.metrics import Curves, read_curves
-from ..lora_train.samples import Prompt
-from ..lora_train.training import Watch, train_in_run, with_samples
-from .host.model.denoiser import HostDenoiser
-from .host.model.previews import PreviewSettings
-from .host.settings import HostSettings, split
+from ..lora_train import (
+    Curves,
+    Prompt,
+    Result,
+    Run,
+    TrainConfig,
+    TrainError,
+    Watch,
+    check_name,
+    load_config,
+    read_curves,
+    train_in_run,
+    with_samples,
+)
+from .host import HostSettings, split_settings
+from .host.model import make_denoiser
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Trained:
 
 def read_config(values: Mapping[str, Any], options: Mapping[str, Any] | None) -> tuple[TrainConfig, HostSettings]:
     """The settings of a node, and over them those of the options socket."""
-    host, engine = split({**values, **(options or {})})
+    host, engine = split_settings({**values, **(options or {})})
     return load_config(engine, "settings"), host
 
 
@@ -82,26 +87,6 @@ def describe_end(result: Result, run: str, asked: str) -> str:
     name = f" and name = {run}" if run != asked else ""
     saved = f"Stopped at step {result.step:,} of {result.steps:,}; saved as {result.lora.name}."
     return f"{saved} Run again with mode = resume{name} to go on"
-
-
-def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
-    """A host model as these settings train it."""
-    preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
-    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
-    check_naming(denoiser, config)
-    return denoiser
-
-
-def check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
-    """diffusers splits layers that the host keeps in one: refused before the training, not at its end."""
-    chosen = select(config.targets, denoiser.adaptable(), denoiser.groups())
-    named = denoiser.export_names(config.naming)
-    lacking = [name for name in chosen if name not in named]
-    if lacking:
-        raise TrainError(
-            f'naming = "{config.naming}": has no name for {len(lacking)} of {len(chosen)} layers of this model '
-            f"({lacking[0]}, …); choose comfyui or kohya"
-        )
 
 
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:

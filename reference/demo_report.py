@@ -6,14 +6,18 @@ from pathlib import Path
 
 from PIL import Image
 
-from ..dataset_cache import Cache
-from ..dataset_cache.encode.report import EncodeReport
-from ..dataset_cache.sources.thumbnails import decode_thumbnail
-from ..lora_train.loop import Result
-from ..lora_train.report_page import Section, render_page
-from ..lora_train.run.metrics import Curves, read_curves
-from ..lora_train.run.plots import draw_grid, plot_buckets, plot_loss
-from ..lora_train.run.report import format_seconds
+from ..dataset_cache import Cache, EncodeReport, decode_thumbnail
+from ..lora_train import (
+    Curves,
+    Result,
+    Section,
+    draw_grid,
+    format_seconds,
+    plot_buckets,
+    plot_loss,
+    read_curves,
+    render_page,
+)
 
 DOWNSCALE = 8
 SHEET_COLUMNS = 12

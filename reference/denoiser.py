@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..lora_train.denoiser import Naming, Prediction, Prepared
-from ..lora_train.errors import TrainError
-from ..lora_train.noise_schedule import rows
+from ..lora_train import Naming, Prediction, Prepared, TrainError, rows
 from . import text, vae
 from .model import ReferenceModel
 

@@ -13,9 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..lora_train.denoiser import Prediction, Schedule
-from ..lora_train.errors import TrainError
-from ..lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
+from ..lora_train import DiffusionSchedule, FlowSchedule, Prediction, Schedule, TrainError, rows, scaled_linear_alphas
 from . import text, vae
 
 LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share
@@ -139,7 +137,7 @@ def save(path: str | Path, model: ReferenceModel) -> None:
     save_file(weights, str(path), {"streamcache_reference": json.dumps(asdict(model.size))})
 
 
-def load(path: str | Path) -> ReferenceModel:
+def load_model(path: str | Path) -> ReferenceModel:
     """Read what `save` wrote."""
     try:
         with safe_open(str(path), framework="pt") as file:

@@ -10,8 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from ..lora_train.ema import Ema
-from ..lora_train.objective import ObjectiveSettings, draw_noise, draw_times, row_losses
+from ..lora_train import Ema, ObjectiveSettings, draw_noise, draw_times, row_losses
 from . import pictures, text, vae
 from .denoiser import SHIFTS
 from .model import ModelSize, ReferenceModel

@@ -11,17 +11,19 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from ..dataset_cache import Cache, open_cache
-from ..dataset_cache.encode.encode import encode
-from ..dataset_cache.encode.plan import Plan, Settings, make_plan
-from ..dataset_cache.encode.report import EncodeReport
-from ..dataset_cache.sources.source import FolderSource
-from ..dataset_cache.sources.transforms import Transform
-from ..dataset_cache.upkeep import verify
-from ..lora_train.adapters import build, lora_file
-from ..lora_train.config import TrainConfig
-from ..lora_train.loop import Hooks, Result, train
-from ..lora_train.run.folder import open_run
+from ..dataset_cache import (
+    Cache,
+    EncodeReport,
+    FolderSource,
+    Plan,
+    Settings,
+    Transform,
+    encode,
+    make_plan,
+    open_cache,
+    verify,
+)
+from ..lora_train import Hooks, Result, TrainConfig, build_network, open_run, read_lora, train
 from . import model as reference
 from . import text, vae
 from .demo_report import Story, write_story
@@ -194,7 +196,7 @@ def draw_asked(denoiser: ReferenceDenoiser) -> list[Image.Image]:
 
 def draw_with_lora(denoiser: ReferenceDenoiser, path: Path) -> list[Image.Image]:
     """From the saved file, as anybody would use it."""
-    network = build(denoiser, TrainConfig(**ADAPTER).adapters(), lora_file.read(path)).eval()
+    network = build_network(denoiser, TrainConfig(**ADAPTER).adapters(), read_lora(path)).eval()
     with network.attached(denoiser.adaptable()):
         return draw_asked(denoiser)
 

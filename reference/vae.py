@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..lora_train.errors import TrainError
+from ..lora_train import TrainError
 
 VERSION = 1
 DOWNSCALE = 8

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import Any
 
-from ..sources.memory import Origin
-from ..sources.source import Excluded
-from ..sources.thumbnails import FIELD as THUMBNAIL
+from ..sources import THUMBNAIL, Excluded, Origin
 from .encode_captions import named_captions
 from .recipe import Keys, Planned
 from .work import Work

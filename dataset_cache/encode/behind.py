@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..write.writer import CacheWriter
+from ..write import CacheWriter
 
 Entry = tuple[bytes, Any, str]  # key, structure, field
 _BATCHES = 8  # waiting at most

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format.manifest import read_manifest
-from ..sources.memory import State
-from ..sources.source import FolderSource, Note
-from ..upkeep.repair import repair
-from ..write.writer import CacheWriter
+from ..format import read_manifest
+from ..sources import FolderSource, Note, State
+from ..upkeep import repair
+from ..write import CacheWriter
 from .assemble import Assembly
 from .behind import WriteBehind
 from .encode_captions import encode_captions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..sources.memory import Origin, State
+from ..sources import Origin, State
 from .reasons import NEW, why_encoded
 from .recipe import Planned, Recipe
 from .report import Made

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..sources.thumbnails import FIELD as THUMBNAIL
+from ..sources import THUMBNAIL
 from .explain import Entry, explain
 from .recipe import Keys, Planned
 from .report import PlanReport

@@ -12,9 +12,7 @@ import torch
 import xxhash
 
 from ..errors import CacheError
-from ..sources.memory import State, state_folder
-from ..sources.scan import UNSETTLED, is_settled, stamp_of
-from ..sources.source_files import Facts
+from ..sources import UNSETTLED, Facts, State, is_settled, stamp_of, state_folder
 
 _CHUNK = 8 << 20
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii as _quote
 
-from ..sources import images, masks
-from ..sources.transforms import Placement
+from ..sources import MASK_VERSION, RENDER_VERSION, Placement
 
 VERSION = 1  # of how keys are made
 
@@ -22,7 +21,7 @@ def conditioning_key(caption: str, encoder: str) -> bytes:
 
 def mask_key(mask: bytes, view: str, downscale: int) -> bytes:
     """`mask` is the content of the mask's file, or of the picture whose alpha channel it is."""
-    return _key("mask", f'"{mask.hex()}",{view},{downscale},{masks.VERSION}')
+    return _key("mask", f'"{mask.hex()}",{view},{downscale},{MASK_VERSION}')
 
 
 def full_mask_key(width: int, height: int, downscale: int) -> bytes:
@@ -37,7 +36,7 @@ def thumbnail_key(content: bytes, view: str, side: int) -> bytes:
 def view_of(placement: Placement, flip: bool, background: tuple[int, int, int] | None) -> str:
     """What decides the pixels beside the file: the placement, the side, and what shows through where that can be."""
     colour = "null" if background is None else _list(background)
-    return f"[{_list(placement.identity())},{'true' if flip else 'false'},{colour},{images.VERSION}]"
+    return f"[{_list(placement.identity())},{'true' if flip else 'false'},{colour},{RENDER_VERSION}]"
 
 
 def _key(field: str, parts: str) -> bytes:

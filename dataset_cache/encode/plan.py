@@ -13,14 +13,9 @@ import numpy as np
 import torch
 
 from ..errors import CacheError
-from ..read.batch import Batch
-from ..read.cache import Bucket
-from ..read.dataset import Fields, Sample
-from ..sources.inventory import Counts
-from ..sources.memory import State, open_state
-from ..sources.source import Source, check_sets
-from ..sources.transforms import Transform
-from ..write.writer import CacheWriter
+from ..read import Batch, Bucket, Fields, Sample
+from ..sources import Counts, Source, State, Transform, check_sets, open_state
+from ..write import CacheWriter
 from .encoders import Encoder, ImageEncoder, Surroundings
 from .forecast import forecast
 from .phase import Failure, Phase

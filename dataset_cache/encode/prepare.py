@@ -10,12 +10,19 @@ import torch
 from PIL import Image
 
 from ..errors import Unusable
-from ..sources import images, masks
-from ..sources.images import Picture
-from ..sources.pictures import FilePicture, Reading
-from ..sources.source_files import Facts, content_hash, read_bytes
-from ..sources.thumbnails import FIELD as THUMBNAIL
-from ..sources.thumbnails import encode_thumbnail
+from ..sources import (
+    THUMBNAIL,
+    Facts,
+    FilePicture,
+    Picture,
+    Reading,
+    content_hash,
+    decode_mask,
+    encode_thumbnail,
+    read_bytes,
+    render_image,
+    render_mask,
+)
 from .behind import Entry
 from .recipe import Planned, Recipe, uses_alpha
 
@@ -108,9 +115,9 @@ class Preparer:
         for name, variant, key in claimed:
             flip = self._recipe.flips(sample)[variant]
             if name == "latent":
-                result.pictures.append((key, images.render(picture, placement, flip)))
+                result.pictures.append((key, render_image(picture, placement, flip)))
             elif name == "mask":
-                result.entries.append((key, masks.render_mask(mask, placement, flip, latent), "mask"))
+                result.entries.append((key, render_mask(mask, placement, flip, latent), "mask"))
             elif name == THUMBNAIL:
                 result.entries.append((key, encode_thumbnail(picture, placement, self._recipe.thumbnail), THUMBNAIL))
 
@@ -120,7 +127,7 @@ class Preparer:
         _, data = read_bytes(sample.item.mask.path)
         if content_hash(data) != sample.item.mask.content:
             raise Unusable(f"its mask {sample.item.mask.name} changed during the run; encode again")
-        return masks.decode_mask(data, picture.size)
+        return decode_mask(data, picture.size)
 
 
 def _adjust(sample: Planned, size: tuple[int, int], alpha: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..format.dropped import DAMAGED
-from ..sources.memory import Origin
+from ..format import DAMAGED
+from ..sources import Origin
 
 NEW = "new"
 CONTENT_CHANGED = "content changed"

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CacheError
-from ..sources import transforms
-from ..sources.collect import Item
-from ..sources.memory import Origin
-from ..sources.thumbnails import FIELD as THUMBNAIL
-from ..sources.transforms import Placement
+from ..sources import THUMBNAIL, Item, Origin, Placement, Transform, bucket_sizes, place_image
 from . import keys
 from .encoders import Surroundings
 
@@ -44,12 +40,12 @@ class Planned:
         return masks.mode != "none" and self.item.mask is None and not (masks.alpha and self.alpha)
 
     def placement(self) -> Placement:
-        return transforms.place(self.size, self.target, self.item.source.transform, self.content)
+        return place_image(self.size, self.target, self.item.source.transform, self.content)
 
     def resize(self, size: tuple[int, int]) -> bool:
         """The file turned out to have another size. False if it has no place in the dataset at that size."""
         if size != self.size:
-            found = transforms.sizes(*size, self.item.source.transform)
+            found = bucket_sizes(*size, self.item.source.transform)
             if not found:
                 return False
             self.size, self.target = size, found[min(self.part, len(found) - 1)]
@@ -76,7 +72,7 @@ class Recipe:
     def conditioning_key(self, caption: str) -> bytes:
         return keys.conditioning_key(caption, self.text_encoder + self.surroundings.of(caption))
 
-    def check(self, transform: transforms.Transform) -> None:
+    def check(self, transform: Transform) -> None:
         if self.image_encoder is not None and transform.step % self.downscale:
             raise CacheError(
                 f"step: found {transform.step}, but a latent pixel of this encoder covers {self.downscale} pixels; "

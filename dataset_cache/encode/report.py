@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..sources.inventory import Counts
-from ..sources.source import Excluded, Note
+from ..sources import Counts, Excluded, Note
 from .recipe import Planned
 
 MADE_LISTED = 20  # entries that a printed report lists by name; the JSON has all

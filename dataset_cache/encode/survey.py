@@ -7,15 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import CacheError
-from ..sources.captions import METADATA, SIDECARS
-from ..sources.collect import Findings, collect_folder, collect_list
-from ..sources.images import is_image
-from ..sources.inventory import Counts, Inventory, take_inventory
-from ..sources.masks import is_mask
-from ..sources.memory import State
-from ..sources.scan import Listing, walk
-from ..sources.source import Excluded, FolderSource, ListSource, Note, Source
-from ..sources.transforms import Transform, sizes
+from ..sources import (
+    METADATA,
+    SIDECARS,
+    Counts,
+    Excluded,
+    Findings,
+    FolderSource,
+    Inventory,
+    Listing,
+    ListSource,
+    Note,
+    Source,
+    State,
+    Transform,
+    bucket_sizes,
+    collect_folder,
+    collect_list,
+    is_image,
+    is_mask,
+    take_inventory,
+    walk_folder,
+)
 from .identity import digest_of
 from .recipe import Planned, Recipe
 
@@ -74,7 +87,7 @@ class Survey:
 
     def _walk(self, source: FolderSource) -> tuple[list[Listing], list[Listing]]:
         mask_root = os.path.join(source.root, source.masks.folder)
-        own, problems = walk(source.root, source.recursive, skip=[mask_root], trust=self.trust)
+        own, problems = walk_folder(source.root, source.recursive, skip=[mask_root], trust=self.trust)
         own, below = _part(own, source)
         if not any(is_image(name) and not is_mask(name) for listing in own for name in listing.names):
             raise CacheError(
@@ -82,7 +95,7 @@ class Survey:
             )
         masks: list[Listing] = []
         if source.masks.parallel and os.path.isdir(mask_root):
-            masks, more = walk(mask_root, source.recursive, trust=self.trust)
+            masks, more = walk_folder(mask_root, source.recursive, trust=self.trust)
             problems += more
         if source.masks.parallel:
             masks += below
@@ -100,7 +113,7 @@ def _add(layout: Layout, source: Source, found: Findings) -> None:
     layout.notes += found.notes
     for item in found.items:
         size = item.picture.width, item.picture.height
-        targets = sizes(*size, source.transform)
+        targets = bucket_sizes(*size, source.transform)
         if not targets:
             step = source.transform.step
             layout.excluded.append(

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import segment
-from ..format.dropped import dropped_keys
-from ..format.manifest import Manifest, read_manifest
-from ..read.cache import Cache, open_cache
-from ..sources.memory import State, open_state
+from ..format import Manifest, abandoned, dropped_keys, read_manifest, recover
+from ..read import Cache, open_cache
+from ..sources import State, open_state
 from .identity import digest_of
 from .recipe import Recipe
 
@@ -50,7 +48,7 @@ class Target:
         """Keys of entries that an unfinished build left ready."""
         if self.path is None:
             return frozenset()
-        left = [segment.recover(folder) for folder in segment.abandoned(self.path)]
+        left = [recover(folder) for folder in abandoned(self.path)]
         return frozenset(entry.key for found in left for entry in found.entries)
 
     @cached_property

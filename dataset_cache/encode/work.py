@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..sources.memory import State
-from ..sources.scan import UNSETTLED
-from ..write.writer import CacheWriter
+from ..sources import UNSETTLED, State
+from ..write import CacheWriter
 from .behind import Entry as Stored
 from .behind import WriteBehind
 from .explain import Entry, explain

@@ -14,7 +14,7 @@ import xxhash
 
 from .storage import OWN_FILE, is_regular, write_all
 
-NAME = "journal"
+JOURNAL = "journal"
 MAX_LINE = 256 << 20  # a longer one nobody wrote; it is not taken into memory
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 

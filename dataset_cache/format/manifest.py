@@ -21,7 +21,7 @@ SHARDS = "shards"
 ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in shards of their own, so that training never reads past them
 Key = str | bytes
 
-NAME = "dataset.json"
+MANIFEST = "dataset.json"
 FORMAT = 1
 SUPPORTED_FEATURES: frozenset[str] = frozenset()
 _MAX_BYTES = 256 << 20
@@ -68,13 +68,13 @@ def index_name(generation: str) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    replace_file(folder / NAME, manifest.to_json())
+    replace_file(folder / MANIFEST, manifest.to_json())
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
     """Changes whenever a manifest is published; None where there is none. Cheaper than reading it."""
     try:
-        status = (folder / NAME).lstat()
+        status = (folder / MANIFEST).lstat()
     except (OSError, ValueError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
@@ -82,7 +82,7 @@ def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
 
 def read_manifest(folder: Path) -> Manifest | None:
     """The published manifest, checked; None where nothing was published."""
-    path = folder / NAME
+    path = folder / MANIFEST
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -15,8 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from ..errors import CacheError
-from .journal import NAME as JOURNAL
-from .journal import Journal, read_journal
+from .journal import JOURNAL, Journal, read_journal
 from .locks import is_locked
 from .manifest import SHARDS
 from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
@@ -25,7 +24,7 @@ from .storage import OpenFile, create_file, is_link, is_regular, move_file, sync
 
 BUILD = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
-LOCK = "lock"
+SEGMENT_LOCK = "lock"
 _MAX_HEADER_BYTES = 64 << 20
 _TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is cut to size when the shard is sealed
 
@@ -75,7 +74,7 @@ class Segment:
         self.entry_count = 0
         try:
             self.folder.mkdir(parents=True)
-            self._lock = FileLock(str(self.folder / LOCK), thread_local=False)
+            self._lock = FileLock(str(self.folder / SEGMENT_LOCK), thread_local=False)
             self._lock.acquire(timeout=0)
             self._journal = Journal(self.folder / JOURNAL)
             for folder in (self.folder.parent, dataset):  # which may be as new as the segment
@@ -182,13 +181,13 @@ def abandoned(dataset: Path) -> Iterator[Path]:
     except OSError:
         return
     for folder in folders if not is_link(dataset / BUILD) else ():
-        if not (folder / LOCK).exists():  # no writer's: what a compaction left
+        if not (folder / SEGMENT_LOCK).exists():  # no writer's: what a compaction left
             yield folder
             continue
-        if is_link(folder / LOCK):
+        if is_link(folder / SEGMENT_LOCK):
             continue
         try:
-            held = is_locked(folder / LOCK)
+            held = is_locked(folder / SEGMENT_LOCK)
         except OSError:
             held = True  # nobody can tell
         if not held:

@@ -8,12 +8,22 @@ from typing import Any
 import torch
 
 from ..errors import CacheError
-from ..format.index import NO_BUCKET, OFFSET_BITS, UNREADABLE, Index, damage
-from ..format.lazy import tensor_bytes
-from ..format.routes import NO_LAYOUT, tensor_distances
-from ..format.shard import ALIGNMENT, blob_hash
-from ..format.skeleton import Layout, TensorSpec
-from ..format.tensors import DTYPES, NAMES
+from ..format import (
+    ALIGNMENT,
+    DTYPES,
+    NAMES,
+    NO_BUCKET,
+    NO_LAYOUT,
+    OFFSET_BITS,
+    UNREADABLE,
+    Index,
+    Layout,
+    TensorSpec,
+    blob_hash,
+    damage,
+    tensor_bytes,
+    tensor_distances,
+)
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
 from .dataset import Fields
 from .shard_files import ShardFiles

@@ -11,9 +11,7 @@ from functools import cached_property
 
 import torch
 
-from ..format.shard import ALIGNMENT
-from ..format.skeleton import Layout, TensorSpec
-from ..format.tensors import DTYPES
+from ..format import ALIGNMENT, DTYPES, Layout, TensorSpec
 
 _MAX_DIVISIONS = 64
 

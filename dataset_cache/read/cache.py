@@ -11,13 +11,24 @@ import numpy as np
 import torch
 
 from ..errors import CacheError
-from ..format import segment
-from ..format.index import Index, guarded, open_index, split_location
-from ..format.lazy import LazyTensor
-from ..format.manifest import ASIDE_FIELDS, Key, Manifest, digest_key, manifest_stamp, read_manifest
-from ..format.shard import blob_hash
-from ..format.skeleton import TensorSpec
-from ..format.tensors import dtype_named
+from ..format import (
+    ASIDE_FIELDS,
+    BUILD,
+    Index,
+    Key,
+    LazyTensor,
+    Manifest,
+    TensorSpec,
+    blob_hash,
+    digest_key,
+    dtype_named,
+    guarded,
+    manifest_stamp,
+    open_index,
+    read_manifest,
+    recover,
+    split_location,
+)
 from .batch import Batch, BatchReader
 from .buffers import BatchBuffers
 from .dataset import Fields, Sample
@@ -293,8 +304,8 @@ def _unpublished(folder: Path) -> CacheError:
     """What to say of a folder without a manifest: how far a build came, or that this is no dataset."""
     if not folder.is_dir():
         return CacheError(f"{folder}: there is no such dataset")
-    if (folder / segment.BUILD).is_dir():
-        ready = [segment.recover(path) for path in sorted((folder / segment.BUILD).iterdir()) if path.is_dir()]
+    if (folder / BUILD).is_dir():
+        ready = [recover(path) for path in sorted((folder / BUILD).iterdir()) if path.is_dir()]
         entries, nbytes = sum(len(r.entries) for r in ready), sum(r.nbytes for r in ready)
         return CacheError(
             f"{folder}: was never published; {entries:,} entries ({nbytes / 1e6:,.1f} MB) of its build are ready, "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..format.lazy import realize
+from ..format import realize
 
 
 class Fields(Mapping[str, Any]):

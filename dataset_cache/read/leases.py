@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..format.storage import is_link
+from ..format import is_link
 
 LEASES = ".leases"
 HEARTBEAT_SECONDS = 30

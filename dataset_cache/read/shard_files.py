@@ -11,9 +11,7 @@ from pathlib import Path
 import torch
 
 from ..errors import CacheError
-from ..format.manifest import SHARDS
-from ..format.shard import MAX_HEADER_BYTES, ShardFile, header_hash
-from ..format.storage import OpenFile, refuse_link
+from ..format import MAX_HEADER_BYTES, SHARDS, OpenFile, ShardFile, header_hash, refuse_link
 
 MAX_OPEN = 128
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CacheError
-from ..format.manifest import Key
+from ..format import Key
 from .batch import Batch
 from .buffers import BatchBuffers
 from .cache import Bucket, Cache

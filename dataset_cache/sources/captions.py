@@ -14,8 +14,8 @@ from ..errors import CacheError, Unusable
 
 SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
 METADATA = "metadata.jsonl"
-LINES = ("variants", "join", "first")
-FALLBACKS = ("empty", "folder")
+CAPTION_LINES = ("variants", "join", "first")
+CAPTION_FALLBACKS = ("empty", "folder")
 MAX_SHUFFLES = 1000
 LONG = 10_000  # characters; more is kept, but most likely no caption
 _BYTES = {True: 1 << 30, False: 16 << 20}  # of a metadata.jsonl, of a sidecar
@@ -38,10 +38,12 @@ class Captions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.lines not in LINES:
-            raise CacheError(f"caption lines: found {self.lines!r}, expected one of {', '.join(LINES)}")
-        if self.fallback not in FALLBACKS:
-            raise CacheError(f"caption fallback: found {self.fallback!r}, expected one of {', '.join(FALLBACKS)}")
+        if self.lines not in CAPTION_LINES:
+            raise CacheError(f"caption lines: found {self.lines!r}, expected one of {', '.join(CAPTION_LINES)}")
+        if self.fallback not in CAPTION_FALLBACKS:
+            raise CacheError(
+                f"caption fallback: found {self.fallback!r}, expected one of {', '.join(CAPTION_FALLBACKS)}"
+            )
         if self.shuffles < 0 or self.keep_tags < 0:
             raise CacheError(f"tag shuffles: found {self.shuffles} keeping {self.keep_tags}, expected 0 or more")
         if self.shuffles > MAX_SHUFFLES:

@@ -21,7 +21,7 @@ from .transforms import Placement
 
 EXTENSIONS = frozenset({"png", "jpg", "jpeg", "jfif", "webp", "avif", "bmp", "tif", "tiff", "gif"})
 MAX_PIXELS = 178_956_970  # what Pillow itself refuses; checked here too because its limit is often switched off
-VERSION = 1  # part of every key: raise it when the same file would give other pixels
+RENDER_VERSION = 1  # part of every key: raise it when the same file would give other pixels
 _ORIENTATION = 0x0112
 _NAMES = {"jpg": "JPEG", "jpeg": "JPEG", "jfif": "JPEG", "tif": "TIFF", "tiff": "TIFF"}
 _SHALLOW_GREY = 65535
@@ -79,7 +79,7 @@ def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
     return Picture(image if image.mode == "RGB" else image.convert("RGB"), None)
 
 
-def render(picture: Picture, placement: Placement, flip: bool = False) -> torch.Tensor:
+def render_image(picture: Picture, placement: Placement, flip: bool = False) -> torch.Tensor:
     """The placed picture as float32 [H, W, 3] in 0…1."""
     pixels = np.asarray(_resize(picture.rgb, placement, flip, Image.Resampling.LANCZOS))
     return torch.from_numpy(pixels.astype(np.float32) / np.float32(255))

@@ -11,10 +11,10 @@ from ..errors import CacheError, Unusable
 from . import images
 from .transforms import Placement
 
-MODES = ("none", "auto", "file", "folder", "alpha")
+MASK_MODES = ("none", "auto", "file", "folder", "alpha")
 SUFFIX = "-masklabel"
 FOLDER = "masks"
-VERSION = 1  # part of every mask's key
+MASK_VERSION = 1  # part of every mask's key
 _SAME_ASPECT = 0.02
 
 
@@ -26,8 +26,8 @@ class Masks:
     folder: str = FOLDER  # parallel to the pictures: relative to the source's folder, or absolute
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise CacheError(f"masks: found {self.mode!r}, expected one of {', '.join(MODES)}")
+        if self.mode not in MASK_MODES:
+            raise CacheError(f"masks: found {self.mode!r}, expected one of {', '.join(MASK_MODES)}")
 
     @property
     def file(self) -> bool:

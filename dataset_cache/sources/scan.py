@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ..errors import CacheError
-from ..format import manifest
-from ..format.manifest import SHARDS
+from ..format import MANIFEST, SHARDS
 from . import captions, images
 from .source import Excluded
 
@@ -42,7 +41,7 @@ class Listing:
             yield name, stamps[at * STAMP_BYTES : (at + 1) * STAMP_BYTES]
 
 
-def walk(
+def walk_folder(
     root: str, recursive: bool, skip: Iterable[str] = (), trust: bool = False
 ) -> tuple[list[Listing], list[Excluded]]:
     """The listings below a folder, in sorted order, and what could not be listed. Folders in `skip` are left out."""
@@ -145,7 +144,7 @@ def _is_nameable(name: str) -> bool:
 
 def _is_cache(listing: Listing, below: list[tuple[bool, str]]) -> bool:
     """Whether a folder holds a dataset of ours, which is no part of its sources wherever it lies."""
-    return manifest.NAME in listing.names and any(os.path.basename(path) == SHARDS for _, path in below)
+    return MANIFEST in listing.names and any(os.path.basename(path) == SHARDS for _, path in below)
 
 
 def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded]) -> bool:

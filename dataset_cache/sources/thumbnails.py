@@ -10,7 +10,7 @@ from PIL import Image
 from .images import Picture
 from .transforms import Placement
 
-FIELD = "thumbnail"
+THUMBNAIL = "thumbnail"
 _QUALITY = 80
 
 

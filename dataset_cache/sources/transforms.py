@@ -11,7 +11,7 @@ from itertools import product
 from ..errors import CacheError
 
 CROPS = ("centre", "random", "none")
-STEPS = (8, 16, 32, 64)
+BUCKET_STEPS = (8, 16, 32, 64)
 LARGEST = 16384  # side of a square; far beyond what models take, and a slip most likely
 
 
@@ -35,8 +35,8 @@ class Transform:
             raise CacheError(f"resolution: found {max(self.resolutions):,}, expected sides of at most {LARGEST:,}")
         if len(set(self.resolutions)) != len(self.resolutions):
             raise CacheError(f"resolution: found {self.resolutions}, expected each side once")
-        if self.step not in STEPS:
-            raise CacheError(f"step: found {self.step}, expected one of {', '.join(map(str, STEPS))}")
+        if self.step not in BUCKET_STEPS:
+            raise CacheError(f"step: found {self.step}, expected one of {', '.join(map(str, BUCKET_STEPS))}")
         if self.crop not in CROPS:
             raise CacheError(f"crop: found {self.crop!r}, expected one of {', '.join(CROPS)}")
         if not 0 < self.min_aspect <= 1 <= self.max_aspect < math.inf:
@@ -81,7 +81,7 @@ def bucket_size(width: int, height: int, resolution: int, transform: Transform) 
     return _fit_inside(width, height, transform)
 
 
-def place(size: tuple[int, int], target: tuple[int, int], transform: Transform, content: bytes) -> Placement:
+def place_image(size: tuple[int, int], target: tuple[int, int], transform: Transform, content: bytes) -> Placement:
     """Fit a picture of `size` into `target`. A random crop is drawn from (seed, content): it never moves by itself."""
     width, height = target
     if transform.crop == "none":
@@ -95,7 +95,7 @@ def place(size: tuple[int, int], target: tuple[int, int], transform: Transform, 
     return Placement(width, height, resized, draw.randint(0, spare[0]), draw.randint(0, spare[1]))
 
 
-def sizes(width: int, height: int, transform: Transform) -> list[tuple[int, int]]:
+def bucket_sizes(width: int, height: int, transform: Transform) -> list[tuple[int, int]]:
     """The sizes of all samples of one picture, without repetition: small pictures that may not grow have only one."""
     found = (bucket_size(width, height, side, transform) for side in transform.resolutions)
     return list(dict.fromkeys(size for size in found if size is not None))

@@ -13,18 +13,35 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheBusy, CacheError
-from ..format.blobs import blob_table
-from ..format.index import index_size
-from ..format.index_arrays import derive, prune
-from ..format.manifest import NAME, SHARDS, Manifest, read_manifest
-from ..format.segment import BUILD
-from ..format.storage import remove_file
-from ..read.leases import holders, were_possible
-from ..write.compact import Rewrite, plan_rewrite, small_shards, wasteful_shards
-from ..write.current import Current, exclusive, existing, open_current
-from ..write.publish import index_generation, publish, remove_superseded
-from ..write.publisher import PublisherLock, current_publisher
-from ..write.repack import write_packing
+from ..format import (
+    BUILD,
+    MANIFEST,
+    SHARDS,
+    Manifest,
+    blob_table,
+    derive,
+    index_size,
+    prune,
+    read_manifest,
+    remove_file,
+)
+from ..read import holders, were_possible
+from ..write import (
+    Current,
+    PublisherLock,
+    Rewrite,
+    current_publisher,
+    exclusive,
+    existing,
+    index_generation,
+    open_current,
+    plan_rewrite,
+    publish,
+    remove_superseded,
+    small_shards,
+    wasteful_shards,
+    write_packing,
+)
 from .contents import Contents, folder_contents, total_bytes
 
 DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
@@ -143,7 +160,7 @@ def _unused(folder: Path, manifest: Manifest, found: Contents) -> Removal:
     rewrite, draft = pruned
     listed = {shard.file for shard in rewrite.shards}
     gone = [folder / SHARDS / shard.file for shard in manifest.shards if shard.file not in listed]
-    before = [folder / NAME, folder / manifest.index_name, *gone]
+    before = [folder / MANIFEST, folder / manifest.index_name, *gone]
     size = index_size(derive(rewrite.arrays, len(manifest.fields)))
     new_manifest = replace(draft, index_bytes=size, index_hash=manifest.index_hash).to_json()
     after = size + len(new_manifest) + sum(shard.file.bytes for shard in rewrite.packing.shards)

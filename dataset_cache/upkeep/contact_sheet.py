@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ..errors import CacheError
-from ..read.cache import Bucket, Cache
-from ..sources.thumbnails import FIELD, decode_thumbnail
+from ..read import Bucket, Cache
+from ..sources import THUMBNAIL, decode_thumbnail
 
 _MARGIN, _TITLE = 8, 18
 _PAPER, _INK = (24, 24, 24), (220, 220, 220)
@@ -18,7 +18,7 @@ _MAX_ROWS = 400  # of a sheet: more than a picture viewer likes to open
 
 def contact_sheet(cache: Cache, columns: int = 12, side: int = 96, per_bucket: int = 48) -> Image.Image:
     """Thumbnails of each bucket, the fullest first; of a bucket with more, samples at equal distances."""
-    if FIELD not in cache.fields:
+    if THUMBNAIL not in cache.fields:
         raise CacheError(f"{cache.path}: has no thumbnails; encode it with a thumbnail size to draw a contact sheet")
     buckets = sorted(cache.buckets().items(), key=lambda item: -len(item[1]))
     rows = list(_rows(cache, buckets, columns, per_bucket))[:_MAX_ROWS]
@@ -41,7 +41,7 @@ def _rows(
     cache: Cache, buckets: list[tuple[Bucket, np.ndarray]], columns: int, per_bucket: int
 ) -> Iterator[str | list[int]]:
     """A title for each bucket, then the samples of each row below it."""
-    with_thumbnail = cache.variants(FIELD) > 0
+    with_thumbnail = cache.variants(THUMBNAIL) > 0
     for bucket, samples in buckets:
         noun = "sample" if len(samples) == 1 else "samples"
         yield f"{bucket}: {len(samples):,} {noun}".replace("×", "x")  # which Pillow's own font lacks
@@ -53,7 +53,7 @@ def _rows(
 
 
 def _paste(sheet: Image.Image, cache: Cache, sample: int, place: tuple[int, int], side: int) -> None:
-    image = decode_thumbnail(cache.sample(sample).realize().fields[FIELD])
+    image = decode_thumbnail(cache.sample(sample).realize().fields[THUMBNAIL])
     image.thumbnail((side, side))
     spare = side - image.width, side - image.height
     sheet.paste(image, (place[0] + spare[0] // 2, place[1] + spare[1] // 2))

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..format import segment
-from ..format.manifest import NAME, SHARDS, Manifest
-from ..format.storage import is_link
-from ..write.publish import index_generation, shards_inside
+from ..format import BUILD, JOURNAL, MANIFEST, SEGMENT_LOCK, SHARDS, Manifest, abandoned, is_link, recover
+from ..write import index_generation, shards_inside
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
@@ -60,21 +58,21 @@ class _Segment:
 
 
 def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
-    abandoned = set(segment.abandoned(folder))
-    for path in _own(folder / segment.BUILD):
+    left = set(abandoned(folder))
+    for path in _own(folder / BUILD):
         if is_link(path) or not path.is_dir():
             yield _Segment((path,), (), frozenset()) if publishing else _Segment((), (path,), frozenset())
             continue
-        found = segment.recover(path)
+        found = recover(path)
         inside = tuple(p for p in sorted(path.rglob("*")) if not p.is_dir())
         shards = frozenset(name for entry in found.entries for name, _, _ in entry.refs)
         shards |= {shard.file for shard in found.shards if shard.file is not None}
-        if publishing or path not in abandoned:
+        if publishing or path not in left:
             yield _Segment(inside, (), shards)
         elif not found.entries:
             yield _Segment((), inside, frozenset())
         else:
-            keep = {shard.path for shard in found.shards} | {path / segment.JOURNAL, path / segment.LOCK}
+            keep = {shard.path for shard in found.shards} | {path / JOURNAL, path / SEGMENT_LOCK}
             needed = tuple(p for p in inside if p in keep)
             yield _Segment(needed, tuple(p for p in inside if p not in keep), shards)
 
@@ -83,7 +81,7 @@ def _listed(folder: Path, manifest: Manifest | None) -> list[Path]:
     if manifest is None:
         return []
     shards = [folder / SHARDS / shard.file for shard in manifest.shards]
-    return [folder / NAME, folder / manifest.index_name, *shards]
+    return [folder / MANIFEST, folder / manifest.index_name, *shards]
 
 
 def _own(folder: Path) -> list[Path]:

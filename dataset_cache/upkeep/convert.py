@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..write.rows import split_rows
-from ..write.writer import CacheWriter
+from ..write import CacheWriter, split_rows
 from .foreign import ForeignDataset, open_foreign
 
 REMEDY = "save the dataset again in ComfyUI"

@@ -9,16 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import blob_table
-from ..format.index_arrays import prune
-from ..format.manifest import NAME, SHARDS, read_manifest
-from ..format.shard import ShardFile
-from ..format.storage import link_or_copy, sync_folder
-from ..write.compact import Rewrite, plan_rewrite, wasteful_shards
-from ..write.current import Current, existing, leased, open_current
-from ..write.publish import publish
-from ..write.publisher import PublisherLock
-from ..write.repack import write_packing
+from ..format import MANIFEST, SHARDS, ShardFile, blob_table, link_or_copy, prune, read_manifest, sync_folder
+from ..write import (
+    Current,
+    PublisherLock,
+    Rewrite,
+    existing,
+    leased,
+    open_current,
+    plan_rewrite,
+    publish,
+    wasteful_shards,
+    write_packing,
+)
 
 Progress = Callable[[int, int], None]
 
@@ -124,5 +127,5 @@ def _link_shards(source: Path, target: Path, shards: Sequence[ShardFile], advanc
             advance(done)
         sync_folder(folder)
     except OSError as error:
-        raise CacheError(f"{target}: cannot be written: {error.strerror}; it has no {NAME} yet") from error
+        raise CacheError(f"{target}: cannot be written: {error.strerror}; it has no {MANIFEST} yet") from error
     return linked

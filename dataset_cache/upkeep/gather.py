@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format.manifest import read_manifest
-from ..read.cache import Cache
-from ..read.dataset import Sample
-from ..read.subset import Subset
-from ..write.writer import CacheWriter
+from ..format import read_manifest
+from ..read import Cache, Sample, Subset
+from ..write import CacheWriter
 
 Dataset = Cache | Subset
 

@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import BlobTable
-from ..format.manifest import SHARDS
-from ..format.shard import MAX_HEADER_BYTES, Blob, ShardFile, hash_start, header_hash
-from ..format.storage import OpenFile
+from ..format import MAX_HEADER_BYTES, SHARDS, Blob, BlobTable, OpenFile, ShardFile, hash_start, header_hash
 
 _READ_BYTES = 4 << 20
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..format.index_arrays import variant_cells
-from ..format.tensors import dtype_named
-from ..write.current import Current, existing, leased, open_current
+from ..format import dtype_named, variant_cells
+from ..write import Current, existing, leased, open_current
 
 _BAR = 32
 _COMMON = 5

@@ -20,16 +20,18 @@ import numpy as np
 import torch
 
 from ..errors import CacheError
-from ..format.blobs import layout_texts
-from ..format.index import split_location
-from ..format.index_arrays import unpack_variants
-from ..format.manifest import read_manifest
-from ..format.shard import blob_hash
-from ..format.skeleton import Layout, Split, TensorSpec
-from ..format.tensors import dtype_named
-from ..write.current import Current, existing, leased, open_current
-from ..write.index_builder import SampleFacts
-from ..write.writer import CacheWriter
+from ..format import (
+    Layout,
+    Split,
+    TensorSpec,
+    blob_hash,
+    dtype_named,
+    layout_texts,
+    read_manifest,
+    split_location,
+    unpack_variants,
+)
+from ..write import CacheWriter, Current, SampleFacts, existing, leased, open_current
 from .copy import require_new
 
 

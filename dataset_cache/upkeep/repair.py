@@ -7,15 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import blob_table
-from ..format.dropped import DAMAGED, remember_dropped
-from ..format.index_arrays import prune, variant_cells
-from ..format.manifest import ASIDE_FIELDS, SHARDS
-from ..format.storage import OpenFile
-from ..write.compact import plan_rewrite
-from ..write.current import Current, exclusive
-from ..write.publish import publish
-from ..write.repack import write_packing
+from ..format import ASIDE_FIELDS, DAMAGED, SHARDS, OpenFile, blob_table, prune, remember_dropped, variant_cells
+from ..write import Current, exclusive, plan_rewrite, publish, write_packing
 from .health import Health, Progress, examine
 
 

@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.manifest import NAME, SHARDS
-from ..format.shard import ShardFile
-from ..read.cache import open_cache
-from ..read.leases import holders
-from ..write.current import Current, existing, leased, open_current
-from ..write.publisher import current_publisher
+from ..format import MANIFEST, SHARDS, ShardFile
+from ..read import holders, open_cache
+from ..write import Current, current_publisher, existing, leased, open_current
 from .contents import folder_contents, total_bytes
 
 
@@ -51,7 +48,7 @@ def usage_of(current: Current, readers: tuple[str, ...], writer: str | None) -> 
     manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
     found = folder_contents(current.folder, manifest, publishing=writer is not None)
     return Usage(
-        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((current.folder / NAME).stat().st_mtime)),
+        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((current.folder / MANIFEST).stat().st_mtime)),
         fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
         unused=int(sizes[owners < 0].sum()),
         index=manifest.index_bytes,

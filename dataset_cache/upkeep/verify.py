@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.index_arrays import variant_cells
-from ..format.manifest import NAME, SHARDS, Manifest, read_manifest
-from ..write.current import Current, existing, leased, open_current
-from ..write.publisher import current_publisher
+from ..format import MANIFEST, SHARDS, Manifest, read_manifest, variant_cells
+from ..write import Current, current_publisher, existing, leased, open_current
 from .contents import folder_contents
 from .health import Health, Progress, examine
 
-DAMAGED, MISSING, DEBRIS = "damaged", "missing", "debris"
+DAMAGED, MISSING, STRAY = "damaged", "missing", "debris"
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,11 @@ def verify(path: str | Path, progress: Progress | None = None) -> Iterator[Probl
     try:
         read_manifest(folder)
     except CacheError as error:
-        yield Problem(DAMAGED, NAME, str(error))
+        yield Problem(DAMAGED, MANIFEST, str(error))
         return  # without it, nothing can be said of the other files
     with leased(folder) as manifest:
         if manifest is None:
-            yield Problem(MISSING, NAME, "nothing was published here; run the save again to finish it")
+            yield Problem(MISSING, MANIFEST, "nothing was published here; run the save again to finish it")
         else:
             yield from _check_generation(folder, manifest, progress)
     yield from _find_debris(folder)
@@ -98,4 +96,4 @@ def _find_debris(folder: Path) -> Iterator[Problem]:
         return
     found = folder_contents(folder, manifest, publishing=current_publisher(folder) is not None)
     for path in found.debris:
-        yield Problem(DEBRIS, path.relative_to(folder).as_posix(), f"{path.lstat().st_size:,} bytes that nothing needs")
+        yield Problem(STRAY, path.relative_to(folder).as_posix(), f"{path.lstat().st_size:,} bytes that nothing needs")

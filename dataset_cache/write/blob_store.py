@@ -9,16 +9,30 @@ from pathlib import Path
 import torch
 
 from ..errors import CacheError
-from ..format import segment
-from ..format.index import OFFSET_BITS, Index, split_location
-from ..format.lazy import tensor_bytes
-from ..format.manifest import SHARDS, Manifest
-from ..format.segment import BuildShard, EntryRecord, Recovered, Segment, publish_shard
-from ..format.shard import ShardFile, blob_hash
-from ..format.skeleton import Split, TensorSpec
-from ..format.storage import sync_folder
-from ..format.tensors import NAMES, count_bytes
-from ..read.shard_files import ShardFiles
+from ..format import (
+    NAMES,
+    OFFSET_BITS,
+    SHARDS,
+    BuildShard,
+    EntryRecord,
+    Index,
+    Manifest,
+    Recovered,
+    Segment,
+    ShardFile,
+    Split,
+    TensorSpec,
+    abandoned,
+    blob_hash,
+    count_bytes,
+    publish_shard,
+    recover,
+    remove_segment,
+    split_location,
+    sync_folder,
+    tensor_bytes,
+)
+from ..read import ShardFiles
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,7 @@ class BlobStore:
 
     def recover(self) -> Iterator[tuple[EntryRecord, list[tuple[int, bytes]]]]:
         """Take over what killed writers left. Yields their entries with references that are valid here."""
-        self._adopted = [segment.recover(folder) for folder in segment.abandoned(self._dataset)]
+        self._adopted = [recover(folder) for folder in abandoned(self._dataset)]
         shifts: dict[str, int] = {}
         for recovered in self._adopted:
             for shard in recovered.shards:
@@ -136,7 +150,7 @@ class BlobStore:
         if self._segment is not None:
             self._segment.close()
             if not self._segment.entry_count:
-                segment.remove_segment(self._segment.folder)
+                remove_segment(self._segment.folder)
             self._segment = None
 
     def _own_segment(self) -> Segment:

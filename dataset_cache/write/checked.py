@@ -5,11 +5,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import blob_table, layout_texts
-from ..format.index import NO_BUCKET, IndexArrays, sort_order
-from ..format.index_arrays import derive, find_keys, unpack_variants, variant_cells
-from ..format.manifest import Manifest
-from ..format.skeleton import Layout
+from ..format import (
+    NO_BUCKET,
+    IndexArrays,
+    Layout,
+    Manifest,
+    blob_table,
+    derive,
+    find_keys,
+    layout_texts,
+    sort_order,
+    unpack_variants,
+    variant_cells,
+)
 
 
 def inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import BlobTable, blob_table
-from ..format.index import OFFSET_BITS, IndexArrays
-from ..format.shard import PAD, SHARD_BYTES, ShardFile, read_header
-from ..read.shard_files import ShardFiles
+from ..format import OFFSET_BITS, PAD, SHARD_BYTES, BlobTable, IndexArrays, ShardFile, blob_table, read_header
+from ..read import ShardFiles
 from .repack import MAX_HEADER, OpenShard, Packing, pack, write_packing
 
 SMALL_BYTES = SHARD_BYTES // 8

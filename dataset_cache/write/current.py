@@ -10,13 +10,21 @@ from typing import Any
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import BlobTable, blob_table
-from ..format.index import Index, IndexArrays, open_index
-from ..format.index_arrays import bucket_table, find_keys, used_entries
-from ..format.manifest import NAME, Manifest, read_manifest
-from ..format.shard import ShardFile
-from ..read.leases import Lease
-from ..read.shard_files import ShardFiles
+from ..format import (
+    MANIFEST,
+    BlobTable,
+    Index,
+    IndexArrays,
+    Manifest,
+    ShardFile,
+    blob_table,
+    bucket_table,
+    find_keys,
+    open_index,
+    read_manifest,
+    used_entries,
+)
+from ..read import Lease, ShardFiles
 from .checked import inconsistency
 from .publisher import PublisherLock
 
@@ -78,7 +86,7 @@ class Current:
 def open_current(folder: Path, manifest: Manifest | None) -> Current:
     """Open what is published, with every check that needs no tensor bytes."""
     if manifest is None:
-        raise CacheError(f"{folder}: holds no {NAME}, so it is no StreamCache dataset or was never published")
+        raise CacheError(f"{folder}: holds no {MANIFEST}, so it is no StreamCache dataset or was never published")
     remedy = "restore it from a copy, or remove the dataset and save it again"
     try:
         index = open_index(folder, manifest, check=True)

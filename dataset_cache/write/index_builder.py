@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CacheError
-from ..format.index import (
+from ..format import (
     ENTRY,
     NO_BUCKET,
     OFFSET_BITS,
@@ -17,12 +17,13 @@ from ..format.index import (
     SAMPLE,
     Index,
     IndexArrays,
+    Layout,
+    Manifest,
     pack_entry,
     pack_sample,
+    pack_variants,
+    unpack_variants,
 )
-from ..format.index_arrays import pack_variants, unpack_variants
-from ..format.manifest import Manifest
-from ..format.skeleton import Layout
 from .key_table import KeyTable
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from ..format.index import Index
+from ..format import Index
 
 _FEW = 64  # questions that the mapped index answers itself, in a quarter of the table's making for 1,000 entries
 

@@ -10,14 +10,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import CacheBusy, CacheError
-from ..format import segment
-from ..format.locks import is_locked
-from ..format.manifest import SHARDS
-from ..format.storage import create_file, is_link, is_regular, refuse_link, remove_file
-from ..read import leases
+from ..format import BUILD, SHARDS, create_file, is_link, is_locked, is_regular, refuse_link, remove_file
+from ..read import LEASES
 
-LOCK = ".lock"
-HOLDER = ".lock.holder"
+PUBLISH_LOCK = ".lock"
+PUBLISH_HOLDER = ".lock.holder"
 _PATIENCE = 0.2  # seconds: somebody may just be looking whether the lock is held
 
 
@@ -26,10 +23,10 @@ class PublisherLock:
 
     def __init__(self, folder: Path) -> None:
         # Whatever is written or removed from now on stands in these: behind a link it would be somebody else's.
-        for name in (LOCK, HOLDER, SHARDS, leases.LEASES, segment.BUILD):
+        for name in (PUBLISH_LOCK, PUBLISH_HOLDER, SHARDS, LEASES, BUILD):
             refuse_link(folder / name)
-        self._holder = folder / HOLDER
-        self._lock = FileLock(str(folder / LOCK), thread_local=False)
+        self._holder = folder / PUBLISH_HOLDER
+        self._lock = FileLock(str(folder / PUBLISH_LOCK), thread_local=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=_PATIENCE, poll_interval=0.02)
@@ -49,12 +46,12 @@ class PublisherLock:
 
 def current_publisher(folder: Path) -> str | None:
     """Who is writing to this dataset now, if anybody is."""
-    if not (folder / LOCK).exists() or is_link(folder / LOCK):
+    if not (folder / PUBLISH_LOCK).exists() or is_link(folder / PUBLISH_LOCK):
         return None
     try:
-        return _describe(folder / HOLDER) if is_locked(folder / LOCK) else None
+        return _describe(folder / PUBLISH_HOLDER) if is_locked(folder / PUBLISH_LOCK) else None
     except OSError:  # nobody can tell: the holder's name is all there is to see
-        return _describe(folder / HOLDER) if (folder / HOLDER).exists() else None
+        return _describe(folder / PUBLISH_HOLDER) if (folder / PUBLISH_HOLDER).exists() else None
 
 
 def _myself() -> dict[str, str | int]:

@@ -11,12 +11,22 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CacheError
-from ..format.blobs import BlobTable
-from ..format.index import OFFSET_BITS
-from ..format.manifest import SHARDS
-from ..format.segment import BUILD
-from ..format.shard import ALIGNMENT, SHARD_BYTES, Blob, ShardFile, header_hash, render_header, tight_start
-from ..format.storage import OpenFile, move_file, sync_folder
+from ..format import (
+    ALIGNMENT,
+    BUILD,
+    OFFSET_BITS,
+    SHARD_BYTES,
+    SHARDS,
+    Blob,
+    BlobTable,
+    OpenFile,
+    ShardFile,
+    header_hash,
+    move_file,
+    render_header,
+    sync_folder,
+    tight_start,
+)
 
 # A header is as large as it must be, within bounds: it is read as a whole when its shard is first opened.
 MAX_HEADER = 4 << 20

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..errors import CacheError
-from ..format.codecs import codec_for
+from ..format import codec_for
 
 Entry = list  # [tensor, dict], one entry of a conditioning
 

@@ -13,19 +13,30 @@ from typing import Any
 import torch
 
 from ..errors import CacheError
-from ..format.dropped import forget_stored
-from ..format.index import IndexArrays, open_index
-from ..format.index_arrays import bucket_table, used_entries
-from ..format.manifest import ASIDE_FIELDS, Key, Manifest, digest_key, plain_json, read_manifest
-from ..format.segment import ASIDE, DATA
-from ..format.shard import ShardFile
-from ..format.skeleton import Split, split
+from ..format import (
+    ASIDE,
+    ASIDE_FIELDS,
+    DATA,
+    IndexArrays,
+    Key,
+    Manifest,
+    ShardFile,
+    Split,
+    bucket_table,
+    digest_key,
+    forget_stored,
+    open_index,
+    plain_json,
+    read_manifest,
+    split,
+    used_entries,
+)
 from .blob_store import BlobStore, Stored
 from .compact import merge_small
 from .current import open_current
 from .index_builder import IndexBuilder, sample_facts
-from .publish import publish, remove_superseded
 from .publisher import PublisherLock
+from .publishing import publish, remove_superseded
 
 FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0

@@ -1,5 +1,20 @@
 """Adapters: small trainable changes that hang on a model's layers and leave the model itself alone."""
 
-from .network import AdapterSettings, Network, build
+from .adapter import KINDS, generator
+from .dora import AXES, Axis
+from .lora_file import read_lora, split_lora
+from .network import AdapterSettings, Network, build_network
+from .targets import select_modules
 
-__all__ = ["AdapterSettings", "Network", "build"]
+__all__ = [
+    "AXES",
+    "KINDS",
+    "AdapterSettings",
+    "Axis",
+    "Network",
+    "build_network",
+    "generator",
+    "read_lora",
+    "select_modules",
+    "split_lora",
+]

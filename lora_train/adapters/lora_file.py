@@ -66,16 +66,18 @@ class LoraFile:
         return matched, left
 
 
-def read(path: str | Path) -> LoraFile:
+def read_lora(path: str | Path) -> LoraFile:
     """Read a LoRA file into memory."""
     try:
         with safe_open(str(path), framework="pt") as file:
-            return split({key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}, str(path))  # noqa: SIM118
+            return split_lora({key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}, str(path))  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise TrainError(f"{path}: cannot be read as a safetensors LoRA file: {error}") from error
 
 
-def split(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, where: str = "LoRA") -> LoraFile:
+def split_lora(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, where: str = "LoRA"
+) -> LoraFile:
     """Tell a file's tensors apart by module and part."""
     modules: dict[str, dict[str, Tensor]] = {}
     strange: dict[str, Tensor] = {}

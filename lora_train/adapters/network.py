@@ -115,14 +115,16 @@ class Network(nn.Module):
             yield self
 
 
-def build(denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | None = None) -> Network:
+def build_network(denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | None = None) -> Network:
     """Adapters for the settings' targets. A module that `existing` holds continues from there, with its rank and alpha.
 
     `lora_file.split(network.tensors())` as `existing` gives the same network again, bit for bit.
     """
     modules = denoiser.adaptable()
     rates = targets.rates_of(settings.group_rates, modules, denoiser.groups())
-    chosen = [name for name in targets.select(settings.targets, modules, denoiser.groups()) if rates.get(name) != 0]
+    chosen = [
+        name for name in targets.select_modules(settings.targets, modules, denoiser.groups()) if rates.get(name) != 0
+    ]
     layers = {name: layer_of(name, modules[name]) for name in chosen}
     _check_rank(layers, settings)
     adapters = {name: _create(name, layers[name], modules[name], settings) for name in chosen}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from ..errors import TrainError
 
 
-def select(targets: str, names: Iterable[str], groups: Mapping[str, Iterable[str]]) -> list[str]:
+def select_modules(targets: str, names: Iterable[str], groups: Mapping[str, Iterable[str]]) -> list[str]:
     """Module names for `attention, blocks.0.*, !*.to_v`, in the model's order.
 
     An item is a preset's name, a pattern with * and ?, or `re:` and a regular expression (without commas) for the whole

@@ -16,7 +16,7 @@ from typing import Any
 
 import filelock
 
-from ...dataset_cache.format.locks import is_locked
+from ...dataset_cache import is_locked
 from ..config import MODES
 from ..errors import TrainError
 from .saved_state import StateFolder

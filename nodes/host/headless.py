@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 PACK = Path(__file__).resolve().parents[2]
 OUTPUT_MODELS = ("checkpoints", "clip", "vae", "diffusion_models", "loras")  # kinds that the host saves and lists again
@@ -68,29 +67,11 @@ def register_package() -> None:
 
 def prepare() -> None:
     """What the extension does when the host loads it, as far as it concerns no server."""
-    from ...dataset_cache.sources.memory import use_state_folder
-    from .codecs import register_host_types
-    from .folders import state_root
+    from ...dataset_cache import use_state_folder
+    from .app import register_host_types, state_root
 
     register_host_types()
     use_state_folder(state_root())
-
-
-def encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str, Any]:
-    """Encoders of pictures and captions, by the names that the host's loaders list."""
-    from ...dataset_cache.errors import CacheError
-    from .encoders.encoders import image_encoder, text_encoder
-    from .encoders.loaders import clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
-
-    wanted = [("--vae", vae, vae_names()), *(("--clip", clip, clip_names()) for clip in clips)]
-    wanted += [("--clip-type", kind, clip_types())] if clips else []
-    for option, name, known in wanted:
-        if name is not None and name not in known:
-            raise CacheError(f"{option} {name}: the host has no such one, but {', '.join(known) or 'none'}")
-    return {
-        "image_encoder": image_encoder(vae_on_demand(vae)) if vae else None,
-        "text_encoder": text_encoder(clip_on_demand(clip_files(clips), kind)) if clips else None,
-    }
 
 
 if __name__ == "__main__":

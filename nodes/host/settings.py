@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...dataset_cache.setting import Limits, Setting, check
+from ...dataset_cache import Limits, Setting, check_setting
 
 GROUP = "host"
 
@@ -20,7 +20,7 @@ class HostSettings:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            object.__setattr__(self, f.name, check(SETTINGS[f.name], getattr(self, f.name)))
+            object.__setattr__(self, f.name, check_setting(HOST_SETTINGS[f.name], getattr(self, f.name)))
 
 
 _ABOUT = {
@@ -28,12 +28,12 @@ _ABOUT = {
     "guidance": Limits("guidance that a guidance-distilled model (Flux) is told while it trains", GROUP, low=0),
     "sample_cfg": Limits("guidance of the sample pictures, where there is a negative or empty caption", GROUP, low=0),
 }
-SETTINGS: dict[str, Setting] = {
+HOST_SETTINGS: dict[str, Setting] = {
     f.name: Setting(f.name, type(f.default), f.default, _ABOUT[f.name]) for f in fields(HostSettings)
 }
 
 
-def split(values: dict[str, Any]) -> tuple[HostSettings, dict[str, Any]]:
+def split_settings(values: dict[str, Any]) -> tuple[HostSettings, dict[str, Any]]:
     """The host's settings, and the rest, which are the engine's."""
-    own = {name: value for name, value in values.items() if name in SETTINGS}
-    return HostSettings(**own), {name: value for name, value in values.items() if name not in SETTINGS}
+    own = {name: value for name, value in values.items() if name in HOST_SETTINGS}
+    return HostSettings(**own), {name: value for name, value in values.items() if name not in HOST_SETTINGS}

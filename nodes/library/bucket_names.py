@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.index import Index
-from ...dataset_cache.format.manifest import Manifest
+from ...dataset_cache import CacheError, Index, Manifest
 
 _LISTED = 500  # buckets; more than a page can show
 _LOOKED_AT = 256  # samples: enough to learn how many pixels a latent pixel covers

@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.manifest import read_manifest
+from ...dataset_cache import CacheError, read_manifest
 
 _MOST = 4096
 _FORGOTTEN = object()
@@ -30,7 +29,7 @@ _left: dict[tuple[str, str], _Left] = {}  # (place, asker) → how it was left
 _numbers = itertools.count()
 
 
-def fingerprint(place: Path, asker: str, look: Callable[[], Hashable] | None = None) -> int:
+def result_fingerprint(place: Path, asker: str, look: Callable[[], Hashable] | None = None) -> int:
     """A number that stays the same while what `asker` made at `place` (a cache, unless `look` looks at something else)
     is as it was left."""
     with _lock:
@@ -41,7 +40,7 @@ def fingerprint(place: Path, asker: str, look: Callable[[], Hashable] | None = N
         return left.number
 
 
-def leave(place: Path, asker: str, state: Hashable, look: Callable[[], Hashable] | None = None) -> None:
+def leave_result(place: Path, asker: str, state: Hashable, look: Callable[[], Hashable] | None = None) -> None:
     """The asker made what is there now: `state` is what looking at it gives as long as nobody changes it."""
     look = look or (lambda: published(place))
     with _lock:
@@ -49,7 +48,7 @@ def leave(place: Path, asker: str, state: Hashable, look: Callable[[], Hashable]
         left.look, left.state = look, state
 
 
-def forget(place: Path) -> None:
+def forget_result(place: Path) -> None:
     """What nodes made here is no longer there: they must run again."""
     with _lock:
         for (known, _), left in _left.items():

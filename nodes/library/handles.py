@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.codecs import codec_for
-from ...dataset_cache.format.lazy import LazyTensor
-from ...dataset_cache.format.manifest import read_manifest
-from ...dataset_cache.read.subset import Subset
+from ...dataset_cache import CacheError, LazyTensor, Subset, codec_for, read_manifest
 from .opened import opened
 
 

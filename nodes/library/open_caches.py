@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from ...dataset_cache.format.manifest import NAME as MANIFEST
+from ...dataset_cache import MANIFEST
 
 IDLE_SECONDS = 10.0
 

@@ -3,9 +3,7 @@ which the host's executor keeps holds a lease: cleaning and replacing a cache ne
 
 from pathlib import Path
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.manifest import read_manifest
-from ...dataset_cache.read.cache import Cache, open_cache
+from ...dataset_cache import Cache, CacheError, open_cache, read_manifest
 from . import freshness
 from .open_caches import Kept
 
@@ -22,11 +20,11 @@ def close_idle(path: Path | None = None) -> None:
 
 def _open_generation(path: Path, generation: str) -> Cache:
     if read_manifest(path) is None:
-        freshness.forget(path)
+        freshness.forget_result(path)
         raise CacheError(f"the dataset {path.name} is gone: {path} was removed or renamed; save it again")
     cache = open_cache(path)
     if cache.generation != generation:
-        freshness.forget(path)
+        freshness.forget_result(path)
         raise CacheError(
             f"the dataset {path.name} was saved again since it was loaded (it was {generation[:8]}, now it is "
             f"{cache.generation[:8]}); queue the workflow again to use what it holds now"

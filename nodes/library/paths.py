@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.errors import CacheBusy, CacheError
-from ...dataset_cache.format.manifest import NAME as MANIFEST
-from ...dataset_cache.format.segment import BUILD
+from ...dataset_cache import BUILD, MANIFEST, CacheBusy, CacheError
 
 MAX_PART = 120  # characters of one folder's name; a run's may have as many
 MAX_PART_BYTES = 255  # what file systems take

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...dataset_cache.encode.encoders import Encoder, ImageEncoder
-    from ...dataset_cache.encode.plan import Plan, Settings
-    from ...dataset_cache.sources.source import Source
+    from ...dataset_cache import Encoder, ImageEncoder, Plan, Settings, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +19,7 @@ class DatasetPlan:
     settings: Settings
 
     def plan(self) -> Plan:
-        from ...dataset_cache.encode.plan import make_plan  # when it is used: the host's start stays short
+        from ...dataset_cache import make_plan  # when it is used: the host's start stays short
 
         return make_plan(
             list(self.sources),

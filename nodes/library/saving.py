@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.manifest import Manifest, read_manifest
-from ...dataset_cache.upkeep.gather import Part, gather
-from ...dataset_cache.write.rows import split_rows
-from ...dataset_cache.write.writer import CacheWriter
+from ...dataset_cache import CacheError, CacheWriter, Manifest, Part, gather, read_manifest, split_rows
 from .bucket_names import count_by_name, peek_bucket_names
 from .handles import DatasetHandle
 from .plans import DatasetPlan
 
 if TYPE_CHECKING:
-    from ...dataset_cache.encode.report import EncodeReport, Progress
+    from ...dataset_cache import EncodeReport, Progress
 
 _PHASES = {"captions": "Encoding captions", "pictures": "Encoding images"}
 _LISTED = 8  # buckets and excluded files that are shown on a node
@@ -72,7 +68,7 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
 
 
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
-    from ...dataset_cache.encode.encode import encode  # when it is used: the host's start stays short
+    from ...dataset_cache import encode  # when it is used: the host's start stays short
 
     def progress(now: Progress) -> None:
         left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""

@@ -8,13 +8,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.manifest import NAME, Manifest, manifest_stamp, read_manifest
-from ...dataset_cache.read.leases import holders
-from ...dataset_cache.sources.thumbnails import FIELD as THUMBNAIL
-from ...dataset_cache.write.publisher import HOLDER, current_publisher
-from ..library import paths
-from ..library.bucket_names import count_by_name, peek_bucket_names
+from ...dataset_cache import (
+    MANIFEST,
+    PUBLISH_HOLDER,
+    THUMBNAIL,
+    CacheError,
+    Manifest,
+    current_publisher,
+    holders,
+    manifest_stamp,
+    read_manifest,
+)
+from ..library import count_by_name, list_caches, peek_bucket_names
 from .origins import NONE, Origin, find_sources, origin_of
 from .untrusted import as_dict, cut_text
 
@@ -60,7 +65,7 @@ _lock = threading.Lock()
 
 
 def list_rows(roots: Sequence[Path], source_roots: Sequence[Path]) -> list[CacheRow]:
-    return [cache_row(name, folder, source_roots) for name, folder in sorted(paths.list_caches(roots).items())]
+    return [cache_row(name, folder, source_roots) for name, folder in sorted(list_caches(roots).items())]
 
 
 def cache_row(name: str, folder: Path, source_roots: Sequence[Path]) -> CacheRow:
@@ -95,7 +100,7 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
         name=folder.name,
         samples=manifest.counts.get("samples", 0),
         bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
-        published=(folder / NAME).lstat().st_mtime,
+        published=(folder / MANIFEST).lstat().st_mtime,
         generation=manifest.generation,
         buckets=count_by_name(peek_bucket_names(folder, manifest), manifest.buckets),
         encoders=_encoders(manifest),
@@ -109,7 +114,7 @@ def _readers(folder: Path) -> tuple[str, ...]:
 
 def _writer(folder: Path) -> str | None:
     """Who writes to a cache. The lock itself is asked only where somebody left a name: asking touches its file."""
-    return current_publisher(folder) if (folder / HOLDER).exists() else None
+    return current_publisher(folder) if (folder / PUBLISH_HOLDER).exists() else None
 
 
 def _encoders(manifest: Manifest) -> dict[str, str]:

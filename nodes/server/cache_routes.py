@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..host.folders import cache_roots, source_roots
+from ..host.app import cache_roots, source_roots
 from .asked import asked_cache
 from .cache_list import cache_row, list_rows
 from .cache_view import MOST, sample_page

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.index import guarded
+from ...dataset_cache import CacheError, guarded
 from .refusals import Refused
 from .untrusted import cut_text
 from .views import View

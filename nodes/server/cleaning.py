@@ -5,9 +5,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.errors import CacheBusy, CacheError
-from ...dataset_cache.upkeep.clean import CATEGORIES, CleanPlan, Removal, clean, preview_clean
-from ..library import freshness
+from ...dataset_cache import CATEGORIES, CacheBusy, CacheError, CleanPlan, Removal, clean, preview_clean
+from ..library import forget_result
 from .moves import let_go
 from .refusals import Refused
 
@@ -37,7 +36,7 @@ def carry_out(folder: Path, token: str, categories: list[str]) -> dict[str, Any]
         raise
     except CacheError as error:
         raise Refused(str(error), 409) from error
-    freshness.forget(folder)
+    forget_result(folder)
     return _describe(done)
 
 

@@ -3,8 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from ...dataset_cache.upkeep.info import Overview
-from ...dataset_cache.upkeep.usage import Usage, usage_of
+from ...dataset_cache import Overview, Usage, usage_of
 from .cache_list import CacheRow
 from .untrusted import as_dict, as_list, cut, cut_text
 from .views import View

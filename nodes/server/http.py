@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 from comfy.cli_args import args
 
-from ...dataset_cache.errors import CacheBusy
+from ...dataset_cache import CacheBusy
 from .refusals import Refused
 from .sites import cross_site
 

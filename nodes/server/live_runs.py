@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...lora_train.run.report import Progress
+from ...lora_train import Progress
 from .refusals import Refused
 
 # More steps than a run takes between two writes of its metrics, so that those two together have no gap.

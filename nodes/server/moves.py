@@ -5,35 +5,32 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...dataset_cache.errors import CacheBusy
-from ...dataset_cache.format.storage import is_link
-from ...dataset_cache.read.leases import holders
-from ...dataset_cache.write.publisher import PublisherLock
-from ..library import freshness, opened, paths
+from ...dataset_cache import CacheBusy, PublisherLock, holders, is_link
+from ..library import close_idle, forget_result, parse_name, path_to_create, path_to_open
 from . import views
 from .refusals import Refused
 
 
 def rename(name: str, to: str, roots: Sequence[Path]) -> Path:
     """Give a cache another name below the root it is in."""
-    folder = paths.path_to_open(name, roots)
+    folder = path_to_open(name, roots)
     root = root_of(name, folder, roots)
-    target = paths.path_to_create(to, [root, *roots])
+    target = path_to_create(to, [root, *roots])
     refuse_if_in_use(folder)
     move_folder(folder, target, root)
     remove_empty_parents(folder, root)
-    freshness.forget(folder)
+    forget_result(folder)
     return target
 
 
 def root_of(name: str, folder: Path, roots: Sequence[Path]) -> Path:
-    parts = paths.parse_name(name)
+    parts = parse_name(name)
     return next(root for root in roots if root.joinpath(*parts) == folder)
 
 
 def let_go(folder: Path) -> None:
     """Close what this process holds open of a cache without using it."""
-    opened.close_idle(folder)
+    close_idle(folder)
     views.close(folder)
     if holders(folder):
         gc.collect()  # what was closed may wait for it

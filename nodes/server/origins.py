@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.format.manifest import Manifest
-from ...dataset_cache.sources.memory import state_file
+from ...dataset_cache import Manifest, state_file
 from .untrusted import as_dict, as_list
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"

@@ -6,7 +6,7 @@ from . import cache_routes, run_routes, upkeep_routes
 from .http import Routes
 
 
-def add_routes() -> None:
+def register_routes() -> None:
     routes = Routes(PromptServer.instance.routes)
     for family in (cache_routes, upkeep_routes, run_routes):
         family.add(routes)

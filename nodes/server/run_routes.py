@@ -1,8 +1,6 @@
 """The routes of training runs: which there are, how they do, their pictures; and to stop or delete one."""
 
-from ..host.events import caches_changed
-from ..host.folders import cache_roots
-from ..host.lora_folders import lora_folder, runs_folder
+from ..host.app import cache_roots, caches_changed, lora_folder, runs_folder
 from .http import Picture, Question, Routes
 from .live_runs import RUNS
 from .runs import RunPlaces, Runs

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...lora_train.run.folder import Run, check_name, is_held, read_description
-from ..library import paths
+from ...lora_train import Run, check_name, is_held, read_description
+from ..library import contained
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
 from .refusals import Refused
@@ -99,7 +99,7 @@ class Runs:
         """A sample picture. A later run may have one of the same name."""
         if not _SAMPLE.fullmatch(file):
             raise Refused("file: a name such as step-00000100-0.png is expected")
-        path = paths.contained(self.folder(name), ["samples", file], file)
+        path = contained(self.folder(name), ["samples", file], file)
         try:
             with open(path, "rb") as opened:
                 return SamplePicture(opened.read(), str(os.fstat(opened.fileno()).st_mtime_ns))
@@ -109,7 +109,7 @@ class Runs:
     def folder(self, name: str) -> Path:
         """A run's folder by its name, which leads nowhere else."""
         check_name(name)
-        folder = paths.contained(self.places.runs, [name], name)
+        folder = contained(self.places.runs, [name], name)
         if not (folder / "run.json").is_file():
             raise Refused(f"there is no run {name}", 404)
         return folder

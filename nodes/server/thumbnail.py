@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ...dataset_cache.format.lazy import realize
-from ...dataset_cache.sources.thumbnails import FIELD
+from ...dataset_cache import THUMBNAIL, realize
 from .refusals import Refused
 from .views import View
 
@@ -24,7 +23,7 @@ def thumbnail(view: View, number: int) -> bytes:
     if number >= len(view.cache):
         raise Refused(f"there is no sample {number:,}; there are {len(view.cache):,}", 404)
     fields = view.cache.sample(number).fields
-    return _stored(fields.get(FIELD)) or false_colours(fields.get("latent"))
+    return _stored(fields.get(THUMBNAIL)) or false_colours(fields.get("latent"))
 
 
 def _stored(data: Any) -> bytes | None:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache.format.storage import is_link, is_regular, refuse_link
-from ...lora_train.run.folder import check_name
-from ..library import paths
+from ...dataset_cache import is_link, is_regular, refuse_link
+from ...lora_train import check_name
+from ..library import contained, path_to_create
 from .moves import move_folder, remove_empty_parents
 from .refusals import Refused
 from .untrusted import as_dict, cut_text
@@ -78,9 +78,7 @@ def restore(number: str, roots: Sequence[Root]) -> TrashRow:
     root, place = _find(number, roots)
     row = _row(root, place)
     others = [other.path for other in roots if other.kind == root.kind]
-    target = (
-        _run_place(row.name, root.path) if root.kind == RUN else paths.path_to_create(row.name, [root.path, *others])
-    )
+    target = _run_place(row.name, root.path) if root.kind == RUN else path_to_create(row.name, [root.path, *others])
     move_folder(place / _CONTENT, target, root.path)
     shutil.rmtree(place, ignore_errors=True)
     return row
@@ -116,7 +114,7 @@ def folder_bytes(folder: Path) -> int:
 def _run_place(name: str, root: Path) -> Path:
     """Where a run goes back to. What was a run's name may be none for a cache."""
     check_name(name)
-    target = paths.contained(root, [name], name)
+    target = contained(root, [name], name)
     if os.path.lexists(target):
         raise Refused(f"there is another run {name}; rename or delete it first", 409)
     return target

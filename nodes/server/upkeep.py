@@ -7,11 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...dataset_cache.errors import CacheBusy
-from ...dataset_cache.format.storage import is_link
-from ...dataset_cache.upkeep.copy import CopyReport, duplicate, export
-from ...dataset_cache.upkeep.verify import verify
-from ...dataset_cache.write.publisher import current_publisher
+from ...dataset_cache import CacheBusy, CopyReport, current_publisher, duplicate, export, is_link, verify
 from .jobs import Watch, Work
 from .moves import move_folder
 

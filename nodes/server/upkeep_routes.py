@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..host.events import caches_changed, tell_pages
-from ..host.folders import cache_roots, export_root
-from ..host.lora_folders import runs_folder
-from ..library import freshness, paths
+from ..host.app import cache_roots, caches_changed, export_root, runs_folder, tell_pages
+from ..library import forget_result, parse_name, path_to_create
 from . import cleaning, trash
 from .asked import asked_cache
 from .http import Question, Routes
@@ -64,7 +62,7 @@ def rename_cache(question: Question) -> dict[str, Any]:
     (name, _), to = asked_cache(question), question.text("to")
     question.end()
     rename(name, to, cache_roots())
-    return {"name": "/".join(paths.parse_name(to))}
+    return {"name": "/".join(parse_name(to))}
 
 
 def delete_cache(question: Question) -> dict[str, Any]:
@@ -72,7 +70,7 @@ def delete_cache(question: Question) -> dict[str, Any]:
     question.end()
     root = Root(root_of(name, folder, cache_roots()))
     number = trash.throw_away(root, name, folder, lambda: refuse_if_in_use(folder))
-    freshness.forget(folder)
+    forget_result(folder)
     return {"trash": number}
 
 
@@ -99,14 +97,14 @@ def duplicate_cache(question: Question) -> dict[str, Any]:
     (name, folder), to = asked_cache(question), question.text("to")
     question.end()
     root = root_of(name, folder, cache_roots())
-    target = paths.path_to_create(to, [root, *cache_roots()])
+    target = path_to_create(to, [root, *cache_roots()])
     return {"job": JOBS.start("duplicate", name, duplicating(folder, target, root), to)}
 
 
 def export_cache(question: Question) -> dict[str, Any]:
     (name, folder), to = asked_cache(question), question.text("to")
     question.end()
-    target = paths.path_to_create(to, [export_root()])
+    target = path_to_create(to, [export_root()])
     return {"job": JOBS.start("export", name, exporting(folder, target, export_root()), to)}
 
 

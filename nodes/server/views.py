@@ -4,14 +4,20 @@ leaves no trace; if what it shows is removed meanwhile, it says so."""
 from functools import cached_property
 from pathlib import Path
 
-from ...dataset_cache.errors import CacheError
-from ...dataset_cache.format.index import Index, open_index
-from ...dataset_cache.format.manifest import Manifest, manifest_stamp, read_manifest
-from ...dataset_cache.read.cache import Cache
-from ...dataset_cache.upkeep.info import Overview, overview_of
-from ...dataset_cache.write.current import Current, open_current
-from ..library.bucket_names import bucket_names
-from ..library.open_caches import Kept
+from ...dataset_cache import (
+    Cache,
+    CacheError,
+    Current,
+    Index,
+    Manifest,
+    Overview,
+    manifest_stamp,
+    open_current,
+    open_index,
+    overview_of,
+    read_manifest,
+)
+from ..library import Kept, bucket_names
 from .refusals import Refused
 
 _MOST = 4

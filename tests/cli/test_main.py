@@ -14,7 +14,7 @@ import torch
 
 import streamcache
 from streamcache.cli import output
-from streamcache.cli.main import COMMANDS, main
+from streamcache.cli.main import build_parser, main
 from streamcache.cli.progress import Progress
 from streamcache.dataset_cache import CacheWriter, open_cache
 
@@ -199,7 +199,7 @@ def test_a_progress_bar_is_drawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPa
         assert "####" in drawn or not drawn
 
 
-@pytest.mark.parametrize("command", [module.__name__.rsplit(".", 1)[1] for module in COMMANDS])
+@pytest.mark.parametrize("command", build_parser()._subparsers._group_actions[0].choices)
 def test_every_command_explains_itself_and_takes_json(command: str, capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as leaving:
         run(command, "--help")

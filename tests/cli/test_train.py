@@ -15,7 +15,7 @@ from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import CacheWriter
-from streamcache.dataset_cache.setting import parse
+from streamcache.dataset_cache.setting import parse_setting
 from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig
 from streamcache.reference import model as reference
 from streamcache.reference import text, vae
@@ -54,7 +54,7 @@ def test_every_setting_is_a_flag() -> None:
     for name, setting in SETTINGS.items():
         text = setting.limits.choices[-1] if setting.limits.choices else examples[setting.type]
         config = config_of("--" + name.replace("_", "-"), text)
-        assert config == TrainConfig(**{name: parse(setting, text)})
+        assert config == TrainConfig(**{name: parse_setting(setting, text)})
 
 
 def test_b6_old_names_are_flags_too(capsys) -> None:

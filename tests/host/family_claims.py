@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train.adapters import AdapterSettings, build
+from streamcache.lora_train.adapters import AdapterSettings, build_network
 from streamcache.lora_train.checkpointing import checkpointed
 
 from .claims import claim, hold
@@ -52,7 +52,7 @@ def loss_of(denoiser: Any, dataset: Any, indices: list[int]) -> torch.Tensor:
 
 def gradients(denoiser: Any, dataset: Any, kind: str = "lora", targets: str = "all") -> dict[str, torch.Tensor]:
     """Gradients of every adapter after one step of a batch of four, from a start that is not zero."""
-    network = build(denoiser, AdapterSettings(kind=kind, rank=2, targets=targets, seed=5))
+    network = build_network(denoiser, AdapterSettings(kind=kind, rank=2, targets=targets, seed=5))
     generator = torch.Generator().manual_seed(6)
     with torch.no_grad():
         for value in network.parameters():
@@ -187,7 +187,7 @@ def every_family_trains_all_of_its_adapters_in_one_call_of_four_rows(folder: Pat
             found = gradients(denoiser, dataset)
             handle.remove()
             assert rows == [4], (name, rows)
-            network = build(denoiser, AdapterSettings(rank=2, targets="all"))
+            network = build_network(denoiser, AdapterSettings(rank=2, targets="all"))
             silent = {key.split(".")[1] for key, _ in network.named_parameters() if key not in found}
             assert silent <= UNREAD.get(name, set()), (name, silent)
             assert {"attention", "attention+mlp", "all"} == set(denoiser.groups()), name
@@ -260,7 +260,7 @@ def a_model_that_learned_no_guidance_is_told_what_the_host_tells_it_when_it_samp
 
 
 def loss_of_attached(denoiser: Any, dataset: Any) -> torch.Tensor:
-    network = build(denoiser, AdapterSettings(rank=2, targets="attention", seed=5))
+    network = build_network(denoiser, AdapterSettings(rank=2, targets="attention", seed=5))
     with network.attached(denoiser.adaptable()):
         return loss_of(denoiser, dataset, [0, 1, 2, 3])
 
@@ -381,7 +381,7 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
     for name in SMALL:
         for kind in ("lora", "loha", "lokr", "oft"):
             with training(name, folder / kind) as (denoiser, dataset), torch.no_grad():
-                network = build(denoiser, AdapterSettings(kind=kind, rank=2, targets="all", seed=5))
+                network = build_network(denoiser, AdapterSettings(kind=kind, rank=2, targets="all", seed=5))
                 for value in network.parameters():
                     value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(6))
                 base = loss_of(denoiser, dataset, [0, 1])

@@ -17,8 +17,8 @@ from comfy.nested_tensor import NestedTensor
 from comfy_execution.utils import CurrentNodeContext
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.nodes.host import folders
-from streamcache.nodes.host.codecs import register_host_types
+from streamcache.nodes.host.app import folders
+from streamcache.nodes.host.app.codecs import register_host_types
 from streamcache.nodes.host.encoders import on_demand
 from streamcache.nodes.host.encoders.encoders import text_encoder
 from streamcache.nodes.host.encoders.loaders import clip_files, clip_on_demand, vae_on_demand

@@ -39,7 +39,7 @@ def run(base: Path) -> dict:
 
 
 def make_case(name: str) -> Case:
-    from streamcache.nodes.host.folders import cache_roots
+    from streamcache.nodes.host.app.folders import cache_roots
     from streamcache.nodes.library.handles import handle_of
 
     models = load(name)
@@ -103,7 +103,7 @@ def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None
 
 
 def run_facts(case: Case, name: str) -> dict[str, Any]:
-    from streamcache.nodes.host.lora_folders import runs_folder
+    from streamcache.nodes.host.app.lora_folders import runs_folder
 
     return json.loads((runs_folder() / f"{case.name}-{name}" / "run.json").read_text(encoding="utf-8"))
 
@@ -153,7 +153,7 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 @claim
 def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
     from streamcache.nodes import train_watch
-    from streamcache.nodes.host.lora_folders import runs_folder
+    from streamcache.nodes.host.app.lora_folders import runs_folder
     from streamcache.nodes.server.runs import list_samples
 
     own, seen = train_watch.tell_pages, []
@@ -235,7 +235,7 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 @claim
 def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
     from streamcache.nodes import train_watch
-    from streamcache.nodes.host.lora_folders import runs_folder
+    from streamcache.nodes.host.app.lora_folders import runs_folder
     from streamcache.nodes.server import run_routes
 
     interrupted_after(case, 2, "killed", save_every=1)
@@ -264,7 +264,7 @@ def row_of(run_routes: Any, name: str) -> dict[str, Any]:
 
 @claim
 def lists_of_the_hosts_own_nodes_are_saved_under_the_runs_name_and_trained_alike(case: Case) -> None:
-    from streamcache.nodes.host.folders import cache_roots
+    from streamcache.nodes.host.app.folders import cache_roots
 
     expected = train(case, "by handle")[0]
     found = train(case, "lists", dataset=None, latents=case.latents, conditioning=case.conditionings)[0]
@@ -331,7 +331,7 @@ def one_step_has_a_plot_and_starts_with_down_random_and_up_zero(case: Case) -> N
 def a_lora_of_any_name_is_continued_with_its_alpha_and_its_other_parts(case: Case) -> None:
     from safetensors.torch import save_file
 
-    from streamcache.nodes.host.lora_folders import lora_folder
+    from streamcache.nodes.host.app.lora_folders import lora_folder
 
     tensors = train(case, "start")[0]
     name = next(key.removesuffix(".alpha") for key in tensors if key.endswith(".alpha"))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache.setting import parse
+from streamcache.dataset_cache import SettingError
+from streamcache.dataset_cache.setting import parse_setting
 from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig, differences, load_config, read_config
 from streamcache.lora_train.errors import TrainError
 
@@ -107,12 +108,12 @@ def test_a_missing_or_broken_file_is_named(tmp_path) -> None:
 
 
 def test_text_of_a_command_line_means_what_the_setting_holds() -> None:
-    assert parse(SETTINGS["rank"], "8") == 8
-    assert parse(SETTINGS["dora"], "yes") is True
-    assert parse(SETTINGS["set_weights"], "main=0.5, extra=2") == {"main": 0.5, "extra": 2.0}
-    assert parse(SETTINGS["sample_captions"], "a cat|a dog") == ("a cat", "a dog")
-    with pytest.raises(TrainError, match='rank = "big": expected a whole number'):
-        parse(SETTINGS["rank"], "big")
+    assert parse_setting(SETTINGS["rank"], "8") == 8
+    assert parse_setting(SETTINGS["dora"], "yes") is True
+    assert parse_setting(SETTINGS["set_weights"], "main=0.5, extra=2") == {"main": 0.5, "extra": 2.0}
+    assert parse_setting(SETTINGS["sample_captions"], "a cat|a dog") == ("a cat", "a dog")
+    with pytest.raises(SettingError, match='rank = "big": expected a whole number'):
+        parse_setting(SETTINGS["rank"], "big")
 
 
 def test_differences_name_both_values_and_pass_over_what_decides_nothing() -> None:
@@ -143,4 +144,4 @@ def test_the_documentation_has_every_setting_with_its_default_and_meaning() -> N
     for name, setting in SETTINGS.items():
         assert setting.limits.about in rows[name]
         shown = rows[name].split("|")[2].strip()
-        assert not shown or parse(setting, shown) == setting.default
+        assert not shown or parse_setting(setting, shown) == setting.default

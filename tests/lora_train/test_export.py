@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from streamcache.lora_train import export
-from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
+from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
@@ -52,7 +52,7 @@ def toy():
 
 
 def trained(toy, **changes):
-    network = build(toy, AdapterSettings(**{"rank": 2, "alpha": 1.0, "targets": "all", **changes}))
+    network = build_network(toy, AdapterSettings(**{"rank": 2, "alpha": 1.0, "targets": "all", **changes}))
     made = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -80,7 +80,7 @@ def test_save_then_load_gives_the_live_adapters_output(tmp_path, toy, naming, ch
         changes = changes | {"dora_axis": export.dora_axis(naming)}
     network = trained(toy, **changes)
     path = saved(tmp_path / "out" / "x.safetensors", toy, network, naming)
-    again = build(toy, AdapterSettings(rank=2, targets="all"), lora_file.read(path))
+    again = build_network(toy, AdapterSettings(rank=2, targets="all"), lora_file.read_lora(path))
     exact = {"rtol": 1e-5, "atol": 1e-6} if naming == "diffusers" else {"rtol": 0, "atol": 0}
     torch.testing.assert_close(output(toy, again), output(toy, network), **exact)
 
@@ -162,16 +162,18 @@ def test_what_a_file_brought_along_is_saved_again(tmp_path, toy):
         "lora_te_layer.lora_down.weight": torch.randn(2, 4),
         "lora_unet_conv_in.diff_b": torch.randn(8),
     }
-    network = build(toy, AdapterSettings(rank=2, targets="attention"), lora_file.split(brought))
+    network = build_network(toy, AdapterSettings(rank=2, targets="attention"), lora_file.split_lora(brought))
     found = load_file(saved(tmp_path / "x.safetensors", toy, network, "kohya"))
     assert all(torch.equal(found[key], value) for key, value in brought.items())
 
 
 def test_a_tucker_lora_reaches_diffusers_naming_as_plain_matrices(toy):
     parts = {"lora_up.weight": (8, 2, 1, 1), "lora_down.weight": (2, 3, 1, 1), "lora_mid.weight": (2, 2, 3, 3)}
-    file = lora_file.split({f"conv_in.{part}": torch.randn(shape) for part, shape in parts.items()})
-    network = build(toy, AdapterSettings(rank=2, targets="attention"), file)
-    again = build(toy, AdapterSettings(rank=2), lora_file.split(export.to_tensors(network, toy, "diffusers")))
+    file = lora_file.split_lora({f"conv_in.{part}": torch.randn(shape) for part, shape in parts.items()})
+    network = build_network(toy, AdapterSettings(rank=2, targets="attention"), file)
+    again = build_network(
+        toy, AdapterSettings(rank=2), lora_file.split_lora(export.to_tensors(network, toy, "diffusers"))
+    )
     torch.testing.assert_close(output(toy, again), output(toy, network), rtol=1e-4, atol=1e-5)
 
 

@@ -17,7 +17,7 @@ NEEDED = [
     "LICENSE",
     "README.md",
     "nodes/extension.py",
-    "nodes/host/routes.py",
+    "nodes/server/routes.py",
     "web/docs/StreamCacheSelect.md",
     "locales/en/nodeDefs.json",
     "locales/zh/nodeDefs.json",

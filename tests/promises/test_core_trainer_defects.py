@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train.adapters import AdapterSettings, build
+from streamcache.lora_train.adapters import AdapterSettings, build_network
 from streamcache.lora_train.adapters.adapter import generator
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.data.order import BatchPlan
@@ -102,7 +102,7 @@ def test_defect_5_an_existing_lora_of_any_file_name_keeps_its_alpha_and_its_diff
 
 
 def test_defect_6_alpha_is_a_setting_that_is_not_trained_and_up_starts_at_zero(tmp_path) -> None:
-    network = build(SmallDenoiser(), AdapterSettings(rank=2, alpha=3.0))
+    network = build_network(SmallDenoiser(), AdapterSettings(rank=2, alpha=3.0))
     tensors = network.tensors()
     assert not tensors["up.lora_up.weight"].any() and tensors["up.lora_down.weight"].all()
     result = run_training(tmp_path, make_dataset(tmp_path / "set"), alpha=3.0)
@@ -110,7 +110,7 @@ def test_defect_6_alpha_is_a_setting_that_is_not_trained_and_up_starts_at_zero(t
 
 
 def test_defect_7_the_seed_controls_the_start_and_the_global_generator_is_not_touched(tmp_path) -> None:
-    starts = [build(SmallDenoiser(), AdapterSettings(rank=2, seed=seed)).tensors() for seed in (1, 1, 2)]
+    starts = [build_network(SmallDenoiser(), AdapterSettings(rank=2, seed=seed)).tensors() for seed in (1, 1, 2)]
     assert torch.equal(starts[0]["up.lora_down.weight"], starts[1]["up.lora_down.weight"])
     assert not torch.equal(starts[0]["up.lora_down.weight"], starts[2]["up.lora_down.weight"])
     dataset, denoiser = make_dataset(tmp_path / "set"), SmallDenoiser()

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, open_cache, realize
-from streamcache.dataset_cache.format import segment
+from streamcache.dataset_cache.format import index, segment
 from streamcache.dataset_cache.format.journal import Journal, read_journal
-from streamcache.dataset_cache.format.manifest import NAME
-from streamcache.dataset_cache.write import publish
+from streamcache.dataset_cache.format.manifest import MANIFEST
 
 from ..support.mutations import MUTATIONS, mutate, swap_lines
 from ..support.samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files
@@ -115,7 +114,7 @@ def assert_true(found: dict[str, Any], stored: dict[str, Any], what: str) -> Non
 
 
 def files_of(path: Path, kind: str) -> list[Path]:
-    return {"manifest": [path / NAME], "index": list(path.glob("index-*")), "shards": shard_files(path)}[kind]
+    return {"manifest": [path / MANIFEST], "index": list(path.glob("index-*")), "shards": shard_files(path)}[kind]
 
 
 def fuzz(fresh: Callable[[], Path], stored: dict[str, Any], kind: str, seeds: range, **options: Any) -> None:
@@ -162,7 +161,7 @@ def shapes(value: Any) -> Any:
 
 def test_a_hostile_index_is_an_error_or_gives_values(damaged, stored, monkeypatch):
     """As for an index too large to be compared with its hash, or one that was signed with bad intent."""
-    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(300):
         draw = random.Random(seed)
         path = damaged()
@@ -183,7 +182,7 @@ def test_thousands_of_damages(damaged, stored, kind, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
-    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(1000 + 1000 * part, 2000 + 1000 * part):
         draw = random.Random(seed)
         path = damaged()
@@ -337,7 +336,7 @@ def test_damage_to_a_dataset_never_published_is_an_error_of_the_cache(unfinished
     for seed in range(60):
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
-        (path / NAME).unlink()
+        (path / MANIFEST).unlink()
         mutate(draw.choice(sorted((path / segment.BUILD).rglob("journal"))), draw, [*MUTATIONS, swap_lines])
         with pytest.raises(CacheError, match="never published"):
             open_cache(path)

@@ -31,7 +31,7 @@ def test_a_second_writer_in_another_process_is_refused_until_the_first_is_gone(t
     path = write_cache(tmp_path / "my set", 2)
     child = nursery.start(hold, path)
     child.wait_for("open")
-    with pytest.raises(CacheBusy, match=rf"my set: children.py \(process {child.pid} on .*since.*wait"):
+    with pytest.raises(CacheBusy, match=rf"my set: processes.py \(process {child.pid} on .*since.*wait"):
         CacheWriter(path)
     assert_holds(open_cache(path), range(2))
     child.kill()

@@ -12,8 +12,8 @@ from streamcache.dataset_cache import CacheBusy, open_cache
 from streamcache.dataset_cache.read import cache as reader
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.upkeep import clean, repair, verify
-from streamcache.dataset_cache.write import publish
 from streamcache.dataset_cache.write import publisher as publishers
+from streamcache.dataset_cache.write import publishing
 
 from ..support.datasets import content, write_set
 
@@ -28,7 +28,7 @@ def test_a_reader_that_comes_between_a_removers_look_and_its_removal_opens_the_n
     def publish_before_the_lease(*args: object) -> object:
         monkeypatch.setattr(reader, "Lease", take_lease)
         with monkeypatch.context() as patch:
-            patch.setattr(publish, "remove_file", doomed.append)
+            patch.setattr(publishing, "remove_file", doomed.append)
             write_set(path, range(2))
         return take_lease(*args)
 

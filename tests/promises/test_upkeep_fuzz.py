@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheError, CacheWriter, export, open_cache
-from streamcache.dataset_cache.upkeep import clean, merge, repair, verify
-from streamcache.dataset_cache.write import compact
+from streamcache.dataset_cache.upkeep import clean, compact, merge, repair, verify
 
 from ..support.datasets import content, put_sample, write_set
 

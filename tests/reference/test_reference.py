@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train.adapters import AdapterSettings, build
+from streamcache.lora_train.adapters import AdapterSettings, build_network
 from streamcache.lora_train.checkpointing import checkpointed
 from streamcache.lora_train.denoiser import Denoiser
 from streamcache.lora_train.errors import TrainError
@@ -170,7 +170,7 @@ def test_presets_grow_and_every_adapter_is_reached():
     groups = denoiser.groups()
     assert list(groups) == ["attention", "attention+mlp", "all"]
     assert set(groups["attention"]) < set(groups["attention+mlp"]) < set(groups["all"])
-    network = build(denoiser, AdapterSettings(rank=2, targets="all"))
+    network = build_network(denoiser, AdapterSettings(rank=2, targets="all"))
     with network.attached(denoiser.adaptable()):
         prepared = denoiser.prepare(batch(["x"]))
         denoiser.predict(prepared.latents, torch.tensor([0.5]), prepared.conditioning)
@@ -183,7 +183,7 @@ def test_adapters_train_the_same_with_and_without_checkpointing():
     settings = ObjectiveSettings()
     noise = draw_noise(prepared.latents, settings, torch.Generator().manual_seed(0))
     for blocks in ([], denoiser.blocks()):
-        network = build(denoiser, AdapterSettings(rank=2, targets="all", dropout=0.3, dora=True))
+        network = build_network(denoiser, AdapterSettings(rank=2, targets="all", dropout=0.3, dora=True))
         network.begin(0)
         with denoiser.session(), network.attached(denoiser.adaptable()), checkpointed(blocks):
             evaluate(denoiser, prepared, noise, torch.tensor([0.3, 0.6]), settings).mean().backward()
@@ -247,7 +247,7 @@ def test_pictures_follow_from_their_seed_and_come_in_three_sizes():
 def test_a_saved_model_predicts_the_same(tmp_path):
     model = awake("eps")
     models.save(tmp_path / "base.safetensors", model)
-    again = models.load(tmp_path / "base.safetensors")
+    again = models.load_model(tmp_path / "base.safetensors")
     rows = torch.randn(1, vae.CHANNELS, 4, 4), torch.tensor([0.5]), torch.randn(1, 8, 64), torch.randn(1, 64)
     assert torch.equal(model(*rows), again(*rows)) and again.size == model.size
 
@@ -257,7 +257,7 @@ def test_a_file_that_is_no_reference_model_is_refused(tmp_path):
 
     save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(TrainError, match=r"other.safetensors: holds no reference model"):
-        models.load(tmp_path / "other.safetensors")
+        models.load_model(tmp_path / "other.safetensors")
 
 
 @PREDICTIONS

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import folder_paths
 
-from ....dataset_cache.encode.encoders import Surroundings
-from ....dataset_cache.encode.identity import digest_of, file_identity
+from ....dataset_cache import Surroundings, digest_of, file_identity
 
 _NAMED = re.compile(r"embedding:([^\s<\[]+)")
 _EXTENSIONS = ("", ".safetensors", ".pt", ".bin")

@@ -7,8 +7,7 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from ....dataset_cache.encode.encoders import Encoder, ImageEncoder, Surroundings
-from ....dataset_cache.errors import CacheError
+from ....dataset_cache import CacheError, Encoder, ImageEncoder, Surroundings
 from . import embeddings, scales
 from .identity import clip_identity, name_of, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae

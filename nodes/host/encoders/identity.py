@@ -12,7 +12,7 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from ....dataset_cache.encode.identity import digest_of, files_identity, object_identity
+from ....dataset_cache import digest_of, files_identity, object_identity
 
 CODE = 1  # raise it when the same model and the same picture or text would give other values
 _HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()

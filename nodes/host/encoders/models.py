@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import folder_paths
 
 import nodes as host_nodes
 
-from ....lora_train.errors import TrainError
-from .loaders import vae_names, vae_on_demand
+from ....dataset_cache import CacheError
+from ....lora_train import TrainError
+from .encoders import image_encoder, text_encoder
+from .loaders import clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
 
 FOLDERS = ("diffusion_models", "checkpoints")
 
@@ -30,3 +33,16 @@ def open_vae(name: str) -> Any:
     if name not in vae_names():
         raise TrainError(f"--vae {name}: the host has no such one, but {', '.join(vae_names()) or 'none'}")
     return vae_on_demand(name)
+
+
+def named_encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str, Any]:
+    """Encoders of pictures and captions, by the names that the host's loaders list."""
+    wanted = [("--vae", vae, vae_names()), *(("--clip", clip, clip_names()) for clip in clips)]
+    wanted += [("--clip-type", kind, clip_types())] if clips else []
+    for option, name, known in wanted:
+        if name is not None and name not in known:
+            raise CacheError(f"{option} {name}: the host has no such one, but {', '.join(known) or 'none'}")
+    return {
+        "image_encoder": image_encoder(vae_on_demand(vae)) if vae else None,
+        "text_encoder": text_encoder(clip_on_demand(clip_files(clips), kind)) if clips else None,
+    }

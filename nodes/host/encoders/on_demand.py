@@ -15,8 +15,7 @@ from typing import Any
 import comfy.sd
 from comfy_execution.utils import get_executing_context
 
-from ....dataset_cache.encode.identity import digest_of
-from ....dataset_cache.encode.on_demand import OnDemand
+from ....dataset_cache import OnDemand, digest_of
 from .identity import clip_with_settings, describe_patch, patches_of, with_patches
 
 LINGER_SECONDS = 2.0  # between two calls of one workflow, such as tokenizing and encoding

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 
-from ....dataset_cache.sources.memory import state_folder
+from ....dataset_cache import state_folder
 
 _FILE = "vae-scales.json"
 

@@ -11,8 +11,7 @@ import comfy.samplers
 import torch
 from torch import Tensor
 
-from ....lora_train.data.upload import map_tensors
-from ....lora_train.errors import TrainError
+from ....lora_train import TrainError, map_tensors
 
 # What the host's sampler does outside of the model, by mixing several predictions: a training step has only one.
 SAMPLER_ONLY = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent", "default")

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ....dataset_cache import realize
-from ....lora_train.denoiser import Naming, Prepared
-from ....lora_train.memory import choose_precision
-from ....lora_train.session import EMPTY_CAPTION
+from ....lora_train import EMPTY_CAPTION, Naming, Prepared, TrainConfig, TrainError, choose_precision, select_modules
+from ..settings import HostSettings
 from . import conditioning as conds
 from . import fit, layers, naming, previews
 from .borrowed import Aliases, normal_weights
@@ -203,3 +202,23 @@ def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
     inference = patcher.get_model_object("manual_cast_dtype") or model.get_dtype()
     if inference != dtype:
         patcher.set_model_compute_dtype(dtype)
+
+
+def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
+    """A host model as these settings train it."""
+    preview = previews.PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
+    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
+    check_naming(denoiser, config)
+    return denoiser
+
+
+def check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
+    """diffusers splits layers that the host keeps in one: refused before the training, not at its end."""
+    chosen = select_modules(config.targets, denoiser.adaptable(), denoiser.groups())
+    named = denoiser.export_names(config.naming)
+    lacking = [name for name in chosen if name not in named]
+    if lacking:
+        raise TrainError(
+            f'naming = "{config.naming}": has no name for {len(lacking)} of {len(chosen)} layers of this model '
+            f"({lacking[0]}, …); choose comfyui or kohya"
+        )

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ....dataset_cache import realize
-from ....lora_train.errors import TrainError
+from ....lora_train import TrainError
 from . import conditioning as conds
 
 if TYPE_CHECKING:

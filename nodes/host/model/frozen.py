@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import grad as convolution_gradients
 
-from ....lora_train.forward import replaced
+from ....lora_train import replaced_forward
 
 INPUT_GRADIENTS = {
     3: convolution_gradients.conv1d_input,
@@ -30,7 +30,7 @@ def frozen_layers(layers: Iterable[nn.Module]) -> Iterator[None]:
     """Keep no weights of these layers for the time of the `with`; their own `forward` is back after it."""
     with ExitStack() as restore:
         for layer in {id(layer): layer for layer in layers}.values():
-            restore.enter_context(replaced(layer, _passing(layer, layer.forward)))
+            restore.enter_context(replaced_forward(layer, _passing(layer, layer.forward)))
         yield
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....lora_train.forward import replaced
+from ....lora_train import replaced_forward
 
 Seen = list[tuple[nn.Module, Tensor, int]]  # who was given which tensor, in which version
 
@@ -32,7 +32,7 @@ class Blocks:
         with ExitStack() as restore:
             for block in self.all:
                 # A block copies inside of its `forward`, so that a second pass finds the input of the first.
-                restore.enter_context(replaced(block, self._copying(block, block.forward)))
+                restore.enter_context(replaced_forward(block, self._copying(block, block.forward)))
                 for layer in _leaves(block):
                     restore.callback(layer.register_forward_pre_hook(self._copy_given, with_kwargs=True).remove)
             yield

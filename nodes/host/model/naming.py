@@ -9,7 +9,7 @@ import comfy.lora
 import comfy.model_base
 import comfy.utils
 
-from ....lora_train.denoiser import Naming
+from ....lora_train import Naming
 
 PREFIX = "diffusion_model."
 

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....lora_train.denoiser import Prediction
-from ....lora_train.errors import TrainError
-from ....lora_train.noise_schedule import SNR_BOUND, rows
-from ....lora_train.objective import EPS_PER_NATIVE
+from ....lora_train import EPS_PER_NATIVE, SNR_BOUND, Prediction, TrainError, rows
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import index as indexes
 from streamcache.dataset_cache.format.index import (
     ARRAY_TYPES,
     ENTRY,
@@ -25,7 +26,6 @@ from streamcache.dataset_cache.format.index import (
 )
 from streamcache.dataset_cache.format.index_arrays import pack_variants, unpack_variants
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.write import publish
 
 from ...support.datasets import forge
 from ...support.samples import assert_holds, bits, sample, write_cache
@@ -127,7 +127,7 @@ def test_a_flipped_bit_of_a_small_index_is_found_at_once(path):
 
 
 def test_a_flipped_bit_of_a_large_index_is_found_when_checked_and_never_passed_on(path, monkeypatch):
-    monkeypatch.setattr(publish, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(indexes, "_CHECKED_INDEX_BYTES", 0)
     index = next(path.glob("index-*"))
     content = bytearray(index.read_bytes())
     content[-1] ^= 1

@@ -12,14 +12,14 @@ import pytest
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format import manifest
-from streamcache.dataset_cache.format.manifest import NAME, Manifest, read_manifest
+from streamcache.dataset_cache.format.manifest import MANIFEST, Manifest, read_manifest
 
 from ...support.samples import assert_holds, sample, shard_files, write_cache
 
 
 def edit(path: Path, change: Callable[[dict], Any], sign: bool = True) -> None:
     """Change the manifest, with the generation that a writer would give it, and an index of that name."""
-    file = path / NAME
+    file = path / MANIFEST
     body = json.loads(file.read_bytes())
     before = body["generation"]
     change(body)
@@ -49,7 +49,7 @@ def test_an_honest_edit_opens(path):
 def test_unknown_keys_survive_a_rewrite(path):
     edit(path, lambda body: body.update(future={"a": [1, None, "x"]}, other=3))
     write_cache(path, 1, first=4, append=True)
-    body = json.loads((path / NAME).read_bytes())
+    body = json.loads((path / MANIFEST).read_bytes())
     assert body["future"] == {"a": [1, None, "x"]} and body["other"] == 3
     assert_holds(open_cache(path), range(5))
 
@@ -118,7 +118,7 @@ def test_a_symbolic_link_inside_the_folder_is_refused(path, tmp_path, what):
     inside = {
         "shard": shard_files(path)[0],
         "index": next(path.glob("index-*")),
-        "manifest": path / NAME,
+        "manifest": path / MANIFEST,
         "shards": path / "shards",
     }[what]
     outside = tmp_path / "outside"
@@ -136,7 +136,7 @@ def test_a_link_to_the_whole_folder_is_fine(path, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
 @pytest.mark.parametrize("what", ["shard", "index", "manifest"])
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(path, what):
-    file = {"shard": shard_files(path)[0], "index": next(path.glob("index-*")), "manifest": path / NAME}[what]
+    file = {"shard": shard_files(path)[0], "index": next(path.glob("index-*")), "manifest": path / MANIFEST}[what]
     file.unlink()
     os.mkfifo(file)
     with pytest.raises(CacheError, match="no file"):
@@ -145,7 +145,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(path, what)
 
 @pytest.mark.parametrize("what", ["manifest", "index"])
 def test_a_folder_in_the_place_of_a_file_is_refused(path, what):
-    file = {"index": next(path.glob("index-*")), "manifest": path / NAME}[what]
+    file = {"index": next(path.glob("index-*")), "manifest": path / MANIFEST}[what]
     file.unlink()
     file.mkdir()
     with pytest.raises(CacheError, match="no file"):
@@ -173,9 +173,9 @@ NOT_MANIFESTS = {
 
 @pytest.mark.parametrize("what", NOT_MANIFESTS)
 def test_what_is_no_manifest_is_refused(path, what):
-    (path / NAME).write_bytes(NOT_MANIFESTS[what])
+    (path / MANIFEST).write_bytes(NOT_MANIFESTS[what])
     for use in (open_cache, CacheWriter):
-        with pytest.raises(CacheError, match=NAME):
+        with pytest.raises(CacheError, match=MANIFEST):
             use(path)
 
 
@@ -259,10 +259,10 @@ def use_everything(cache: Any) -> None:
 def test_the_same_content_is_the_same_generation(tmp_path):
     first = write_cache(tmp_path / "set", 3)
     before = read_manifest(first)
-    state = (first / NAME).stat()
+    state = (first / MANIFEST).stat()
     write_cache(first, 3)
     assert read_manifest(first).generation == before.generation
-    assert (first / NAME).stat().st_ino == state.st_ino, "nothing was written where nothing changed"
+    assert (first / MANIFEST).stat().st_ino == state.st_ino, "nothing was written where nothing changed"
 
 
 @pytest.mark.parametrize(

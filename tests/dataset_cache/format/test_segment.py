@@ -8,7 +8,7 @@ import torch
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format import segment
 from streamcache.dataset_cache.format.journal import Journal
-from streamcache.dataset_cache.write import publish
+from streamcache.dataset_cache.write import publishing
 
 COUNT = 5
 
@@ -31,7 +31,9 @@ def fail(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("module", "step"), [(segment, "seal"), (publish, "write_index"), (publish, "write_manifest")])
+@pytest.mark.parametrize(
+    ("module", "step"), [(segment, "seal"), (publishing, "write_index"), (publishing, "write_manifest")]
+)
 def test_a13_entries_survive_an_interrupt_while_publishing(
     module: object, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -76,7 +78,7 @@ def test_a13_an_entry_that_shares_a_blob_of_a_shard_moved_by_a_killed_writer_sur
 ):
     path, shared = tmp_path / "set", {**latent(2), "more": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "write_manifest", fail)
+        patch.setattr(publishing, "write_manifest", fail)
         with pytest.raises(KeyboardInterrupt), CacheWriter(path) as writer:
             for i in range(COUNT):
                 writer.put(f"key {i}", latent(i), "latent")

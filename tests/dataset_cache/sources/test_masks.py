@@ -8,7 +8,7 @@ from PIL import Image
 
 from streamcache.dataset_cache.errors import CacheError, Unusable
 from streamcache.dataset_cache.sources.masks import Masks, decode_mask, is_mask, render_mask
-from streamcache.dataset_cache.sources.transforms import Placement, Transform, place
+from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
 
 
 def left_half(size: tuple[int, int], mode: str = "L") -> bytes:
@@ -30,7 +30,7 @@ def test_a_mask_is_averaged_to_the_latent_shape(mode):
 
 
 def test_a_mask_is_cut_as_its_picture_is():
-    placement = place((256, 64), (64, 64), Transform((64,), step=64), b"x")
+    placement = place_image((256, 64), (64, 64), Transform((64,), step=64), b"x")
     weights = render_mask(decode_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
     assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 

@@ -12,19 +12,19 @@ from streamcache.dataset_cache.sources import scan
 from streamcache.dataset_cache.sources import source_files as facts_module
 from streamcache.dataset_cache.sources.inventory import Counts, Inventory, take_inventory
 from streamcache.dataset_cache.sources.memory import State
-from streamcache.dataset_cache.sources.scan import STAMP_BYTES, UNSETTLED, is_settled, walk
+from streamcache.dataset_cache.sources.scan import STAMP_BYTES, UNSETTLED, is_settled, walk_folder
 from streamcache.dataset_cache.sources.source_files import read_facts
 
 from ...support.fixtures import settle, touch
 
 
 def listed(root, **options) -> dict[str, list[str]]:
-    listings, _ = walk(str(root), True, **options)
+    listings, _ = walk_folder(str(root), True, **options)
     return {os.path.relpath(listing.directory, root): sorted(listing.names) for listing in listings}
 
 
 def inventory(root, state: State, counts: Counts | None = None, **options) -> Inventory:
-    listings, _ = walk(str(root), True, trust=options.get("trust", False))
+    listings, _ = walk_folder(str(root), True, trust=options.get("trust", False))
     return take_inventory(listings, state, counts or Counts(), **{"hash_new": True, **options})
 
 
@@ -47,16 +47,16 @@ def test_folders_come_sorted_and_only_with_relevant_files(tree):
 
 
 def test_a_walk_may_stay_on_top_and_skip_folders(tree):
-    assert [listing.directory for listing in walk(str(tree), False)[0]] == [str(tree)]
+    assert [listing.directory for listing in walk_folder(str(tree), False)[0]] == [str(tree)]
     assert list(listed(tree, skip=[str(tree / "a")])) == [".", "b"]
 
 
 def test_a9_an_unrelated_file_changes_no_digest_and_an_edit_changes_one(tree):
-    before = {listing.directory: listing.digest for listing in walk(str(tree), True)[0]}
+    before = {listing.directory: listing.digest for listing in walk_folder(str(tree), True)[0]}
     (tree / "a" / "thumbs.db").write_text("x")
-    assert before == {listing.directory: listing.digest for listing in walk(str(tree), True)[0]}
+    assert before == {listing.directory: listing.digest for listing in walk_folder(str(tree), True)[0]}
     (tree / "b" / "1.txt").write_text("edited")
-    after = {listing.directory: listing.digest for listing in walk(str(tree), True)[0]}
+    after = {listing.directory: listing.digest for listing in walk_folder(str(tree), True)[0]}
     assert [path for path in before if before[path] != after[path]] == [str(tree / "b")]
 
 
@@ -171,7 +171,7 @@ def test_a_cache_inside_a_source_is_no_part_of_it(tree):
 
 def test_a_missing_source_folder_is_refused(tmp_path):
     with pytest.raises(CacheError, match="the source folder is not there; mount it"):
-        walk(str(tmp_path / "gone"), True)
+        walk_folder(str(tmp_path / "gone"), True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
@@ -180,7 +180,7 @@ def test_symlink_loops_end_and_are_named(tree):
     (tree / "0_link").symlink_to(tree / "b")
     (tree / "self.png").symlink_to(tree / "self.png")
     (tree / "dangling.png").symlink_to(tree / "nowhere.png")
-    listings, problems = walk(str(tree), True)
+    listings, problems = walk_folder(str(tree), True)
     assert [os.path.relpath(listing.directory, tree) for listing in listings] == [".", "a", "b"]
     reasons = {os.path.relpath(problem.source, tree): problem.reason for problem in problems}
     assert set(reasons) == {"a/loop", "0_link", "self.png", "dangling.png"}
@@ -201,7 +201,7 @@ def test_names_that_are_not_unicode_are_named_and_left_out(tree):
     with open(os.fsencode(tree) + b"/caf\xe9.png", "wb") as file:
         file.write(b"x")
     os.mkdir(os.fsencode(tree) + b"/caf\xe9")
-    listings, problems = walk(str(tree), True)
+    listings, problems = walk_folder(str(tree), True)
     assert len(listings) == 3 and len(listings[0].names) == 2
     assert [problem.reason for problem in problems] == [
         "its name is not valid Unicode; rename it",
@@ -210,7 +210,7 @@ def test_names_that_are_not_unicode_are_named_and_left_out(tree):
 
 
 def test_files_that_vanish_while_scanning_are_left_out(tree, monkeypatch):
-    listings, _ = walk(str(tree), True)
+    listings, _ = walk_folder(str(tree), True)
     (tree / "0.png").unlink()
     with State(None) as state:
         found = take_inventory(listings, state, Counts(), hash_new=True)
@@ -223,7 +223,7 @@ def test_unreadable_files_and_folders_are_named(tree):
     (tree / "0.png").chmod(0)
     (tree / "b").chmod(0)
     try:
-        listings, problems = walk(str(tree), True)
+        listings, problems = walk_folder(str(tree), True)
         with State(None) as state:
             found = take_inventory(listings, state, Counts(), hash_new=True)
         assert "Permission denied" in found.folders[str(tree)]["0.png"].error
@@ -301,7 +301,7 @@ def test_a9_where_listings_have_no_inodes_an_unchanged_file_is_still_known(tmp_p
 
     monkeypatch.setattr(scan, "_LISTS_INODES", False)
     monkeypatch.setattr(os, "scandir", lambda path: nullcontext([Entry(e) for e in scandir(path)]))
-    ((listing,), _) = walk(str(tmp_path / "set"), recursive=False)
+    ((listing,), _) = walk_folder(str(tmp_path / "set"), recursive=False)
     settle()
     stamp, _ = read_facts(str(tmp_path / "set" / "a.png"), whole=True)
     assert list(listing.rows()) == [("a.png", stamp)]

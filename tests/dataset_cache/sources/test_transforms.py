@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.sources.transforms import Transform, bucket_size, place, sizes
+from streamcache.dataset_cache.sources.transforms import Transform, bucket_size, bucket_sizes, place_image
 
 SIDES = st.integers(16, 6000)
 
@@ -42,14 +42,14 @@ def test_no_upscale_never_grows_a_picture(width, height):
     if size is None:
         assert min(width, height) < 64
         return
-    placement = place((width, height), size, transform, b"x")
+    placement = place_image((width, height), size, transform, b"x")
     assert placement.resized[0] <= width and placement.resized[1] <= height
 
 
 @given(SIDES, SIDES, st.sampled_from(["centre", "random", "none"]), st.binary(min_size=1, max_size=16))
 def test_a_placement_stays_inside_the_picture(width, height, crop, content):
     transform = Transform((512,), crop=crop)
-    placement = place((width, height), bucket_size(width, height, 512, transform), transform, content)
+    placement = place_image((width, height), bucket_size(width, height, 512, transform), transform, content)
     left, top, right, bottom = placement.box(width, height)
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
     assert placement.left + placement.width <= placement.resized[0]
@@ -58,22 +58,22 @@ def test_a_placement_stays_inside_the_picture(width, height, crop, content):
 
 def test_no_crop_uses_the_whole_picture():
     transform = Transform((512,), crop="none")
-    assert place((1000, 300), (704, 320), transform, b"x").box(1000, 300) == (0, 0, 1000, 300)
+    assert place_image((1000, 300), (704, 320), transform, b"x").box(1000, 300) == (0, 0, 1000, 300)
 
 
 def test_a_random_crop_depends_on_seed_and_content_only():
     boxes = {
-        place((4000, 1000), (512, 512), Transform((512,), crop="random", seed=seed), content).left
+        place_image((4000, 1000), (512, 512), Transform((512,), crop="random", seed=seed), content).left
         for seed in (0, 1)
         for content in (b"a", b"b")
     }
-    again = place((4000, 1000), (512, 512), Transform((512,), crop="random", seed=1), b"b").left
+    again = place_image((4000, 1000), (512, 512), Transform((512,), crop="random", seed=1), b"b").left
     assert len(boxes) == 4 and again in boxes
 
 
 def test_several_resolutions_give_several_sizes_once_each():
-    assert sizes(900, 900, Transform((512, 768))) == [(512, 512), (768, 768)]
-    assert sizes(300, 300, Transform((512, 768), upscale=False)) == [(256, 256)]
+    assert bucket_sizes(900, 900, Transform((512, 768))) == [(512, 512), (768, 768)]
+    assert bucket_sizes(300, 300, Transform((512, 768), upscale=False)) == [(256, 256)]
 
 
 @pytest.mark.parametrize(

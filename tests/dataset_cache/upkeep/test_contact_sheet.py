@@ -10,7 +10,7 @@ from PIL import Image
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.sources.images import decode
 from streamcache.dataset_cache.sources.thumbnails import decode_thumbnail, encode_thumbnail
-from streamcache.dataset_cache.sources.transforms import Placement, Transform, place
+from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
 from streamcache.dataset_cache.upkeep.contact_sheet import contact_sheet
 
 
@@ -21,7 +21,7 @@ def picture(colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)):
 
 
 def test_a_thumbnail_shows_what_is_trained():
-    placement = place((300, 200), (128, 64), Transform((64,), step=8), b"x")
+    placement = place_image((300, 200), (128, 64), Transform((64,), step=8), b"x")
     data = encode_thumbnail(picture((200, 10, 10)), placement, 32)
     assert data.dtype == torch.uint8 and data.ndim == 1
     image = decode_thumbnail(data)

@@ -14,8 +14,8 @@ from streamcache.dataset_cache.format.blobs import blob_table
 from streamcache.dataset_cache.format.index import open_index
 from streamcache.dataset_cache.format.index_arrays import prune, unpack_variants
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.upkeep import clean, repair, verify
-from streamcache.dataset_cache.write import compact, publish, repack
+from streamcache.dataset_cache.upkeep import clean, compact, repair, verify
+from streamcache.dataset_cache.write import publishing, repack
 
 from ...support.datasets import blob_place, content, flip, latent, listing, put_sample, shard_files, write_set
 
@@ -207,7 +207,7 @@ def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "write_manifest", interrupt)
+        patch.setattr(publishing, "write_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_set(path, [7], append=True)
     assert compact(path).shards == (4, 2)
@@ -222,9 +222,9 @@ def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, m
     [
         (repack, "_write_shard"),
         (repack, "sync_folder"),
-        (publish, "write_index"),
-        (publish, "sync_folder"),
-        (publish, "write_manifest"),
+        (publishing, "write_index"),
+        (publishing, "sync_folder"),
+        (publishing, "write_manifest"),
     ],
 )
 def test_an_interrupt_at_any_step_leaves_the_last_generation(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
+from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
 from streamcache.lora_train.adapters.lokr import split
 from streamcache.lora_train.errors import TrainError
 
@@ -95,17 +95,17 @@ def merged(toy, network):
 
 @KINDS
 def test_a_fresh_adapter_changes_nothing(toy, kind):
-    assert torch.equal(run(toy, build(toy, settings(kind=kind))), toy(X))
+    assert torch.equal(run(toy, build_network(toy, settings(kind=kind))), toy(X))
 
 
 @AXES
 def test_a_fresh_dora_changes_nothing(toy, axis):
-    found = run(toy, build(toy, settings(dora=True, dora_axis=axis)))
+    found = run(toy, build_network(toy, settings(dora=True, dora_axis=axis)))
     torch.testing.assert_close(found, toy(X), rtol=0, atol=1e-6)
 
 
 def test_defect_6_down_is_random_up_is_zero_and_alpha_is_no_parameter(toy):
-    network = build(toy, settings())
+    network = build_network(toy, settings())
     for _, adapter in network.items():
         assert adapter.factors.up.abs().max() == 0 and adapter.factors.down.std() > 0
         assert adapter.factors.scale == pytest.approx(2 / 3)
@@ -115,10 +115,10 @@ def test_defect_6_down_is_random_up_is_zero_and_alpha_is_no_parameter(toy):
 @KINDS
 def test_defect_7_the_seed_alone_decides_the_start(toy, kind):
     torch.manual_seed(1)
-    first = build(toy, settings(kind=kind, seed=4)).tensors()
+    first = build_network(toy, settings(kind=kind, seed=4)).tensors()
     torch.manual_seed(2)
-    again = build(toy, settings(kind=kind, seed=4)).tensors()
-    other = build(toy, settings(kind=kind, seed=5)).tensors()
+    again = build_network(toy, settings(kind=kind, seed=4)).tensors()
+    other = build_network(toy, settings(kind=kind, seed=5)).tensors()
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
@@ -127,30 +127,30 @@ def test_building_leaves_the_global_generator_alone(toy):
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    build(toy, settings())
+    build_network(toy, settings())
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_one_more_target_changes_no_other_start(toy):
-    few, all_ = build(toy, settings(targets="first")), build(toy, settings())
+    few, all_ = build_network(toy, settings(targets="first")), build_network(toy, settings())
     assert torch.equal(few.tensors()["first.lora_down.weight"], all_.tensors()["first.lora_down.weight"])
 
 
 @KINDS
 def test_hooks_equal_the_merged_weights(toy, kind):
-    network = stir(build(toy, settings(kind=kind)))
+    network = stir(build_network(toy, settings(kind=kind)))
     torch.testing.assert_close(run(toy, network), merged(toy, network)(X), rtol=1e-4, atol=1e-5)
 
 
 @AXES
 @KINDS
 def test_dora_equals_the_merged_weights(toy, kind, axis):
-    network = stir(build(toy, settings(kind=kind, dora=True, dora_axis=axis)))
+    network = stir(build_network(toy, settings(kind=kind, dora=True, dora_axis=axis)))
     torch.testing.assert_close(run(toy, network), merged(toy, network)(X), rtol=1e-4, atol=1e-5)
 
 
 def test_dora_trains_magnitude_factors_and_nothing_of_the_base(toy):
-    network = stir(build(toy, settings(dora=True)))
+    network = stir(build_network(toy, settings(dora=True)))
     run(toy, network).square().mean().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
     assert all(parameter.grad is None for parameter in toy.parameters())
@@ -158,13 +158,13 @@ def test_dora_trains_magnitude_factors_and_nothing_of_the_base(toy):
 
 @KINDS
 def test_every_factor_of_a_stirred_adapter_gets_a_gradient(toy, kind):
-    network = stir(build(toy, settings(kind=kind)))
+    network = stir(build_network(toy, settings(kind=kind)))
     run(toy, network).square().mean().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
 
 
 def test_a_rank_stabilised_scale_divides_by_the_root_of_the_rank(toy):
-    network = build(toy, settings(rank=4, rank_stabilised=True, targets="first"))
+    network = build_network(toy, settings(rank=4, rank_stabilised=True, targets="first"))
     factors = dict(network.items())["first"].factors
     assert factors.scale == 1.0 and factors.alpha == 4.0  # 2 / √4, and what a reader divides by the rank
 
@@ -172,7 +172,7 @@ def test_a_rank_stabilised_scale_divides_by_the_root_of_the_rank(toy):
 def test_the_base_model_is_exactly_as_it_was(toy):
     before = copy.deepcopy(toy.state_dict())
     keys = {name: set(vars(module)) for name, module in toy.named_modules()}
-    run(toy, stir(build(toy, settings(dora=True))))
+    run(toy, stir(build_network(toy, settings(dora=True))))
     assert all(torch.equal(before[key], value) for key, value in toy.state_dict().items())
     assert keys == {name: set(vars(module)) for name, module in toy.named_modules()}
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in toy.modules())
@@ -180,20 +180,20 @@ def test_the_base_model_is_exactly_as_it_was(toy):
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_no_hook_stays_after_an_error_or_an_interrupt(toy, error):
-    with pytest.raises(error), build(toy, settings()).attached(toy.adaptable()):
+    with pytest.raises(error), build_network(toy, settings()).attached(toy.adaptable()):
         raise error
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in toy.modules())
 
 
 def test_no_hook_stays_when_a_module_is_missing(toy):
-    network = build(toy, settings())
+    network = build_network(toy, settings())
     with pytest.raises(KeyError), network.attached({"image": toy.image}):
         pass
     assert not toy.image._forward_hooks
 
 
 def test_a_base_of_another_dtype_keeps_its_output_type(toy):
-    network = stir(build(toy, settings()))
+    network = stir(build_network(toy, settings()))
     toy.to(torch.bfloat16)
     with network.attached(toy.adaptable()):
         out = toy(X.to(torch.bfloat16))
@@ -202,7 +202,7 @@ def test_a_base_of_another_dtype_keeps_its_output_type(toy):
 
 
 def test_autocast_reaches_the_adapters(toy):
-    network = stir(build(toy, settings()))
+    network = stir(build_network(toy, settings()))
     with torch.autocast("cpu", torch.bfloat16):
         out = run(toy, network)
     assert out.dtype == torch.bfloat16
@@ -225,7 +225,7 @@ class Quantised(nn.Module):
 
 def test_a_quantised_base_is_adapted_without_its_weight(toy):
     toy.first = Quantised(toy.first)
-    plain, network = toy(X), build(toy, settings(targets="first"))
+    plain, network = toy(X), build_network(toy, settings(targets="first"))
     assert torch.equal(run(toy, network), plain)
     assert not torch.equal(run(toy, stir(network)), plain)
 
@@ -233,7 +233,7 @@ def test_a_quantised_base_is_adapted_without_its_weight(toy):
 def test_dora_on_weights_that_are_no_floats_is_refused_with_the_remedy(toy):
     toy.first = Quantised(toy.first)
     with pytest.raises(TrainError, match=r"first: DoRA.*int8.*floats \(24, 12\).*dora = false"):
-        build(toy, settings(targets="first", dora=True))
+        build_network(toy, settings(targets="first", dora=True))
 
 
 class Packed(torch.Tensor):
@@ -254,7 +254,7 @@ class Packed(torch.Tensor):
 def test_dora_on_weights_that_can_be_dequantised_equals_the_merged_weights(toy, axis):
     packed = Packed(toy.second.weight.detach())
     toy.second.weight.data = packed.dequantize()
-    network = stir(build(toy, settings(targets="second", dora=True, dora_axis=axis)))
+    network = stir(build_network(toy, settings(targets="second", dora=True, dora_axis=axis)))
     expected = merged(toy, network)(X)
     floats = toy.second.weight
     del toy.second.weight
@@ -264,7 +264,7 @@ def test_dora_on_weights_that_can_be_dequantised_equals_the_merged_weights(toy, 
 
 
 def test_dropout_follows_from_seed_and_step_and_stops_in_eval(toy):
-    network = stir(build(toy, settings(dropout=0.5)))
+    network = stir(build_network(toy, settings(dropout=0.5)))
 
     def at(step):
         network.begin(step)
@@ -277,7 +277,7 @@ def test_dropout_follows_from_seed_and_step_and_stops_in_eval(toy):
 
 def test_a_layer_smaller_than_the_rank_gets_its_full_rank_at_the_same_scale(toy, caplog):
     toy.wide = nn.Linear(32, 32)
-    network = build(toy, settings(rank=16, alpha=8.0, targets="wide, first"))
+    network = build_network(toy, settings(rank=16, alpha=8.0, targets="wide, first"))
     found = {name: (adapter.factors.rank, adapter.factors.scale) for name, adapter in network.items()}
     assert found == {"first": (12, 0.5), "wide": (16, 0.5)}
     assert "Rank 16 is above 1 small layers" in caplog.text
@@ -285,37 +285,37 @@ def test_a_layer_smaller_than_the_rank_gets_its_full_rank_at_the_same_scale(toy,
 
 def test_a_rank_above_every_layer_is_refused(toy):
     with pytest.raises(TrainError, match="rank: found 16, larger than every target layer; expected at most 12"):
-        build(toy, settings(rank=16))
+        build_network(toy, settings(rank=16))
 
 
 def test_targets_that_match_nothing_list_what_there_is(toy):
     with pytest.raises(TrainError, match='"attn.*" matches none of 7 modules.*Presets: attention, all.*first, grouped'):
-        build(toy, settings(targets="attn.*"))
+        build_network(toy, settings(targets="attn.*"))
 
 
 def test_a_preset_a_pattern_and_a_rate_select_their_modules(toy):
-    network = build(toy, settings(targets="attention, *ed, !grouped", group_rates={"*ed": 1e-5}))
+    network = build_network(toy, settings(targets="attention, *ed, !grouped", group_rates={"*ed": 1e-5}))
     assert [name for name, _ in network.items()] == ["wrapped", "first"]
     rates = [(group["lr"], len(group["params"])) for group in network.parameter_groups(1e-4)]
     assert sorted(rates) == [(1e-5, 2), (1e-4, 2)]
 
 
 def test_a_rate_of_zero_trains_nothing_there(toy):
-    network = build(toy, settings(targets="first, second", group_rates={"all": 1e-3, "first": 0}))
+    network = build_network(toy, settings(targets="first, second", group_rates={"all": 1e-3, "first": 0}))
     assert [name for name, _ in network.items()] == ["second"]
     with pytest.raises(TrainError, match="every target has the rate 0"):
-        build(toy, settings(group_rates={"all": 0}))
+        build_network(toy, settings(group_rates={"all": 0}))
 
 
 @pytest.mark.parametrize("rates, message", [({"all": float("nan")}, "found nan"), ({"blocks.*": 1.0}, "matches none")])
 def test_a_rate_that_is_none_or_for_nothing_is_refused(toy, rates, message):
     with pytest.raises(TrainError, match=f"group_rates: .*{message}"):
-        build(toy, settings(group_rates=rates))
+        build_network(toy, settings(group_rates=rates))
 
 
 def test_leaving_out_everything_is_refused(toy):
     with pytest.raises(TrainError, match="leaves out every module again"):
-        build(toy, settings(targets="first, !*"))
+        build_network(toy, settings(targets="first, !*"))
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "boft"}, {"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"dora_axis": "x"}])
@@ -326,7 +326,7 @@ def test_settings_that_cannot_be_are_refused(wrong):
 
 def test_a_module_that_no_forward_calls_is_reported(toy):
     toy.idle = nn.Linear(4, 4)
-    network = build(toy, settings(targets="first, idle"))
+    network = build_network(toy, settings(targets="first, idle"))
     run(toy, network)
     assert network.unused() == ["idle"]
 
@@ -334,14 +334,14 @@ def test_a_module_that_no_forward_calls_is_reported(toy):
 @KINDS
 @AXES
 def test_a_network_comes_back_bit_for_bit_from_its_tensors(toy, kind, axis):
-    network = stir(build(toy, settings(kind=kind, dora=True, dora_axis=axis, alpha=1.7)))
-    again = build(toy, settings(kind=kind), lora_file.split(network.tensors()))
+    network = stir(build_network(toy, settings(kind=kind, dora=True, dora_axis=axis, alpha=1.7)))
+    again = build_network(toy, settings(kind=kind), lora_file.split_lora(network.tensors()))
     assert torch.equal(run(toy, again), run(toy, network))
     assert all(torch.equal(value, again.tensors()[key]) for key, value in network.tensors().items())
 
 
 def test_two_networks_add_up_and_leave_separately(toy):
-    first, second = (stir(build(toy, settings(targets="second", seed=s)), s) for s in (1, 2))
+    first, second = (stir(build_network(toy, settings(targets="second", seed=s)), s) for s in (1, 2))
     with first.attached(toy.adaptable()):
         alone = toy(X)
         with second.attached(toy.adaptable()):

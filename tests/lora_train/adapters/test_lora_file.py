@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
+from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
 from streamcache.lora_train.errors import TrainError
 
 
@@ -38,7 +38,7 @@ SETTINGS = AdapterSettings(rank=4, targets="attention")
 
 def continued(tensors, settings=SETTINGS, metadata=None):
     toy = Toy()
-    return dict(build(toy, settings, lora_file.split(tensors, metadata)).items())
+    return dict(build_network(toy, settings, lora_file.split_lora(tensors, metadata)).items())
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_defect_5_alpha_and_rank_of_the_file_are_kept():
 def test_defect_5_diff_and_diff_b_stay_active_fixed_and_saved():
     diff, bias = torch.randn(6, 8), torch.randn(6)
     toy = Toy()
-    file = lora_file.split({f"diffusion_model.{Q}.diff": diff, f"diffusion_model.{Q}.diff_b": bias})
-    network = build(toy, AdapterSettings(rank=2, targets="conv_in"), file)
+    file = lora_file.split_lora({f"diffusion_model.{Q}.diff": diff, f"diffusion_model.{Q}.diff_b": bias})
+    network = build_network(toy, AdapterSettings(rank=2, targets="conv_in"), file)
     module, x = toy.adaptable()[Q], torch.randn(3, 8)
     with network.attached(toy.adaptable()):
         found = module(x)
@@ -170,8 +170,8 @@ def test_what_belongs_to_no_module_here_is_carried_and_said(caplog):
         "lora_te_layers_0_mlp.lora_down.weight": DOWN,
         "note": torch.ones(1),
     }
-    file = lora_file.split(text | {f"{Q}.lora_up.weight": UP, f"{Q}.lora_down.weight": DOWN})
-    network = build(Toy(), SETTINGS, file)
+    file = lora_file.split_lora(text | {f"{Q}.lora_up.weight": UP, f"{Q}.lora_down.weight": DOWN})
+    network = build_network(Toy(), SETTINGS, file)
     assert set(network.carried) == set(text) and "3 tensors belong to no module" in caplog.text
 
 
@@ -180,13 +180,13 @@ def test_a_file_that_is_no_lora_is_refused_with_its_path(tmp_path, content):
     path = tmp_path / "odd.safetensors"
     path.write_bytes(content)
     with pytest.raises(TrainError, match="odd.safetensors: cannot be read"):
-        lora_file.read(path)
+        lora_file.read_lora(path)
     with pytest.raises(TrainError, match="missing.safetensors: cannot be read"):
-        lora_file.read(tmp_path / "missing.safetensors")
+        lora_file.read_lora(tmp_path / "missing.safetensors")
 
 
 def test_defect_5_any_file_name_will_do(tmp_path):
     path = tmp_path / "häuser (final) v2.safetensors"
     save_file({f"{Q}.lora_up.weight": UP, f"{Q}.lora_down.weight": DOWN}, path, {"made": "here"})
-    file = lora_file.read(path)
+    file = lora_file.read_lora(path)
     assert list(file.modules) == [Q] and file.metadata == {"made": "here"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from streamcache.lora_train.adapters import AdapterSettings, build, lora_file
+from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
 from streamcache.lora_train.adapters.layer import Layer
 from streamcache.lora_train.adapters.oft import Oft
 from streamcache.lora_train.errors import TrainError
@@ -26,12 +26,12 @@ def moved(network, seed=1):
 
 def test_its_start_is_the_base_model(toy):  # noqa: F811
     expected = toy(X)
-    with build(toy, settings()).attached(toy.adaptable()):
+    with build_network(toy, settings()).attached(toy.adaptable()):
         torch.testing.assert_close(toy(X), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_its_first_gradient_is_not_zero(toy):  # noqa: F811
-    network = build(toy, settings())
+    network = build_network(toy, settings())
     with network.attached(toy.adaptable()):
         toy(X).square().mean().backward()
     assert all(value.grad.abs().max() > 0 for value in network.parameters())
@@ -39,7 +39,7 @@ def test_its_first_gradient_is_not_zero(toy):  # noqa: F811
 
 def test_the_live_adapter_equals_turned_weights(toy):  # noqa: F811
     """Every sort of layer, with and without bias, grouped too."""
-    network = moved(build(toy, settings()))
+    network = moved(build_network(toy, settings()))
     with network.attached(toy.adaptable()), torch.no_grad():
         live = toy(X)
     for name, adapter in network.items():
@@ -72,18 +72,18 @@ def test_blocks_divide_the_outputs_and_stay_within_groups(outputs, groups, size)
 
 
 def test_saved_and_read_again_it_is_the_same(toy):  # noqa: F811
-    network = moved(build(toy, settings(alpha=0.5)))
-    again = build(toy, settings(), lora_file.split(network.tensors()))
+    network = moved(build_network(toy, settings(alpha=0.5)))
+    again = build_network(toy, settings(), lora_file.split_lora(network.tensors()))
     for (name, value), (other, found) in zip(network.named_parameters(), again.named_parameters(), strict=True):
         assert name == other and torch.equal(value, found)
     assert {adapter.factors.alpha for _, adapter in again.items()} == {0.5}
 
 
 def test_blocks_for_another_model_are_refused(toy):  # noqa: F811
-    tensors = build(toy, settings()).tensors()
+    tensors = build_network(toy, settings()).tensors()
     wrong = {key: F.pad(value, (0, 1, 0, 1)) if value.ndim == 3 else value for key, value in tensors.items()}
     with pytest.raises(TrainError, match="a LoRA for another model"):
-        build(toy, settings(), lora_file.split(wrong))
+        build_network(toy, settings(), lora_file.split_lora(wrong))
 
 
 @pytest.mark.parametrize("changes", [{"dora": True}, {"dropout": 0.1}])

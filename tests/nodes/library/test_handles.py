@@ -139,37 +139,37 @@ def test_idle_datasets_close_by_themselves(tmp_path: Path, monkeypatch: pytest.M
 class TestFreshness:
     def test_a_node_is_not_asked_again_for_what_it_made_itself(self, tmp_path: Path):
         path = tmp_path / "set"
-        before = freshness.fingerprint(path, "5")
+        before = freshness.result_fingerprint(path, "5")
         write_cache(path, 3)
-        freshness.leave(path, "5", handle_of("set", path).generation)
-        assert freshness.fingerprint(path, "5") == before
+        freshness.leave_result(path, "5", handle_of("set", path).generation)
+        assert freshness.result_fingerprint(path, "5") == before
 
     def test_it_is_asked_again_when_somebody_else_changed_it(self, tmp_path: Path):
         path = write_cache(tmp_path / "set", 3)
-        freshness.leave(path, "5", handle_of("set", path).generation)
-        before = freshness.fingerprint(path, "5")
+        freshness.leave_result(path, "5", handle_of("set", path).generation)
+        before = freshness.result_fingerprint(path, "5")
         write_cache(path, 2)
-        changed = freshness.fingerprint(path, "5")
+        changed = freshness.result_fingerprint(path, "5")
         shutil.rmtree(path)
-        gone = freshness.fingerprint(path, "5")
+        gone = freshness.result_fingerprint(path, "5")
         assert len({before, changed, gone}) == 3
-        assert freshness.fingerprint(path, "5") == gone
+        assert freshness.result_fingerprint(path, "5") == gone
 
     def test_it_is_asked_again_when_it_made_something_else_of_it_for_another_workflow(self, tmp_path: Path):
         path = tmp_path / "set"
-        first = freshness.fingerprint(path, "5 of one workflow")
-        freshness.leave(path, "5 of one workflow", handle_of("set", write_cache(path, 3)).generation)
-        other = freshness.fingerprint(path, "5 of another")
-        freshness.leave(path, "5 of another", handle_of("set", write_cache(path, 2)).generation)
-        assert freshness.fingerprint(path, "5 of another") == other
-        assert freshness.fingerprint(path, "5 of one workflow") not in (first, other)
+        first = freshness.result_fingerprint(path, "5 of one workflow")
+        freshness.leave_result(path, "5 of one workflow", handle_of("set", write_cache(path, 3)).generation)
+        other = freshness.result_fingerprint(path, "5 of another")
+        freshness.leave_result(path, "5 of another", handle_of("set", write_cache(path, 2)).generation)
+        assert freshness.result_fingerprint(path, "5 of another") == other
+        assert freshness.result_fingerprint(path, "5 of one workflow") not in (first, other)
 
     def test_it_is_asked_again_when_its_handle_turned_out_to_be_gone(self, tmp_path: Path):
         path = write_cache(tmp_path / "set", 3)
         old = handle_of("set", path)
         write_cache(path, 2)
-        freshness.leave(path, "5", handle_of("set", path).generation)
-        before = freshness.fingerprint(path, "5")
+        freshness.leave_result(path, "5", handle_of("set", path).generation)
+        before = freshness.result_fingerprint(path, "5")
         with pytest.raises(CacheError):
             old.open()
-        assert freshness.fingerprint(path, "5") != before
+        assert freshness.result_fingerprint(path, "5") != before

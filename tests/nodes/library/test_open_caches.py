@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache.format.manifest import NAME
+from streamcache.dataset_cache.format.manifest import MANIFEST
 from streamcache.nodes.library.open_caches import Kept
 
 
@@ -17,7 +17,7 @@ class Thing:
 
 def published(folder: Path) -> Path:
     folder.mkdir()
-    (folder / NAME).touch()
+    (folder / MANIFEST).touch()
     return folder
 
 
@@ -35,10 +35,10 @@ def test_the_same_generation_is_opened_once_and_again_after_it_was_let_go(tmp_pa
 def test_what_was_removed_is_not_given_again(tmp_path: Path):
     folder = published(tmp_path / "set")
     kept = Kept(
-        lambda path, generation: Thing("a") if (path / NAME).exists() else pytest.fail("asked, as it should be")
+        lambda path, generation: Thing("a") if (path / MANIFEST).exists() else pytest.fail("asked, as it should be")
     )
     kept.get(folder, "a")
-    (folder / NAME).unlink()
+    (folder / MANIFEST).unlink()
     with pytest.raises(pytest.fail.Exception):
         kept.get(folder, "a")
 

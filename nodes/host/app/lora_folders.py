@@ -7,7 +7,7 @@ from pathlib import Path
 
 import folder_paths
 
-from ...lora_train.errors import TrainError
+from ....lora_train import TrainError
 
 KEY = "loras"
 RUNS = "streamcache_runs"

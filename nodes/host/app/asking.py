@@ -5,7 +5,7 @@ from typing import Any
 
 from server import PromptServer
 
-from ...dataset_cache.encode.identity import digest_of
+from ....dataset_cache import digest_of
 
 
 def asker(node_id: Any) -> str:

@@ -2,7 +2,7 @@
 
 from comfy.nested_tensor import NestedTensor
 
-from ...dataset_cache.format.codecs import Codec, register_codec
+from ....dataset_cache import Codec, register_codec
 
 
 def register_host_types() -> None:

@@ -7,12 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import CacheError
-from ..format.index import IndexArrays, write_index
-from ..format.index_arrays import derive
-from ..format.manifest import SHARDS, Manifest, read_manifest, write_manifest
-from ..format.shard import SHARD_NAME
-from ..format.storage import is_link, move_file, remove_file, sync_folder
-from ..read.leases import holders
+from ..format import (
+    SHARD_NAME,
+    SHARDS,
+    IndexArrays,
+    Manifest,
+    derive,
+    is_link,
+    move_file,
+    read_manifest,
+    remove_file,
+    sync_folder,
+    write_index,
+    write_manifest,
+)
+from ..read import holders
 
 _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 
