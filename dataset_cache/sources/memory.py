@@ -20,7 +20,6 @@ from typing import Any
 
 import xxhash
 
-pass
 from .source_files import Facts
 
 STATE_DIR = "STREAMCACHE_STATE_DIR"

@@ -64,7 +64,7 @@ def test_a_vae_makes_pictures_also_without_an_interval(host: dev.Host, base: Pat
 def test_ctrl_c_saves_and_resume_goes_on(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
     out, metrics = tmp_path / "b.safetensors", tmp_path / "runs" / "b" / "metrics.jsonl"
     arguments_ = command(host, base, dataset, out, "--steps", "1000000", "--save-every", "0")
-    start = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import conftest\n"
+    start = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); import tests.conftest\n"
     start += f"from streamcache.cli.main import main; sys.exit(main({arguments_!r}))"
     process = subprocess.Popen([sys.executable, "-c", start], start_new_session=True)
     try:
