@@ -170,9 +170,8 @@ def _name_unknown_flags(parser: argparse.ArgumentParser) -> None:
         for flag in rest:
             if flag.startswith("--"):
                 name = flag[2:].partition("=")[0].replace("-", "_")
-                parser.error(
-                    f'no setting is named "{name}"{closest_name(name, [*SETTINGS, "dataset", "out", "config", "resume"])}'
-                )
+                known = [*SETTINGS, "dataset", "out", "config", "resume"]
+                parser.error(f'no setting is named "{name}"{closest_name(name, known)}')
         return found, rest
 
     parser.parse_known_args = parse_and_name
