@@ -6,7 +6,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache import CacheError
-from .host.app import NodeProgress, asker, cache_roots, caches_changed
+from .host.app import NodeProgress, cache_roots, caches_changed, caller_of
 from .library import Saved, leave_result, path_to_save, problem_of, result_fingerprint
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")
@@ -20,7 +20,7 @@ def name_problem(name: str | None) -> bool | str:
 def fingerprint(name: str, node_id: Any) -> Any:
     """Stays the same while the cache is as this node left it."""
     try:
-        return result_fingerprint(path_to_save(name, cache_roots()), asker(node_id))
+        return result_fingerprint(path_to_save(name, cache_roots()), caller_of(node_id))
     except CacheError as error:
         return str(error)
 
@@ -35,7 +35,7 @@ def checked_path(name: str, hidden: Any) -> Path:
 
 def answer(saved: Saved, watch: NodeProgress, node_id: Any) -> io.NodeOutput:
     """The output of a node that saved."""
-    leave_result(saved.handle.path, asker(node_id), saved.handle.generation)
+    leave_result(saved.handle.path, caller_of(node_id), saved.handle.generation)
     caches_changed()
     watch.show("\n".join(saved.lines))
     return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})

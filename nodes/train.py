@@ -10,7 +10,7 @@ from comfy_api.latest import io, ui
 from ..dataset_cache import CacheError, read_manifest
 from ..lora_train import check_name, plot_loss
 from . import setting_inputs, sockets
-from .host.app import asker, cache_roots, caches_changed, find_lora, lora_folder, lora_stamp, runs_folder
+from .host.app import cache_roots, caches_changed, caller_of, find_lora, lora_folder, lora_stamp, runs_folder
 from .library import (
     DatasetHandle,
     Given,
@@ -56,7 +56,7 @@ class StreamCacheTrain(io.ComfyNode):
     def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:
         """It runs again if it was stopped, if its LoRA is gone, or if the one that it starts from is another."""
         place = runs_folder() / str(sockets.first(name))
-        trained = result_fingerprint(place, asker(cls.hidden.unique_id), lambda: None)
+        trained = result_fingerprint(place, caller_of(cls.hidden.unique_id), lambda: None)
         return [lora_stamp(find_lora(sockets.first(start_from) or "")), trained]
 
     @classmethod
@@ -147,7 +147,7 @@ def _leave(trained: Trained, asked: str, node_id: Any) -> None:
     """What was trained stays fresh while its LoRA is there; a run that was stopped is to go on."""
     file = trained.result.lora
     state = None if trained.result.stopped else lora_stamp(file)
-    leave_result(runs_folder() / asked, asker(node_id), state, lambda: lora_stamp(file))
+    leave_result(runs_folder() / asked, caller_of(node_id), state, lambda: lora_stamp(file))
 
 
 def _output(trained: Trained, asked: str, notes: list[str], cls: type) -> io.NodeOutput:

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from ..lora_train import Hooks, Progress, Run, draw_grid, file_name, plot_loss, read_description
-from .host.app import NodeProgress, asking_client, tell_pages
+from .host.app import NodeProgress, current_client, send_event
 from .server import RUNS, LiveRun, sample_mtime, thin
 
 EVENT = "streamcache.training"
@@ -27,7 +27,7 @@ class TrainWatch:
     def __init__(self) -> None:
         self.node = NodeProgress()
         self.notes: list[str] = []  # what people should know of the dataset
-        self.live = LiveRun("", self.node.node_id, asking_client())
+        self.live = LiveRun("", self.node.node_id, current_client())
         self._losses: list[tuple[int, float]] = []
         self._samples: Image.Image | None = None
         self._folder = Path()  # where samples are kept
@@ -69,7 +69,7 @@ class TrainWatch:
         for number in range(len(pictures)):
             file = file_name(step, number)
             facts = {"step": step, "prompt": number, "file": file, "mtime": sample_mtime(self._folder / file)}
-            tell_pages(SAMPLE_EVENT, {"run": self.live.name, **facts})
+            send_event(SAMPLE_EVENT, {"run": self.live.name, **facts})
         self._samples = draw_grid([list(pictures)], [f"step {step}"])
         self._show()
 
@@ -99,7 +99,7 @@ class TrainWatch:
 
     def _send(self, facts: dict[str, Any]) -> None:
         # Only whoever queued the workflow hears of the node: ids of another's canvas mean other nodes.
-        tell_pages(EVENT, {**facts, "run": self.live.name}, self.live.client, {"node": self.live.node})
+        send_event(EVENT, {**facts, "run": self.live.name}, self.live.client, {"node": self.live.node})
 
 
 def _stack(pictures: Sequence[Image.Image]) -> Image.Image:

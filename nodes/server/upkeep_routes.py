@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..host.app import cache_roots, caches_changed, export_root, runs_folder, tell_pages
+from ..host.app import cache_roots, caches_changed, export_root, runs_folder, send_event
 from ..library import forget_result, parse_name, path_to_create
 from . import cleaning, trash
 from .asked import asked_cache
@@ -15,7 +15,7 @@ from .upkeep import duplicating, exporting, verifying
 
 
 def _tell(job: dict[str, Any]) -> None:
-    tell_pages("streamcache.job", job)
+    send_event("streamcache.job", job)
     if job["kind"] == "duplicate" and job["state"] == "done":
         caches_changed()
 

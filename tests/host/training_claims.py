@@ -103,7 +103,7 @@ def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None
 
 
 def run_facts(case: Case, name: str) -> dict[str, Any]:
-    from streamcache.nodes.host.app.lora_folders import runs_folder
+    from streamcache.nodes.host.app.folders import runs_folder
 
     return json.loads((runs_folder() / f"{case.name}-{name}" / "run.json").read_text(encoding="utf-8"))
 
@@ -153,18 +153,18 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 @claim
 def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
     from streamcache.nodes import train_watch
-    from streamcache.nodes.host.app.lora_folders import runs_folder
+    from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server.runs import list_samples
 
-    own, seen = train_watch.tell_pages, []
+    own, seen = train_watch.send_event, []
     pictures = {"vae": case.models.vae, "sample_every": 1, "sample_steps": 1, "steps": 1}
     for _ in range(2):
         told: list[dict[str, Any]] = []
-        train_watch.tell_pages = lambda event, facts, *_, told=told: told.append({"event": event, **facts})
+        train_watch.send_event = lambda event, facts, *_, told=told: told.append({"event": event, **facts})
         try:
             train(case, "pictures", mode="overwrite", **pictures)
         finally:
-            train_watch.tell_pages = own
+            train_watch.send_event = own
         keys = ("step", "prompt", "file", "mtime")
         samples = [{key: each[key] for key in keys} for each in told if each["event"] == train_watch.SAMPLE_EVENT]
         assert samples == list_samples(runs_folder() / f"{case.name}-pictures" / "samples") and len(samples) == 2
@@ -235,7 +235,7 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 @claim
 def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
     from streamcache.nodes import train_watch
-    from streamcache.nodes.host.app.lora_folders import runs_folder
+    from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server import run_routes
 
     interrupted_after(case, 2, "killed", save_every=1)
@@ -243,8 +243,8 @@ def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Cas
     file = runs_folder() / name / "run.json"
     file.write_text(json.dumps({**run_facts(case, "killed"), "status": "running"}), encoding="utf-8")
     told: list[dict[str, Any]] = []
-    own = train_watch.tell_pages
-    train_watch.tell_pages = lambda event, facts, *_: told.append({**facts, "row": row_of(run_routes, name)})
+    own = train_watch.send_event
+    train_watch.send_event = lambda event, facts, *_: told.append({**facts, "row": row_of(run_routes, name)})
     try:
         train(case, "killed", mode="resume", rank=4)
     except ValueError as error:
@@ -252,7 +252,7 @@ def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Cas
     else:
         raise AssertionError("another rank was taken")
     finally:
-        train_watch.tell_pages = own
+        train_watch.send_event = own
     assert [(each["status"], each["live"]) for each in told] == [("running", True), ("interrupted", False)], told
     assert [each["row"]["status"] for each in told] == ["running", "interrupted"], "pages ask when they hear of it"
     assert row_of(run_routes, name)["status"] == "interrupted"
@@ -331,7 +331,7 @@ def one_step_has_a_plot_and_starts_with_down_random_and_up_zero(case: Case) -> N
 def a_lora_of_any_name_is_continued_with_its_alpha_and_its_other_parts(case: Case) -> None:
     from safetensors.torch import save_file
 
-    from streamcache.nodes.host.app.lora_folders import lora_folder
+    from streamcache.nodes.host.app.folders import lora_folder
 
     tensors = train(case, "start")[0]
     name = next(key.removesuffix(".alpha") for key in tensors if key.endswith(".alpha"))

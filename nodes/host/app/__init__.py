@@ -1,18 +1,25 @@
-"""The running ComfyUI: its folders, its progress bar and events, and which node is running."""
+"""The running ComfyUI: its folders, progress bars and events, which node is running, and its tensor types."""
 
-from .asking import asker
 from .codecs import register_host_types
-from .events import asking_client, caches_changed, tell_pages
-from .folders import cache_roots, export_root, source_roots, state_root
-from .lora_folders import find_lora, list_loras, lora_folder, lora_stamp, runs_folder
-from .server import NodeProgress
+from .folders import (
+    cache_roots,
+    export_root,
+    find_lora,
+    list_loras,
+    lora_folder,
+    lora_stamp,
+    runs_folder,
+    source_roots,
+    state_root,
+)
+from .server import NodeProgress, caches_changed, caller_of, current_client, send_event
 
 __all__ = [
     "NodeProgress",
-    "asker",
-    "asking_client",
     "cache_roots",
     "caches_changed",
+    "caller_of",
+    "current_client",
     "export_root",
     "find_lora",
     "list_loras",
@@ -20,7 +27,7 @@ __all__ = [
     "lora_stamp",
     "register_host_types",
     "runs_folder",
+    "send_event",
     "source_roots",
     "state_root",
-    "tell_pages",
 ]

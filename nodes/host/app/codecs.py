@@ -1,4 +1,4 @@
-"""Types that only the host knows, as they are kept in a cache."""
+"""ComfyUI's own tensor types, registered so that a cache can store them."""
 
 from comfy.nested_tensor import NestedTensor
 

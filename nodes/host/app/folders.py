@@ -1,23 +1,29 @@
-"""The host's folders that the pack reads from and writes to."""
+"""ComfyUI's folders that the pack reads from and writes to, and the LoRA files in them."""
 
 import os
 from pathlib import Path
 
 import folder_paths
 
-KEY = "streamcache"
+from ....lora_train import TrainError
+
+CACHES = "streamcache"  # the folder below output, and the key under which users register further folders
+EXPORTS = "streamcache_export"
+LORAS = "loras"
+RUNS = "streamcache_runs"
+NO_LORA = "[none]"
 
 
 def cache_roots() -> list[Path]:
     """Where caches are: `output/streamcache`, then the folders that the user registered under the key `streamcache`."""
-    registered = folder_paths.folder_names_and_paths.get(KEY, ([], ()))[0]
-    own = os.path.join(folder_paths.get_output_directory(), KEY)
+    registered = folder_paths.folder_names_and_paths.get(CACHES, ([], ()))[0]
+    own = os.path.join(folder_paths.get_output_directory(), CACHES)
     return [Path(path) for path in dict.fromkeys([own, *registered])]
 
 
 def export_root() -> Path:
-    """Where copies for elsewhere are put."""
-    return Path(folder_paths.get_output_directory()) / "streamcache_export"
+    """Where exported copies of caches go."""
+    return Path(folder_paths.get_output_directory()) / EXPORTS
 
 
 def source_roots() -> dict[str, list[Path]]:
@@ -27,5 +33,39 @@ def source_roots() -> dict[str, list[Path]]:
 
 
 def state_root() -> Path:
-    """Where the pack remembers what files looked like; the host serves nothing of it."""
-    return Path(folder_paths.get_system_user_directory(KEY))
+    """Where the pack remembers source files. ComfyUI serves no file of its system user folders."""
+    return Path(folder_paths.get_system_user_directory(CACHES))
+
+
+def lora_folder() -> Path:
+    """`output/loras`, which is on the search path of ComfyUI's LoRA loaders."""
+    return Path(folder_paths.get_output_directory()) / LORAS
+
+
+def runs_folder() -> Path:
+    """Outside `output/loras`: LoRA loaders would list the saved states of runs too."""
+    return Path(folder_paths.get_output_directory()) / RUNS
+
+
+def list_loras() -> list[str]:
+    """The files that ComfyUI's LoRA loaders list. ComfyUI caches the list until a folder changes."""
+    return [NO_LORA, *folder_paths.get_filename_list(LORAS)]
+
+
+def find_lora(name: str) -> str:
+    """The path of a LoRA by its name in that list; empty for none."""
+    if name in ("", NO_LORA):
+        return ""
+    path = folder_paths.get_full_path(LORAS, name) if name in list_loras() else None
+    if path is None:
+        raise TrainError(f'start_from = "{name}": LoRA not found in ComfyUI; choose one from the list')
+    return path
+
+
+def lora_stamp(path: str | Path) -> tuple[int, int] | None:
+    """Changes with the file; None if there is no file."""
+    try:
+        found = os.stat(path) if path else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size) if found else None
