@@ -75,12 +75,13 @@ def test(arguments: list[str]) -> int:
 
 
 def lint(arguments: list[str]) -> int:
-    """check style and formatting with ruff (--fix repairs)"""
+    """check style and formatting with ruff (--fix repairs) and types with basedpyright"""
     install()
     fix = "--fix" in arguments
     checked = run([PYTHON, "-m", "ruff", "check", *(["--fix"] if fix else []), "."])
     formatted = run([PYTHON, "-m", "ruff", "format", *([] if fix else ["--check"]), "."])
-    return checked or formatted
+    typed = run([PYTHON, "-m", "basedpyright"])
+    return checked or formatted or typed
 
 
 def bench(arguments: list[str]) -> int:

@@ -22,8 +22,12 @@ NEEDED = [
     "locales/en/nodeDefs.json",
     "locales/zh/nodeDefs.json",
     "docs/icon.png",
+    "py.typed",
 ]
-FORBIDDEN = ("tests/", "bench/", ".github/", ".ci/", "demo/", ".venv/", "dev.py", "requirements-dev.txt", ".gitignore")
+FORBIDDEN = (
+    *("tests/", "bench/", "typings/", "demo/", "dev.py", "requirements-dev.txt", "CONTRIBUTING.md"),
+    *(".ci/", ".git", ".pre-commit", ".comfyignore", ".venv/"),
+)
 
 
 @pytest.fixture(scope="module")
