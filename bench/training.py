@@ -18,8 +18,7 @@ from ..dataset_cache import Batch, Cache, CacheWriter, open_cache
 from ..lora_train import step as step_module
 from ..lora_train.adapters.adapter import generator
 from ..lora_train.config import TrainConfig
-from ..lora_train.data.columns import read_columns
-from ..lora_train.data.order import BatchPlan, Order
+from ..lora_train.data.order import BatchPlan, Order, read_columns
 from ..lora_train.data.prefetch import Prefetcher
 from ..lora_train.denoiser import Prepared
 from ..lora_train.loop import Hooks, Result, train

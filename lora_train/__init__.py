@@ -4,11 +4,9 @@ from .adapters import build_network, read_lora, select_modules
 from .config import RENAMED, SETTINGS, TrainConfig, load_config, read_config
 from .data import map_tensors
 from .denoiser import Denoiser, Naming, Prediction, Prepared, Schedule
-from .ema import Ema
 from .errors import TrainError
-from .forward import replaced_forward
-from .loop import Hooks, Result, train
-from .memory import choose_precision
+from .loop import Hooks, Result, Watch, train, train_in_run, with_samples
+from .memory import choose_precision, replaced_forward
 from .noise_schedule import SNR_BOUND, DiffusionSchedule, FlowSchedule, rows, scaled_linear_alphas
 from .objective import EPS_PER_NATIVE, ObjectiveSettings, draw_noise, draw_times, row_losses
 from .report_page import Section, render_page
@@ -28,7 +26,7 @@ from .run import (
 )
 from .samples import Decode, Prompt, file_name
 from .session import EMPTY_CAPTION
-from .training import Watch, train_in_run, with_samples
+from .step import Ema
 
 __all__ = [
     "EMPTY_CAPTION",

@@ -12,10 +12,9 @@ from ..dataset_cache import Limits, Setting, SettingError, check_setting, closes
 from .adapters import AXES, KINDS, AdapterSettings
 from .errors import TrainError
 from .export import DTYPES, NAMINGS, dora_axis
-from .lr import SCHEDULES, Curve
 from .memory import PRECISIONS
 from .objective import LOSSES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
-from .optim import OPTIMIZERS, Rates
+from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates
 
 log = logging.getLogger("streamcache")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,19 @@ import torch
 from PIL import Image
 
 from ..dataset_cache import CacheError
-from .checkpointing import checkpointed
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
 from .errors import TrainError
-from .ledger import Entry, Ledger, NonFiniteLoss
+from .memory import checkpointed
 from .optim import set_rate
-from .run import MetricsFile, Progress, Reporter, Run, open_events, read_description
-from .run_report import write_report
+from .report_page import write_report
+from .run import MetricsFile, Progress, Reporter, Run, open_events, open_run, read_description
 from .samples import Decode, Prompt, Sampler, drop_later, find_prompts
 from .session import Session, open_session
-from .step import share_windows
+from .step import Entry, Ledger, NonFiniteLoss, share_windows
+
+SAMPLES_A_RUN = 8  # pictures over the run where a VAE is given and no interval
 
 log = logging.getLogger("streamcache")
 
@@ -52,6 +55,10 @@ class Result:
     data_wait: float  # share of the training time
     seconds: float
     stopped: bool = False
+
+
+# Who looks on is told the run that was opened, and is there until the run has ended.
+Watch = Callable[[Run], AbstractContextManager[Hooks]]
 
 
 def train(
@@ -260,3 +267,51 @@ def _make_sampler(
         )
     prompts = prompts or find_prompts(session.dataset, config.sample_captions)
     return Sampler(session.denoiser, prompts, decode, run.samples, config.sample_seed, config.sample_steps)
+
+
+def train_in_run(
+    denoiser: Denoiser,
+    dataset: Any,
+    config: TrainConfig,
+    runs: Path,
+    place: Callable[[Run], Path],
+    watch: Watch,
+    decode: Decode | None = None,
+    prompts: Sequence[Prompt] | None = None,
+) -> tuple[Result, Run]:
+    """Train in the run that `config` names, in the folder `runs`; the LoRA is in its `place` also after an error."""
+    with open_run(runs, config.name, config.mode) as run:
+        out = place(run)
+        with watch(run) as hooks, _kept(run, out):
+            return train(denoiser, dataset, config, run, out, hooks, decode, prompts), run
+
+
+def with_samples(config: TrainConfig) -> TrainConfig:
+    """For whoever gives a VAE: pictures at an interval, also where none is set."""
+    if config.sample_every:
+        return config
+    steps = config.steps if not config.epochs else SAMPLES_A_RUN * 200
+    return replace(config, sample_every=max(steps // SAMPLES_A_RUN, 1))
+
+
+@contextmanager
+def _kept(run: Run, out: Path) -> Iterator[None]:
+    """Whatever ends the training, what it has saved in its folder is put where its LoRA is looked for."""
+    before = _state(run.lora)
+    try:
+        yield
+    except BaseException:
+        if _state(run.lora) not in (None, before):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            part = out.with_suffix(".part")
+            shutil.copyfile(run.lora, part)
+            os.replace(part, out)
+        raise
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

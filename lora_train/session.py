@@ -18,13 +18,11 @@ from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
 from .data import Order, SetRule, map_tensors, read_columns, refuse_plan
 from .denoiser import Denoiser
-from .ema import Ema
 from .errors import TrainError
-from .ledger import NonFiniteLoss
 from .memory import choose_precision
 from .optim import make_optimizer, set_mode
 from .run import Origin, Run, State, StateFolder, check_origin, resumed_position
-from .step import Dropout, Stepper, Weights
+from .step import Dropout, Ema, NonFiniteLoss, Stepper, Weights
 from .validation import HeldOut, Validation, hold_out
 
 EMPTY_CAPTION = "empty caption"  # the name under which a dataset keeps it

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..dataset_cache import Batch
 from .adapters import Network, generator
 from .data import BatchPlan, Loaded
 from .denoiser import Denoiser
-from .ema import Ema
+from .errors import TrainError
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
 
@@ -136,3 +138,102 @@ def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[Batch
     while window := list(islice(plans, accumulate)):
         rows = sum(len(plan.indices) for plan in window)
         yield from (replace(plan, share=len(plan.indices) / rows) for plan in window)
+
+
+class Ema:
+    """The average of a module's trained parameters, in float32 on their device."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay, self.updates = decay, 0
+        self._live = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        self._mean = {name: value.detach().float().clone() for name, value in self._live.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights after a step. The decay warms up: early averages forget the random start."""
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for name, value in self._live.items():
+            self._mean[name].lerp_(value.float(), 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The module holds the average for the time of the `with`, and its own weights again after it."""
+        own = {name: value.detach().clone() for name, value in self._live.items()}
+        try:
+            self._write(self._mean)
+            yield
+        finally:
+            self._write(own)
+
+    def keep(self) -> None:
+        """The average becomes the module's weights, for good."""
+        self._write(self._mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state, as a flat dict that safetensors can hold."""
+        return {**self._mean, "~updates": torch.tensor(self.updates)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from a state of the same module."""
+        self.updates = int(tensors["~updates"])
+        for name, mean in self._mean.items():
+            mean.copy_(tensors[name])
+
+    @torch.no_grad()
+    def _write(self, values: Mapping[str, Tensor]) -> None:
+        for name, value in self._live.items():
+            value.copy_(values[name])
+
+
+class NonFiniteLoss(TrainError):
+    """A loss of nan or infinity. Whatever was computed after it must not be saved."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A step whose loss is on its way, with what the report says of it."""
+
+    step: int
+    epoch: int
+    rate: float
+    loss: Tensor
+    rows: int = 1
+    arrived: Any = None
+
+
+class Ledger:
+    """On the CPU a loss is read at once. On a GPU it is copied beside the work and read when the next one is added:
+    reading it at once would make the device wait for Python in every step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._copies = device.type == "cuda"
+        self._waiting: Entry | None = None
+
+    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[Entry, float]]:
+        """Take a loss in; returns those that can be read now."""
+        if not self._copies:
+            return [_read(Entry(step, epoch, rate, loss, rows))]
+        before = self.drain()
+        host = torch.empty((), dtype=loss.dtype, pin_memory=True)
+        host.copy_(loss, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._waiting = Entry(step, epoch, rate, host, rows, arrived)
+        return before
+
+    def drain(self) -> list[tuple[Entry, float]]:
+        """What is still on its way."""
+        entry, self._waiting = self._waiting, None
+        return [] if entry is None else [_read(entry)]
+
+
+def _read(entry: Entry) -> tuple[Entry, float]:
+    if entry.arrived is not None:
+        entry.arrived.synchronize()
+    value = float(entry.loss)
+    if not math.isfinite(value):
+        raise NonFiniteLoss(
+            f"step {entry.step}: the loss is {value}; lower learning_rate, or choose precision bf16 or fp32"
+        )
+    return entry, value

@@ -1,9 +1,7 @@
 """The training data: order, draws, prefetching."""
 
-from .columns import read_columns
-from .order import BatchPlan, Order, SetRule
-from .prefetch import Loaded, Prefetcher, refuse_plan
-from .upload import map_tensors
+from .order import BatchPlan, Order, SetRule, read_columns
+from .prefetch import Loaded, Prefetcher, map_tensors, refuse_plan
 
 __all__ = [
     "BatchPlan",

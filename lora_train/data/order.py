@@ -10,13 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
 from ..errors import TrainError
-from .columns import Columns
-from .draw import Pool, generator, make_pool, mix, most_shared_out, share_out, shuffle_within
-from .spread import Ranges, count_batches, offsets, spread
+from .draw import (
+    Pool,
+    Ranges,
+    count_batches,
+    generator,
+    make_pool,
+    mix,
+    most_shared_out,
+    offsets,
+    share_out,
+    shuffle_within,
+    spread,
+)
+
+NEEDED = ("latent", "conditioning")
 
 # What a private generator is for; two purposes never share a stream.
 _ROWS, _PRIOR, _BATCHES, _COUNTS, _SPATIAL, _TEXT = range(6)
@@ -267,3 +280,47 @@ def _join(*parts: tuple[np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, np.
     if all(part[1] is None for part in parts):
         return samples, None
     return samples, np.concatenate([np.zeros(len(s), np.int64) if c is None else c for s, c in parts])
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Flat arrays over the samples of a dataset."""
+
+    bucket: np.ndarray
+    repeats: np.ndarray
+    set: np.ndarray  # numbers into `sets`
+    sets: tuple[str, ...] = ("main",)
+    variants: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def read_columns(dataset: Any) -> Columns:
+    """The columns of a cache; a hole in a field that training needs is an error that names the sample."""
+    if not len(dataset):
+        raise TrainError("the dataset has no samples; encode some images into it first")
+    variants = {name: np.asarray(dataset.variants(name)) for name in dataset.fields}
+    for name in NEEDED:
+        _refuse_holes(dataset, name, variants.get(name))
+    if "mask" in variants:
+        _refuse_unaligned(dataset, variants["latent"], variants["mask"])
+    bucket, repeats, sets = (np.asarray(dataset.column(name)) for name in ("bucket", "repeats", "set"))
+    return Columns(bucket, repeats, sets, tuple(dataset.sets), variants)
+
+
+def _refuse_holes(dataset: Any, name: str, counts: np.ndarray | None) -> None:
+    holes = np.arange(len(dataset)) if counts is None else np.flatnonzero(counts == 0)
+    if len(holes):
+        first = int(holes[0])
+        raise TrainError(
+            f"sample {first} ({dataset.source(first)}): has no {name} ({len(holes):,} of {len(dataset):,} samples have "
+            "none); encode the dataset again, which adds only what is missing"
+        )
+
+
+def _refuse_unaligned(dataset: Any, latents: np.ndarray, masks: np.ndarray) -> None:
+    wrong = np.flatnonzero((masks != 0) & (masks != latents))
+    if len(wrong):
+        first = int(wrong[0])
+        raise TrainError(
+            f"sample {first} ({dataset.source(first)}): has {masks[first]} masks for {latents[first]} latents, "
+            "and a flipped latent needs its flipped mask; encode the dataset again"
+        )

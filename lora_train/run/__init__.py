@@ -1,10 +1,8 @@
 """The run folder: states, metrics, plots."""
 
-from .canvas import BLUE, ORANGE
 from .folder import Run, check_name, is_held, open_run, read_description
-from .metrics import Curves, MetricsFile, read_curves
-from .plots import draw_grid, plot_buckets, plot_loss, plot_share
-from .report import Progress, Reporter, format_seconds, open_events
+from .metrics import Curves, MetricsFile, Progress, Reporter, format_seconds, open_events, read_curves
+from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_loss, plot_share
 from .saved_state import Origin, State, StateFolder, check_origin, resumed_position
 
 __all__ = [

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
-from .axes import Axes
-from .canvas import BLUE, FADED, GREEN, INK, ORANGE, PALE_BLUE, Canvas, text_width
+OVERSIZE = 3  # drawn pixels per shown pixel, in each direction
+INK = "#1f2937"
+FADED = "#64748b"
+RULE = "#e5e9f0"
+PAPER = "#ffffff"
+BLUE = "#2563eb"
+PALE_BLUE = "#bfd3fb"
+ORANGE = "#ea580c"
+GREEN = "#0d9488"
+Point = tuple[float, float]
+
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 46  # margins around the plotted area
 
 Series = Sequence[tuple[int, float]]  # (step, value), steps rising
 
@@ -165,3 +178,118 @@ def _fit(picture: Image.Image, cell: int) -> Image.Image:
         return picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     times = cell // longest
     return picture.convert("RGB").resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A rectangle of a canvas with a value range in each direction."""
+
+    canvas: Canvas
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def place(self, x: float, y: float) -> Point:
+        """The pixel of a value; values outside the range stay at its edge."""
+        width, height = self.canvas.width - LEFT - RIGHT, self.canvas.height - TOP - BOTTOM
+        return LEFT + width * _share(x, self.x), TOP + height * (1 - _share(y, self.y))
+
+    def frame(self, title: str, x_label: str, note: str = "") -> None:
+        """Title, rules with their values, and the name of the x axis."""
+        canvas = self.canvas
+        canvas.text((LEFT, 18), title, 17, INK)
+        canvas.text((canvas.width - RIGHT, canvas.height - 8), note, 12, FADED, "rs")
+        for value in ticks(*self.y, 8):
+            _, y = self.place(self.x[0], value)
+            canvas.line([(LEFT, y), (canvas.width - RIGHT, y)], RULE)
+            canvas.text((LEFT - 10, y), label(value), 12, FADED, "rm")
+        for value in ticks(*self.x, 8):
+            x, _ = self.place(value, self.y[0])
+            canvas.text((x, canvas.height - BOTTOM + 8), label(value), 12, FADED, "ma")
+        canvas.text((LEFT, canvas.height - 8), x_label, 12, FADED, "ls")
+
+    def legend(self, entries: Sequence[tuple[str, str]]) -> None:
+        """(words, color) at the top right, on one line."""
+        x = self.canvas.width - RIGHT
+        for words, color in reversed(entries):
+            self.canvas.text((x, 29), words, 13, FADED, "rm")
+            x -= text_width(words, 13)
+            self.canvas.line([(x - 22, 29), (x - 6, 29)], color, 3)
+            x -= 40
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round values (1, 2 or 5 times a power of ten apart) from low to high."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(most - 1, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def label(value: float) -> str:
+    """A short form: 12,000 as 12k, 0.05 as it is."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    return f"{value:.4g}" if value else "0"
+
+
+def _share(value: float, bounds: tuple[float, float]) -> float:
+    low, high = bounds
+    return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
+
+
+class Canvas:
+    """Coordinates are shown pixels, from the top left."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self._image = Image.new("RGB", (width * OVERSIZE, height * OVERSIZE), PAPER)
+        self._draw = ImageDraw.Draw(self._image)
+
+    def line(self, points: Sequence[Point], color: str, width: float = 1.0) -> None:
+        """A stroke through the points, with round joints and ends."""
+        scaled = [(x * OVERSIZE, y * OVERSIZE) for x, y in points]
+        thick = max(1, round(width * OVERSIZE))
+        self._draw.line(scaled, fill=color, width=thick, joint="curve")
+        if width > 1 and scaled:
+            for x, y in (scaled[0], scaled[-1]):
+                self._draw.ellipse([x - thick / 2, y - thick / 2, x + thick / 2, y + thick / 2], fill=color)
+
+    def dot(self, at: Point, color: str, radius: float = 3.5) -> None:
+        """A disc with a rim of paper, so that it stands out on a line."""
+        for size, fill in ((radius + 1.5, PAPER), (radius, color)):
+            box = [(at[0] - size), (at[1] - size), (at[0] + size), (at[1] + size)]
+            self._draw.ellipse([value * OVERSIZE for value in box], fill=fill)
+
+    def box(self, left: float, top: float, right: float, bottom: float, color: str, radius: float = 0.0) -> None:
+        """A filled rectangle; one narrower than a pixel is still seen."""
+        right, bottom = max(right, left + 1 / OVERSIZE), max(bottom, top + 1 / OVERSIZE)
+        radius = min(radius, (right - left) / 2, (bottom - top) / 2)
+        corners = [value * OVERSIZE for value in (left, top, right, bottom)]
+        self._draw.rounded_rectangle(corners, radius=radius * OVERSIZE, fill=color)
+
+    def text(self, at: Point, words: str, size: int = 13, color: str = INK, anchor: str = "la") -> None:
+        """`anchor` is Pillow's: l m r across, a m s up and down."""
+        x, y = at[0] * OVERSIZE, at[1] * OVERSIZE
+        self._draw.text((x, y), _drawable(words), fill=color, font=_font(size * OVERSIZE), anchor=anchor)
+
+    def image(self) -> Image.Image:
+        """What was drawn, at its shown size."""
+        return self._image.resize((self.width, self.height), Image.Resampling.BOX)
+
+
+def text_width(words: str, size: int = 13) -> float:
+    """Shown pixels that the words take."""
+    return _font(size * OVERSIZE).getlength(_drawable(words)) / OVERSIZE
+
+
+def _drawable(words: str) -> str:
+    # Pillow's own font has no multiplication sign.
+    return words.replace("×", "x")
+
+
+@lru_cache(maxsize=32)
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size)

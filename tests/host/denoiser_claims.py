@@ -295,7 +295,7 @@ def export_names_are_those_that_the_hosts_lora_loader_knows(case: Case) -> None:
 
 @claim
 def checkpointed_blocks_give_the_same_gradients_and_run_again_in_the_backward_pass(case: Case) -> None:
-    from streamcache.lora_train.checkpointing import checkpointed
+    from streamcache.lora_train.memory import checkpointed
 
     gradients, calls = [], []
     with training(case.denoiser()) as denoiser:

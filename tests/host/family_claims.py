@@ -9,7 +9,7 @@ import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.adapters import AdapterSettings, build_network
-from streamcache.lora_train.checkpointing import checkpointed
+from streamcache.lora_train.memory import checkpointed
 
 from .claims import claim, hold
 from .small_families import SMALL, make_patcher, make_samples

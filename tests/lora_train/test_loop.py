@@ -20,7 +20,7 @@ from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.data.order import BatchPlan
 from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.loop import Hooks
+from streamcache.lora_train.loop import Hooks, with_samples
 from streamcache.lora_train.optim import available
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.run.metrics import read_curves, read_metrics
@@ -394,3 +394,16 @@ def test_metrics_hold_every_fact_of_a_step(tmp_path) -> None:
     run_training(tmp_path, make_dataset(tmp_path / "set"))
     row = next(row for row in read_metrics(tmp_path / "runs/test/metrics.jsonl") if "loss" in row)
     assert set(row) == {"step", "epoch", "loss", "learning_rate", "waited", "time"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "every"),
+    [
+        ({"steps": 800}, 100),
+        ({"steps": 3}, 1),
+        ({"steps": 800, "sample_every": 7}, 7),
+        ({"steps": 800, "epochs": 5}, 200),
+    ],
+)
+def test_pictures_come_at_an_interval_also_where_none_is_set(settings: dict, every: int):
+    assert with_samples(TrainConfig(**settings)).sample_every == every

@@ -8,9 +8,9 @@ import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.adapters import AdapterSettings, build_network
-from streamcache.lora_train.checkpointing import checkpointed
 from streamcache.lora_train.denoiser import Denoiser
 from streamcache.lora_train.errors import TrainError
+from streamcache.lora_train.memory import checkpointed
 from streamcache.lora_train.objective import ObjectiveSettings, draw_noise, evaluate
 from streamcache.reference import model as models
 from streamcache.reference import pictures, text, vae

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamcache.lora_train.data.columns import Columns
-from streamcache.lora_train.data.order import BatchPlan, Order, SetRule
+from streamcache.lora_train.data.order import BatchPlan, Columns, Order, SetRule
 from streamcache.lora_train.errors import TrainError
 
 # What seed 42 gave in epoch 7 when the order was released: a run resumed by a later release must find the same.

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Batch
-from streamcache.lora_train.data import upload
 from streamcache.lora_train.data.order import BatchPlan
-from streamcache.lora_train.data.prefetch import HINT_AHEAD, Prefetcher
+from streamcache.lora_train.data.prefetch import HINT_AHEAD, Prefetcher, Uploader, map_tensors
 from streamcache.lora_train.errors import TrainError
 
 
@@ -193,7 +192,7 @@ class Recorder:
 def test_b2_uploads_run_on_their_own_stream_and_a_buffer_waits_for_its_copy(monkeypatch) -> None:
     # There is no GPU here: the order of the calls is checked on a recorder, the ring itself by the other tests.
     recorder = Recorder()
-    sender = upload.Uploader(torch.device("cuda"), recorder)
+    sender = Uploader(torch.device("cuda"), recorder)
     recorded = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: self.clone())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(self))
@@ -209,14 +208,14 @@ def test_b2_uploads_run_on_their_own_stream_and_a_buffer_waits_for_its_copy(monk
 
 def test_b2_without_cuda_nothing_is_copied() -> None:
     data = Rows()
-    sender = upload.Uploader(torch.device("cpu"))
+    sender = Uploader(torch.device("cpu"))
     batch = data.read_batch([1], buffers=data.buffers(1))
     assert not sender.pins and sender.receive(sender.send(batch)).batch is batch
 
 
 def test_d5_moving_a_batch_leaves_the_given_structures_alone() -> None:
     shared = [[torch.ones(1, 2), {"pooled_output": torch.ones(1), "steps": (1, 2.5, None)}]]
-    moved = upload.map_tensors(shared, lambda tensor: tensor * 3)
+    moved = map_tensors(shared, lambda tensor: tensor * 3)
     assert moved[0][1]["steps"] == (1, 2.5, None) and isinstance(moved[0][1]["steps"], tuple)
     moved[0][1]["extra"] = 1
     assert torch.equal(shared[0][0], torch.ones(1, 2)) and "extra" not in shared[0][1]

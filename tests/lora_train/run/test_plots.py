@@ -5,9 +5,17 @@ import math
 import pytest
 from PIL import Image
 
-from streamcache.lora_train.run.axes import label, ticks
-from streamcache.lora_train.run.canvas import text_width
-from streamcache.lora_train.run.plots import _lines, draw_grid, plot_buckets, plot_loss, plot_share, smoothed
+from streamcache.lora_train.run.plots import (
+    _lines,
+    draw_grid,
+    label,
+    plot_buckets,
+    plot_loss,
+    plot_share,
+    smoothed,
+    text_width,
+    ticks,
+)
 
 
 def colors(image: Image.Image) -> int:

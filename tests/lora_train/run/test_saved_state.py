@@ -1,5 +1,7 @@
 """Saved states: whole or not at all, the latest few, and only for the run they belong to."""
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -16,8 +18,10 @@ from streamcache.lora_train.run.saved_state import (
     State,
     StateFolder,
     check_origin,
+    pack,
     read_state,
     resumed_position,
+    unpack,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,3 +129,32 @@ def test_a_disk_that_fills_while_saving_leaves_the_last_state(tmp_path) -> None:
     assert "could not be saved" in done.stdout and "the last saved state is step-00000001" in done.stdout, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.safetensors"]
     assert StateFolder(tmp_path).latest().step == 1
+
+
+def test_everything_that_optimizers_keep_survives() -> None:
+    state = {
+        "state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(2, 3)}, 1: {"mode": None, "done": True}},
+        "param_groups": [{"lr": 0.1 + 0.2, "betas": (0.9, 0.999), "params": [0, 1], "name": "a", "k": -7}],
+        "bounds": [math.inf, -math.inf],
+        "empty": {},
+    }
+    tree, tensors = pack(state)
+    back = unpack(json.loads(json.dumps(tree, allow_nan=False)), tensors)
+    assert list(back["state"]) == [0, 1] and torch.equal(back["state"][0]["exp_avg"], state["state"][0]["exp_avg"])
+    assert back["param_groups"] == state["param_groups"] and isinstance(back["param_groups"][0]["betas"], tuple)
+    assert back["bounds"] == state["bounds"] and back["empty"] == {}
+    assert set(tensors) == {"state.0.step", "state.0.exp_avg"}
+
+
+def test_nan_survives_and_strange_objects_are_refused_with_their_place() -> None:
+    tree, _ = pack([math.nan])
+    assert math.isnan(unpack(json.loads(json.dumps(tree, allow_nan=False)), {})[0])
+    with pytest.raises(TypeError, match="a.1: object cannot be kept"):
+        pack({"a": [1, object()]})
+
+
+def test_a_packed_tensor_is_a_copy() -> None:
+    live = torch.ones(2)
+    _, tensors = pack({"w": live})
+    live += 1
+    assert tensors["w"].tolist() == [1, 1]

@@ -10,8 +10,7 @@ import pytest
 
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
-from streamcache.lora_train.run.metrics import MetricsFile
-from streamcache.lora_train.run.report import Progress
+from streamcache.lora_train.run.metrics import MetricsFile, Progress
 from streamcache.nodes.server.curves import CurveReader, smooth, thin
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.server.refusals import Refused

@@ -1,10 +1,29 @@
-"""Gradient checkpointing, block by block."""
+"""Precision, gradient checkpointing, and a module's forward replaced for a while."""
 
 import pytest
 import torch
 from torch import nn
 
-from streamcache.lora_train.checkpointing import checkpointed
+from streamcache.lora_train.memory import checkpointed, choose_precision, replaced_forward
+
+CPU = torch.device("cpu")
+
+
+def test_auto_is_fp32_without_a_gpu() -> None:
+    assert choose_precision("auto", CPU).name == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_a_forward_pass_computes_in_the_chosen_dtype(name: str, dtype: torch.dtype) -> None:
+    with choose_precision(name, CPU).autocast():
+        assert torch.nn.functional.linear(torch.ones(2, 4), torch.ones(4, 4)).dtype is dtype
+
+
+def test_only_fp16_scales_its_gradients() -> None:
+    assert choose_precision("fp16", CPU).make_scaler().is_enabled()
+    assert not choose_precision("bf16", CPU).make_scaler().is_enabled()
 
 
 class Block(nn.Module):
@@ -89,3 +108,18 @@ def test_a_block_that_is_listed_twice_is_wrapped_once():
     with checkpointed([block, block]):
         block(torch.randn(2, 8)).sum().backward()
     assert block.calls == 2 and "forward" not in vars(block)
+
+
+def test_a_forward_of_the_class_leaves_nothing_behind():
+    layer = nn.Linear(2, 2)
+    with replaced_forward(layer, lambda x: x + 1):
+        assert torch.equal(layer(torch.zeros(2)), torch.ones(2))
+    assert "forward" not in vars(layer)
+
+
+def test_a_patched_forward_is_back_after_an_error_also_from_under_several():
+    layer, patch = nn.Linear(2, 2), lambda x: x * 2
+    layer.forward = patch
+    with pytest.raises(RuntimeError), replaced_forward(layer, lambda x: x), replaced_forward(layer, lambda x: x):
+        raise RuntimeError
+    assert layer.forward is patch

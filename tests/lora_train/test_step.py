@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from streamcache.lora_train.ema import Ema
+from streamcache.lora_train.step import Ema
 
 
 def module() -> nn.Linear:

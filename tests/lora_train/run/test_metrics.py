@@ -8,8 +8,15 @@ from PIL import Image
 
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.report_page import Section, render_page
-from streamcache.lora_train.run.metrics import MetricsFile, read_curves, read_metrics
-from streamcache.lora_train.run.report import Reporter, format_seconds, memory_in_use, open_events
+from streamcache.lora_train.run.metrics import (
+    MetricsFile,
+    Reporter,
+    format_seconds,
+    memory_in_use,
+    open_events,
+    read_curves,
+    read_metrics,
+)
 
 CPU = torch.device("cpu")
 
