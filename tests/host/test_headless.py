@@ -85,7 +85,7 @@ def test_models_that_the_host_does_not_have_are_named(
 ):
     assert main([*encoded[1]["command"], *arguments(host, base, "--vae", "nothing"), "--json"]) == 1
     output, errors = capfd.readouterr()
-    words = "--vae nothing: the host has no such one, but"
+    words = "--vae nothing: not found in ComfyUI; available:"
     assert words in errors
     assert words in json.loads(output)["error"]
 

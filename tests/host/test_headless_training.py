@@ -87,7 +87,7 @@ def test_a_model_that_the_host_does_not_have_is_named(
     host: dev.Host, base: Path, dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     assert main(command(host, base, dataset, tmp_path / "c.safetensors", "--model", "nothing")) == 1
-    assert "--model nothing: the host has no such one, but" in capfd.readouterr().err
+    assert "--model nothing: not found in ComfyUI; available:" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--vae", "taesd3"], ["--offload"], ["--guidance", "2"]])

@@ -1,9 +1,18 @@
-"""The host's VAE and CLIP as encoders."""
+"""ComfyUI's VAE and CLIP as encoders of a dataset, and its models by name."""
 
-from .embeddings import surroundings
-from .encoders import image_encoder, text_encoder
-from .loaders import NO_FILE, clip_files, clip_names, clip_on_demand, clip_types, vae_names, vae_on_demand
-from .models import named_encoders, open_model, open_vae
+from .encoders import image_encoder, surroundings, text_encoder
+from .loaders import (
+    NO_FILE,
+    clip_files,
+    clip_names,
+    clip_on_demand,
+    clip_types,
+    named_encoders,
+    open_model,
+    open_vae,
+    vae_names,
+    vae_on_demand,
+)
 
 __all__ = [
     "NO_FILE",

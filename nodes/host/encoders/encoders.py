@@ -1,33 +1,59 @@
-"""Encoders: the host's VAE and CLIP objects as dataset_cache meets them, however they were loaded."""
+"""ComfyUI's VAE and CLIP objects as encoders of a dataset, however they were loaded."""
+
+from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import comfy.model_management as management
+import folder_paths
 import torch
 
-from ....dataset_cache import CacheError, Encoder, ImageEncoder, Surroundings
-from . import embeddings, scales
+from ....dataset_cache import (
+    CacheError,
+    Encoder,
+    ImageEncoder,
+    Surroundings,
+    digest_of,
+    file_identity,
+    state_folder,
+)
 from .identity import clip_identity, name_of, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae
 
+_SCALES = "vae-scales.json"  # identity of a VAE → image pixels per latent pixel
+_EMBEDDING = re.compile(r"embedding:([^\s<\[]+)")
+_EMBEDDING_EXTENSIONS = ("", ".safetensors", ".pt", ".bin")
+
 
 def image_encoder(vae: Any) -> ImageEncoder:
-    """An encoder of pictures on a VAE of the host, or on a stand-in for one."""
-    vae.throw_exception_if_invalid()  # a checkpoint may hold none
+    """An image encoder on a ComfyUI VAE or a stand-in for one."""
+    vae.throw_exception_if_invalid()  # a checkpoint may come without a VAE
     return VaeEncoder(vae)
 
 
 def text_encoder(clip: Any) -> Encoder:
-    """An encoder of captions on a CLIP of the host, or on a stand-in for one."""
+    """A caption encoder on a ComfyUI CLIP or a stand-in for one."""
     if clip is None:
-        raise CacheError("the CLIP input is empty: the checkpoint holds no text encoder; load one with Load CLIP")
+        raise CacheError("the CLIP input is empty: the checkpoint has no text encoder; load one with Load CLIP")
     return ClipEncoder(clip)
 
 
+def surroundings() -> Surroundings:
+    """ComfyUI's textual-inversion embeddings as they are now. Only those that a caption names are hashed."""
+    files = {path: [found.st_size, found.st_mtime_ns] for path, found in sorted(_embedding_files())}
+    identity = functools.cache(file_identity)
+    return Surroundings(digest_of(files) if files else "", lambda caption: _named_in(caption, files, identity))
+
+
 class VaeEncoder:
-    """Pictures [H, W, 3] in 0…1 become what the host's VAE Encode makes of each alone: the distribution's mode."""
+    """Encodes images [H, W, 3] in 0…1 as ComfyUI's VAE Encode does: the mode of the distribution."""
 
     def __init__(self, vae: Any) -> None:
         self._vae = vae
@@ -42,8 +68,12 @@ class VaeEncoder:
 
     @property
     def downscale(self) -> int:
-        """Pixels that a latent pixel covers on each side. A stand-in is loaded for it only the first time ever."""
-        return scales.known(self.identity, lambda: int(self._vae.spacial_compression_encode()))
+        """Image pixels per latent pixel on each side. Remembered on disk, so a stand-in is loaded for it only once."""
+        scales, identity = _read_scales(), self.identity
+        if identity not in scales:
+            scales[identity] = int(self._vae.spacial_compression_encode())
+            _write_scales(scales)
+        return scales[identity]
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[None]:
@@ -53,16 +83,16 @@ class VaeEncoder:
     def encode(self, items: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         management.throw_exception_if_processing_interrupted()
         with _lease(self._vae):
-            # A VAE for video takes a batch of pictures for the frames of one video.
+            # A video VAE would take a batch of images for the frames of one video.
             single = self._vae.latent_dim == 3 and not self._vae.not_video
             groups = [[item] for item in items] if single else [items]
             latents = [self._vae.encode(torch.stack(group)) for group in groups]
-        # Rows of a batch share memory: each is copied, so that keeping one keeps no other.
+        # Rows of a batch share memory; without a copy, one kept row would keep the whole batch.
         return [{"samples": row.clone()} for batch in latents for row in batch.split(1)]
 
 
 class ClipEncoder:
-    """Captions become what the host's CLIP Text Encode makes of them. The host encodes one text at a time."""
+    """Encodes captions as ComfyUI's CLIP Text Encode does, one text per call."""
 
     def __init__(self, clip: Any) -> None:
         self._clip = clip
@@ -77,7 +107,7 @@ class ClipEncoder:
 
     @property
     def surroundings(self) -> Surroundings:
-        return embeddings.surroundings()
+        return surroundings()
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[None]:
@@ -94,5 +124,51 @@ class ClipEncoder:
 
 
 def _lease(model: Any) -> contextlib.AbstractContextManager:
-    """A stand-in is loaded for a phase; of all other models the host itself takes care."""
+    """Keeps a stand-in loaded for a phase of work; ComfyUI manages all other models itself."""
     return model.lease() if isinstance(model, (OnDemandVae, OnDemandClip)) else contextlib.nullcontext()
+
+
+def _read_scales() -> dict[str, int]:
+    try:
+        scales = json.loads((state_folder() / _SCALES).read_text(encoding="utf-8"))
+        return {key: value for key, value in scales.items() if type(value) is int and value > 0}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _write_scales(scales: dict[str, int]) -> None:
+    folder = state_folder()
+    with contextlib.suppress(OSError):  # if it cannot be saved, the VAE is loaded for it again next time
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{_SCALES}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(scales), encoding="utf-8")
+        os.replace(temporary, folder / _SCALES)
+
+
+def _embedding_files() -> Iterator[tuple[str, os.stat_result]]:
+    for root in folder_paths.get_folder_paths("embeddings"):
+        for folder, _, names in os.walk(root, followlinks=True):
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.isfile(path):
+                    yield path, os.stat(path)
+
+
+def _named_in(caption: str, files: Collection[str], identity: Callable[[str], str]) -> str:
+    """A digest of the embedding files that a caption names (`embedding:style`); empty if it names none."""
+    named = [name for found in _EMBEDDING.findall(caption) for name in _readings(found)]
+    # A name may match several files. ComfyUI picks one by its own rules, so all of them count.
+    used = [path for name in dict.fromkeys(named) for path in files if _matches(name, path)]
+    return digest_of([identity(path) for path in dict.fromkeys(used)]) if used else ""
+
+
+def _readings(text: str) -> Iterator[str]:
+    """`style`, `style,` and `style:1.2)` all name style."""
+    yield text
+    yield re.split(r"[:,()]", text)[0]
+
+
+def _matches(name: str, path: str) -> bool:
+    wanted = name.replace("\\", "/").strip("/")
+    plain = Path(path).as_posix()
+    return bool(wanted) and any(plain.endswith(f"/{wanted}{extension}") for extension in _EMBEDDING_EXTENSIONS)

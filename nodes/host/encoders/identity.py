@@ -1,7 +1,7 @@
-"""Identity of the host's VAE and CLIP objects: the content of their weights, patches and settings, however loaded.
+"""Identity of ComfyUI's VAE and CLIP objects: a digest of their weights, patches and settings, however loaded.
 
-An object that one of the host's loaders made from files goes by these files, which are hashed once and remembered. Any
-other is hashed in memory, once for as long as it lives.
+Objects that ComfyUI's loaders made from files are identified by these files, which are hashed once and remembered. Any
+other object is hashed in memory, once in its lifetime.
 """
 
 import weakref
@@ -14,30 +14,30 @@ import torch
 
 from ....dataset_cache import digest_of, files_identity, object_identity
 
-CODE = 1  # raise it when the same model and the same picture or text would give other values
+CODE = 1  # raise it when the same model would encode the same image or text to other values
 _HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()
 
 
 def vae_files_identity(files: Sequence[str], kind: str = "") -> str:
-    """The identity of a VAE that the host would make of these files."""
+    """The identity of the VAE that ComfyUI would load from these files."""
     allowed = [torch.float16, torch.bfloat16, torch.float32]
     precision = [str(management.vae_dtype(management.vae_device(), allowed)), str(management.intermediate_dtype())]
     return digest_of(["vae", CODE, files_identity(files), kind, precision])
 
 
 def clip_files_identity(files: Sequence[str], kind: str, dtype: Any = None) -> str:
-    """The identity of a CLIP that the host would make of these files, before patches and settings."""
+    """The identity of the CLIP that ComfyUI would load from these files, before patches and settings."""
     precision = str(dtype or management.text_encoder_dtype(management.text_encoder_device()))
     return digest_of(["clip", CODE, files_identity(files), kind, precision])
 
 
 def weight_names(files: Iterable[str]) -> str:
-    """What people call weights: their files' names."""
+    """A display name for weights: the names of their files."""
     return " + ".join(Path(file).stem for file in files)
 
 
 def name_of(model: Any) -> str:
-    """What people call the weights of a VAE or CLIP in memory; empty where they came from no file."""
+    """A display name for the weights of a VAE or CLIP in memory; empty if they did not come from files."""
     loader, arguments = _origin(model.patcher)
     files = arguments[0] if loader else []
     return weight_names([files] if isinstance(files, str) else files)
@@ -70,7 +70,7 @@ def clip_identity(clip: Any) -> str:
 
 
 def clip_with_settings(base: str, clip: Any) -> str:
-    """Clip-skip and the like, which are kept beside the weights."""
+    """Adds clip-skip and tokenizer settings, which are kept outside the weights."""
     settings = [clip.layer_idx, {str(k): repr(v) for k, v in clip.tokenizer_options.items()}, clip.use_clip_schedule]
     return digest_of([base, settings]) if settings != [None, {}, False] else base
 
@@ -80,7 +80,7 @@ def with_patches(base: str, patches: list[Any]) -> str:
 
 
 def patches_of(patcher: Any) -> list[Any]:
-    """What was patched into the weights: by content where that can be told, else by the patches' own random id."""
+    """The patches on the weights: by content if it can be read, otherwise by the random id of the patches."""
     found = [[key, [describe_patch(patch) for patch in patches]] for key, patches in sorted(patcher.patches.items())]
     unseen = [patcher.forced_hooks, patcher.hook_patches, patcher.weight_wrapper_patches, patcher.injections]
     if any(unseen):
@@ -89,7 +89,7 @@ def patches_of(patcher: Any) -> list[Any]:
 
 
 def describe_patch(value: Any) -> Any:
-    """A patch as JSON: tensors by their hash, the host's adapters by their weights."""
+    """A patch as JSON: tensors by hash, ComfyUI's adapters by their weights."""
     if isinstance(value, torch.Tensor):
         return object_identity(dict(_plain("", value)))
     if isinstance(value, (str, int, float, bool, type(None))):
@@ -101,12 +101,12 @@ def describe_patch(value: Any) -> Any:
     if hasattr(value, "weights"):
         return [type(value).__name__, describe_patch(list(value.weights))]
     name = getattr(value, "__qualname__", None)
-    # Two functions of one name may differ, so a lambda is never taken for another.
+    # Two lambdas have the same name but may differ, so each counts as itself.
     return name if name and "<" not in name else f"{type(value).__name__} {id(value)}"
 
 
 def _origin(patcher: Any) -> tuple[str, tuple]:
-    """The name and arguments of the host's loader that can make this model again."""
+    """The name and arguments of the ComfyUI loader that can load this model again."""
     made = getattr(patcher, "cached_patcher_init", None)
     return (made[0].__name__, made[1]) if made else ("", ())
 
@@ -114,7 +114,7 @@ def _origin(patcher: Any) -> tuple[str, tuple]:
 def _weights(module: torch.nn.Module, patcher: Any) -> str:
     known = _HASHED.get(module)
     if known is None:
-        # While patches are applied in place, the host keeps the weights as they were.
+        # While patches are applied in place, ComfyUI keeps the original weights in `backup`.
         kept = {key: saved.weight for key, saved in patcher.backup.items()}
         tensors = {**module.state_dict(), **kept}
         known = object_identity(dict(row for name, tensor in tensors.items() for row in _plain(name, tensor)))
@@ -123,7 +123,7 @@ def _weights(module: torch.nn.Module, patcher: Any) -> str:
 
 
 def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """A tensor as ordinary ones: quantised weights are several, with names of their own."""
+    """A tensor as plain tensors: quantised weights consist of several, each with its own name."""
     if hasattr(tensor, "__tensor_flatten__"):
         inner, _ = tensor.__tensor_flatten__()
         for part in inner:

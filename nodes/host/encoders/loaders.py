@@ -1,6 +1,9 @@
-"""Loaders: the host's own ways to load a CLIP or VAE by name, behind stand-ins that use them on demand."""
+"""Models by the names that ComfyUI's loader nodes list: diffusion models, and CLIP and VAE that load on demand."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import comfy.sd
 import folder_paths
@@ -8,14 +11,18 @@ import torch
 
 import nodes as host_nodes
 
+from ....dataset_cache import CacheError
+from ....lora_train import TrainError
+from .encoders import image_encoder, text_encoder
 from .identity import clip_files_identity, vae_files_identity, weight_names
 from .on_demand import Lingering, OnDemandClip, OnDemandVae
 
 NO_FILE = "none"
+MODEL_FOLDERS = ("diffusion_models", "checkpoints")
 
 
 def clip_types() -> list[str]:
-    """The choices of the host's loaders for one and for two text encoders."""
+    """The choices of ComfyUI's loaders for one and for two text encoders."""
     lists = [
         loader.INPUT_TYPES()["required"]["type"][0] for loader in (host_nodes.CLIPLoader, host_nodes.DualCLIPLoader)
     ]
@@ -55,13 +62,13 @@ def vae_on_demand(name: str) -> OnDemandVae:
         return host_nodes.VAELoader().load_vae(name)[0]
 
     files = vae_files(name)
-    # The small autoencoders of one family differ by a scale that the host knows by their name.
+    # The small autoencoders (TAESD) of one family share files and differ by a scale that depends on the name.
     kind = "" if len(files) == 1 else name
     return OnDemandVae(Lingering(load, lambda: vae_files_identity(files, kind), "VAE", weight_names([name])))
 
 
 def vae_files(name: str) -> list[str]:
-    """The files that the host's Load VAE reads for this choice."""
+    """The files that ComfyUI's Load VAE reads for this choice."""
     loader = host_nodes.VAELoader
     if name in loader.image_taes:
         found = folder_paths.get_filename_list("vae_approx")
@@ -71,3 +78,37 @@ def vae_files(name: str) -> list[str]:
         return []
     video = name.rpartition(".")[0] in loader.video_taes
     return [folder_paths.get_full_path_or_raise("vae_approx" if video else "vae", name)]
+
+
+def open_model(name: str) -> Any:
+    """A MODEL from a diffusion model file or a checkpoint, for commands without a server."""
+    files = {folder: folder_paths.get_filename_list(folder) for folder in MODEL_FOLDERS}
+    if name in files["diffusion_models"]:
+        return host_nodes.UNETLoader().load_unet(name, "default")[0]
+    if name in files["checkpoints"]:
+        return host_nodes.CheckpointLoaderSimple().load_checkpoint(name)[0]
+    raise TrainError(_not_found("--model", name, [file for folder in MODEL_FOLDERS for file in files[folder]]))
+
+
+def open_vae(name: str) -> OnDemandVae:
+    """A VAE that is loaded when sample images are decoded, and freed afterwards."""
+    if name not in vae_names():
+        raise TrainError(_not_found("--vae", name, vae_names()))
+    return vae_on_demand(name)
+
+
+def named_encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str, Any]:
+    """The encoders of a plan by the names that ComfyUI's loaders list, for commands without a server."""
+    wanted = [("--vae", vae, vae_names()), *(("--clip", clip, clip_names()) for clip in clips)]
+    wanted += [("--clip-type", kind, clip_types())] if clips else []
+    for option, name, known in wanted:
+        if name is not None and name not in known:
+            raise CacheError(_not_found(option, name, known))
+    return {
+        "image_encoder": image_encoder(vae_on_demand(vae)) if vae else None,
+        "text_encoder": text_encoder(clip_on_demand(clip_files(clips), kind)) if clips else None,
+    }
+
+
+def _not_found(option: str, name: str, known: Sequence[str]) -> str:
+    return f"{option} {name}: not found in ComfyUI; available: {', '.join(known) or 'none'}"

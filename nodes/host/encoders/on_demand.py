@@ -1,7 +1,7 @@
-"""Stand-ins for the host's CLIP and VAE that load their files when they are used and free them afterwards.
+"""Stand-ins for ComfyUI's CLIP and VAE that load their files when they are used and free them afterwards.
 
-Each is a `comfy.sd.CLIP` or `comfy.sd.VAE` by type, so it goes wherever these go. What others set on one stays set
-across reloads. Whoever changes the loaded model itself, in a way that could not be repeated, keeps it loaded.
+Each is a `comfy.sd.CLIP` or `comfy.sd.VAE` by type, so any node accepts it. Attributes that other nodes set on it
+survive reloads. If another node modifies the loaded model in a way that cannot be replayed, the model stays loaded.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ LINGER_SECONDS = 2.0  # between two calls of one workflow, such as tokenizing an
 
 
 class Lingering:
-    """A model on demand, shared by a stand-in and its copies. After a call it is kept for a moment longer."""
+    """A model on demand, shared by a stand-in and its copies. It stays loaded for a moment after each call."""
 
     def __init__(self, load: Callable[[], Any], identity: Callable[[], str], name: str, weights: str = "") -> None:
         self.model = OnDemand(load, identity, name)
-        self.weights = weights  # what people call them
+        self.weights = weights  # display name
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside = threading.local()
         self._lock = threading.RLock()
@@ -36,28 +36,28 @@ class Lingering:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[Any]:
-        """The model for one call; it lingers after it."""
+        """The model for one call; it stays loaded for a moment afterwards."""
         with self.model.lease() as real, self._count():
             yield real
             self._linger()
 
     @contextlib.contextmanager
     def phase(self) -> Iterator[Any]:
-        """The model for many calls; it is freed at the end, unless another thread is at work with it."""
+        """The model for many calls; freed at the end unless another thread is using it."""
         with self.model.lease() as real:
             try:
                 with self._count():
                     yield real
             finally:
-                # Before the lease ends, so that nothing is left of the model when memory is given back.
+                # Before the lease ends, so that no reference is left when the memory is freed.
                 del real
                 self.let_go()
 
     @property
     def wanted(self) -> bool:
-        """Whether a node, or a call of ours, is at work in this thread.
+        """Whether a node or one of our calls is running in this thread.
 
-        Between nodes the host's executor looks at models to keep count of them. That is no use, and must not load one.
+        Between nodes, ComfyUI's executor inspects models to track them. That must not load one.
         """
         return getattr(self._inside, "depth", 0) > 0 or get_executing_context() is not None
 
@@ -74,8 +74,8 @@ class Lingering:
                 self._active -= 1
 
     def let_go(self) -> None:
-        """Free the model, unless somebody is in the middle of a call: it is freed after the last of them."""
-        with self._lock:  # to the end: a call that begins now would be given what is dropped
+        """Free the model, or after the last running call if there is one."""
+        with self._lock:  # until the end: a call that starts now would get the model that is being dropped
             if self._active:
                 return
             extra, self._extra = self._extra, None
@@ -100,7 +100,7 @@ class Lingering:
     def _tick(self, extra: contextlib.ExitStack) -> None:
         with self._lock:
             left = self._until - time.monotonic()
-            if self._extra is not extra:  # let go before, and perhaps taken anew
+            if self._extra is not extra:  # freed before, and perhaps loaded again
                 return
             if self._active or left > 0:
                 self._start_timer(extra, left if left > 0 else LINGER_SECONDS)
@@ -109,7 +109,7 @@ class Lingering:
 
 
 class _StandIn:
-    """What both stand-ins do. `_shared` is the one model behind all copies."""
+    """Common part of both stand-ins. `_shared` is the one model behind all copies."""
 
     _shared: Lingering
     _pinned: contextlib.ExitStack | None = None
@@ -127,7 +127,7 @@ class _StandIn:
         return self._shared.model.loaded
 
     def lease(self) -> contextlib.AbstractContextManager:
-        """Keeps the model for a phase of work, and frees it after."""
+        """Keeps the model loaded for a phase of work and frees it afterwards."""
         return self._shared.phase()
 
     def pin(self) -> None:
@@ -139,14 +139,14 @@ class _StandIn:
             weakref.finalize(self, stack.close)
 
     def drop(self) -> None:
-        """Hold nothing of the loaded model."""
+        """Drop all references to the loaded model."""
 
     def is_dynamic(self) -> bool:
         return self._shared.wanted and self.patcher.is_dynamic()
 
     def _require_use(self, name: str) -> None:
         if not self._shared.wanted:
-            raise AttributeError(f"{name}: a model on demand has it while a node uses it")
+            raise AttributeError(f"{name}: a model on demand has this attribute only while a node uses it")
 
     def __copy__(self) -> Any:
         twin = type(self).__new__(type(self))
@@ -159,7 +159,7 @@ class _StandIn:
 
 
 def _lend(base: type, own: set[str]) -> Callable[[type], type]:
-    """Give a stand-in all methods of `base`, each with the model held while it runs, but those that are its `own`."""
+    """Give a stand-in all methods of `base` except its `own`; the model stays loaded while one runs."""
 
     def wrap(method: Callable) -> Callable:
         @functools.wraps(method)
@@ -180,7 +180,7 @@ def _lend(base: type, own: set[str]) -> Callable[[type], type]:
 
 @_lend(comfy.sd.CLIP, own={"clip_layer", "set_tokenizer_option", "add_hooks_to_dict", "is_dynamic"})
 class OnDemandClip(_StandIn, comfy.sd.CLIP):
-    """A CLIP that is loaded when it tokenizes or encodes. Clip-skip, tokenizer options and patches are its own."""
+    """A CLIP that is loaded to tokenize or encode. Clip-skip, tokenizer options and patches belong to the stand-in."""
 
     def __init__(self, shared: Lingering) -> None:
         super().__init__(no_init=True)
@@ -194,7 +194,7 @@ class OnDemandClip(_StandIn, comfy.sd.CLIP):
 
     @property
     def identity(self) -> str:
-        """Asking never loads."""
+        """Never loads the model."""
         if self._pinned is not None:
             return digest_of([self._shared.model.identity, str(self._patcher.patches_uuid)])
         patches = [describe_patch(list(patch)) for patch in self._patches]
@@ -246,14 +246,14 @@ class OnDemandClip(_StandIn, comfy.sd.CLIP):
         if patcher is None or self._pinned is not None:
             return
         if patcher.patches_uuid != self._patched or patcher.forced_hooks is not None or patcher.hook_patches:
-            self.pin()  # changed by a hand that cannot be repeated
+            self.pin()  # modified in a way that cannot be replayed
         else:
             self._patcher = None
 
 
 @_lend(comfy.sd.VAE, own={"throw_exception_if_invalid", "is_dynamic"})
 class OnDemandVae(_StandIn, comfy.sd.VAE):
-    """A VAE that is loaded when it encodes or decodes. All that a VAE knows of itself comes from the loaded one."""
+    """A VAE that is loaded to encode or decode. Its attributes come from the loaded VAE."""
 
     def __init__(self, shared: Lingering) -> None:
         self._shared = shared
@@ -261,15 +261,15 @@ class OnDemandVae(_StandIn, comfy.sd.VAE):
 
     @property
     def identity(self) -> str:
-        """Asking never loads."""
+        """Never loads the model."""
         base = self._shared.model.identity
         return with_patches(base, patches_of(self.patcher)) if "patcher" in self.__dict__ else base
 
     def throw_exception_if_invalid(self) -> None:
-        """The loader says so where a file holds no VAE."""
+        """The loader raises if a file contains no VAE."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_shared" not in self.__dict__:  # copying asks before anything is there
+        if name.startswith("__") or "_shared" not in self.__dict__:  # copying asks before `__init__`
             raise AttributeError(name)
         self._require_use(name)
         with self._shared.call() as real:
