@@ -1,7 +1,8 @@
-"""A model's weights as autograd takes them, without a copy.
+"""What training borrows from ComfyUI and puts back whatever happens: weights, generators, attributes.
 
-The host makes models under inference mode, and autograd refuses to keep such tensors for a backward pass. A tensor made
-outside of that mode may look into the same memory; the model holds these while it trains, and its own again after.
+ComfyUI loads models under inference mode, and autograd refuses to save such tensors for a backward pass. A tensor made
+outside that mode can alias the same memory without a copy; the model has these aliases while it trains, and its own
+tensors again afterwards.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class _Swap:
 
 
 class Aliases:
-    """What was exchanged in a model. `take` may be called again after the host has moved weights about."""
+    """The tensors replaced in a model. `take` may be called again after ComfyUI has moved weights."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._swaps: list[_Swap] = []
 
     def take(self) -> None:
-        """Put an alias in the place of every inference tensor."""
+        """Replace every inference tensor by an alias."""
         made: dict[int, Tensor] = {}  # tied weights stay tied
         for module in self.model.modules():
             for table in (module._parameters, module._buffers, vars(module)):
@@ -41,7 +42,7 @@ class Aliases:
                     self._swaps.append(_Swap(table, name, own, table[name]))
 
     def give_back(self) -> None:
-        """Put the model's own tensors back, but for those that the host has moved or exchanged meanwhile."""
+        """Put the model's own tensors back, except those that ComfyUI has moved or replaced meanwhile."""
         while self._swaps:
             swap = self._swaps.pop()
             if swap.table.get(swap.name) is swap.alias and memory_of(swap.own) == memory_of(swap.alias):
@@ -50,7 +51,7 @@ class Aliases:
 
 @contextmanager
 def normal_weights(model: nn.Module) -> Iterator[Aliases]:
-    """The model without inference tensors for the time of the `with`."""
+    """The model without inference tensors, for the time of the `with`."""
     aliases = Aliases(model)
     try:
         aliases.take()
@@ -59,33 +60,67 @@ def normal_weights(model: nn.Module) -> Iterator[Aliases]:
         aliases.give_back()
 
 
+@contextmanager
+def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute for the time of the `with`."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def generators_kept(device: torch.device) -> Iterator[None]:
+    """Restores torch's global generators after the `with`, because ComfyUI's samplers seed them."""
+    here = torch.get_rng_state()
+    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(here)
+        if there is not None:
+            torch.cuda.set_rng_state(there, device)
+
+
+@contextmanager
+def native_output(sampling: Any) -> Iterator[None]:
+    """Inside the `with`, the model returns its native prediction instead of denoised latents."""
+    sampling.calculate_denoised = _native
+    try:
+        yield
+    finally:
+        del sampling.calculate_denoised
+
+
 @torch.inference_mode(False)
 def alias_of(tensor: Tensor) -> Tensor:
-    """A normal tensor of the same type in the same memory; a parameter for a parameter."""
+    """A normal tensor of the same type on the same memory; a parameter for a parameter."""
     made = _alias(tensor)
-    _copy_notes(tensor, made)
+    _copy_attributes(tensor, made)
     if isinstance(tensor, nn.Parameter):
         made = nn.Parameter(made, requires_grad=False)
-        _copy_notes(tensor, made)
+        _copy_attributes(tensor, made)
     return made
 
 
 def memory_of(tensor: Tensor) -> tuple[int, ...]:
-    """Where a tensor's bytes lie; several places for one that is made of others."""
+    """Where a tensor's bytes are; several places if it consists of several tensors."""
     if hasattr(tensor, "__tensor_flatten__"):
         return tuple(place for name in tensor.__tensor_flatten__()[0] for place in memory_of(getattr(tensor, name)))
     return (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
 
 
-def _copy_notes(tensor: Tensor, made: Tensor) -> None:
-    """The host and quantising packs keep facts on their tensors."""
+def _copy_attributes(tensor: Tensor, made: Tensor) -> None:
+    """Copy the attributes that ComfyUI and quantising packs set on tensors."""
     for name, value in vars(tensor).items():
         if name not in vars(made):
             setattr(made, name, value)
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    if hasattr(tensor, "__tensor_flatten__"):  # made of other tensors, as the host's quantised weights are
+    if hasattr(tensor, "__tensor_flatten__"):  # consists of other tensors, as ComfyUI's quantised weights do
         names, context = tensor.__tensor_flatten__()
         parts = {name: _alias(getattr(tensor, name)) for name in names}
         return type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
@@ -94,3 +129,7 @@ def _alias(tensor: Tensor) -> Tensor:
         plain.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
     kind = type(tensor)
     return plain if kind in (Tensor, nn.Parameter) else plain.as_subclass(kind)
+
+
+def _native(sigma: Tensor, model_output: Tensor, model_input: Tensor) -> Tensor:
+    return model_output

@@ -1,4 +1,4 @@
-"""Conditionings as a host model takes them: each row's own, joined where the host's classes can be joined."""
+"""Conditionings as a ComfyUI model takes them: one per row, joined if ComfyUI's classes allow it, plus image sizes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import comfy.model_base
 import comfy.sampler_helpers
 import comfy.samplers
+import numpy as np
 import torch
 from torch import Tensor
 
 from ....lora_train import TrainError, map_tensors
 
-# What the host's sampler does outside of the model, by mixing several predictions: a training step has only one.
+# Handled by ComfyUI's sampler, which mixes several predictions per step; a training step makes only one.
 SAMPLER_ONLY = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent", "default")
+# Models trained with the original size and the crop of each image as inputs.
+SIZE_CONDITIONED = (comfy.model_base.SDXL, comfy.model_base.SDXLRefiner, comfy.model_base.HunyuanDiT)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a batch that go through the model in one call, with the model's own inputs for exactly these."""
+    """Rows of a batch that go through the model in one call, with the model inputs for exactly these rows."""
 
     places: list[int]
     inputs: dict[str, Any]
 
 
-def join(model: Any, latents: Tensor, conditionings: Sequence[Any], told: Sequence[Mapping[str, Any]]) -> list[Rows]:
-    """One `Rows` for the whole batch where all conditionings have one form, else one for each form."""
+@dataclass(frozen=True)
+class Sizes:
+    """The columns of a dataset that size conditioning needs."""
+
+    original: np.ndarray  # [samples, 2] width, height of the source; 0 if unknown
+    crop: np.ndarray  # [samples, 4] left, top, width, height in the resized image
+
+    @classmethod
+    def of(cls, dataset: Any) -> Sizes:
+        return cls(np.asarray(dataset.column("original_size")), np.asarray(dataset.column("crop")))
+
+    def inputs(self, index: int, latent: Sequence[int], downscale: int) -> dict[str, int]:
+        """The size inputs for a sample whose latent has this shape; the target is always its own bucket."""
+        target = {"target_width": latent[-1] * downscale, "target_height": latent[-2] * downscale}
+        width, height = (int(number) for number in self.original[index])
+        left, top = (int(number) for number in self.crop[index][:2])
+        if not (width and height):
+            width, height, left, top = target["target_width"], target["target_height"], 0, 0
+        return {"width": width, "height": height, "crop_w": left, "crop_h": top, **target}
+
+
+def takes_sizes(model: Any) -> bool:
+    return isinstance(model, SIZE_CONDITIONED)
+
+
+def join(model: Any, latents: Tensor, conditionings: Sequence[Any], extras: Sequence[Mapping[str, Any]]) -> list[Rows]:
+    """One `Rows` for the batch if all conditionings have the same form, otherwise one per form."""
     encoded = [
-        encode(model, latents[i : i + 1], conditioning, extras, f"row {i}")
-        for i, (conditioning, extras) in enumerate(zip(conditionings, told, strict=True))
+        encode(model, latents[i : i + 1], conditioning, extra, f"row {i}")
+        for i, (conditioning, extra) in enumerate(zip(conditionings, extras, strict=True))
     ]
     alike: list[list[int]] = []
     for place, row in enumerate(encoded):
@@ -38,37 +67,37 @@ def join(model: Any, latents: Tensor, conditionings: Sequence[Any], told: Sequen
     return [Rows(places, comfy.samplers.cond_cat([encoded[p] for p in places], latents.device)) for places in alike]
 
 
-def encode(model: Any, latent: Tensor, conditioning: Any, extras: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The model's inputs for one row, as objects of the host's `comfy.conds`. `extras` yield to what is stored."""
+def encode(model: Any, latent: Tensor, conditioning: Any, extra: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The model inputs for one row, as `comfy.conds` objects. Stored values take precedence over `extra`."""
     entry = map_tensors(only_entry(conditioning, place), lambda tensor: tensor.to(latent.device))
     (cond,) = comfy.sampler_helpers.convert_cond([entry])
-    # An empty latent image, as in text-to-image sampling: models that see one beside the noise would see the answer.
+    # An empty latent image, as in text-to-image sampling: models that take one as input would see the answer.
     given = {"latent_image": torch.zeros_like(latent), "denoise_mask": None, "latent_shapes": [latent.shape], "seed": 0}
     (cond,) = comfy.samplers.encode_model_conds(
-        model.extra_conds, [{**extras, **cond}], latent, latent.device, "positive", **given
+        model.extra_conds, [{**extra, **cond}], latent, latent.device, "positive", **given
     )
     return {name: value.process_cond(batch_size=1, area=None) for name, value in cond["model_conds"].items()}
 
 
 def only_entry(conditioning: Any, place: str) -> list[Any]:
-    """The one entry of a conditioning; several, or one for a part of the picture or of the steps, are refused."""
+    """The one entry of a conditioning. Several entries, or one for a region or a range of steps, are an error."""
     if not isinstance(conditioning, (list, tuple)) or len(conditioning) != 1:
         found = len(conditioning) if isinstance(conditioning, (list, tuple)) else type(conditioning).__name__
         raise TrainError(
             f"{place}: found a conditioning with {found} entries, expected 1; "
-            "join texts by ConditioningConcat instead of ConditioningCombine"
+            "join texts with ConditioningConcat instead of ConditioningCombine"
         )
     entry = conditioning[0]
     special = [name for name in SAMPLER_ONLY if entry[1].get(name) is not None]
     if special:
         raise TrainError(
-            f'{place}: its conditioning has "{special[0]}", which only sampling knows; train on the plain encoded text'
+            f'{place}: its conditioning has "{special[0]}", which only affects sampling; train on plain encoded text'
         )
     return [entry[0], dict(entry[1])]
 
 
 def widths(conditioning: Any) -> dict[str, int]:
-    """The last axis of a conditioning's tensors by name, for messages."""
+    """The last axis of each tensor of a conditioning by name, for messages."""
     text, extras = only_entry(conditioning, "conditioning")
     named = {"text": text, **extras}
     return {name: int(value.shape[-1]) for name, value in named.items() if isinstance(value, Tensor) and value.ndim}

@@ -1,40 +1,51 @@
-"""The denoiser protocol on a ComfyUI MODEL of any family: the trainer's only way to the host's models."""
+"""A ComfyUI MODEL of any family as a denoiser: the trainer uses ComfyUI's models only through this."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import comfy.ldm.modules.attention
 import comfy.model_management
 import comfy.model_patcher
+import comfy.sample
 import comfy.sampler_helpers
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ....dataset_cache import realize
 from ....lora_train import EMPTY_CAPTION, Naming, Prepared, TrainConfig, TrainError, choose_precision, select_modules
 from ..settings import HostSettings
 from . import conditioning as conds
-from . import fit, layers, naming, previews
-from .borrowed import Aliases, normal_weights
+from . import fit, layers
+from .borrowed import Aliases, changed, generators_kept, native_output, normal_weights
 from .frozen import frozen_layers
 from .inplace import Blocks
-from .keep import changed, generators_kept, native_output
 from .schedule import ModelSchedule
-from .sizes import Sizes, wants_sizes
 
 if TYPE_CHECKING:
     from ....dataset_cache import Batch
 
-# With this much asked for, the host clears the device for the model, as core's trainer does.
+# When this much memory is requested, ComfyUI unloads everything else, as for its own trainer.
 EVERYTHING = 1e20
 
 
+@dataclass(frozen=True)
+class PreviewSettings:
+    """How sample images are drawn. Without a negative conditioning, cfg counts as 1."""
+
+    negative: Any = None
+    cfg: float = 4.0
+    sampler: str = "euler"
+    scheduler: str = "simple"
+
+
 class HostDenoiser:
-    """What the trainer sees of a ModelPatcher. It works on a clone, which shares the weights of the given one."""
+    """A ModelPatcher as the trainer uses it. Works on a clone that shares the weights of the given patcher."""
 
     def __init__(
         self,
@@ -42,14 +53,14 @@ class HostDenoiser:
         precision: str = "auto",
         offload: bool = False,
         guidance: float = 1.0,
-        preview: previews.PreviewSettings | None = None,
+        preview: PreviewSettings | None = None,
     ) -> None:
         self.patcher = patcher.clone()
         self.device = torch.device(patcher.load_device)
         self.schedule = ModelSchedule(patcher.get_model_object("model_sampling"))
         self.offload, self.guidance = offload, guidance
-        self.preview = preview or previews.PreviewSettings()
-        self.sizes: Sizes | None = None
+        self.preview = preview or PreviewSettings()
+        self.sizes: conds.Sizes | None = None
         self._aliases: Aliases | None = None
         self._moved = False
         self.precision = choose_precision(precision, self.device)
@@ -63,28 +74,29 @@ class HostDenoiser:
 
     @property
     def architecture(self) -> str:
-        """The family, as the host's own configuration class is called."""
+        """The family: the name of ComfyUI's configuration class, in lower case."""
         return fit.family(self.model).lower()
 
     def check(self, dataset: Any) -> None:
-        self.sizes = Sizes.of(dataset)
+        self.sizes = conds.Sizes.of(dataset)
         if self.preview.negative is None and EMPTY_CAPTION in dataset.named:
             empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
             self.preview = replace(self.preview, negative=empty)
         fit.check_latents(self.model, dataset)
-        fit.check_conditionings(self, dataset)
+        fit.check_entries(dataset)
+        self._try_out(dataset)
 
     def prepare(self, batch: Batch) -> Prepared:
         self.return_to_device()
         latents = self.scale(batch.latents)
-        told = [self._told(index, latents.shape) for index in batch.indices]
-        return Prepared(latents, conds.join(self.model, latents, batch.conditionings, told))
+        extras = [self._extra_inputs(index, latents.shape) for index in batch.indices]
+        return Prepared(latents, conds.join(self.model, latents, batch.conditionings, extras))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Sequence[conds.Rows]) -> Tensor:
         sigma = self.schedule.sigma(t)
         if len(conditioning) == 1:
             return self._call(x_t, sigma, conditioning[0].inputs)
-        # Captions of several forms: a call for each form, and every row back in its place.
+        # Captions of several forms: one call per form, then every row back in its place.
         parts = [self._call(x_t[rows.places], sigma[rows.places], rows.inputs) for rows in conditioning]
         order = torch.tensor([place for rows in conditioning for place in rows.places], device=x_t.device)
         return torch.cat(parts)[order.argsort()]
@@ -98,12 +110,12 @@ class HostDenoiser:
     def blocks(self) -> list[nn.Module]:
         return self.parts.all
 
-    def export_names(self, naming_: Naming) -> dict[str, str]:
-        return naming.export_names(self.model, self.adaptable(), naming_)
+    def export_names(self, naming: Naming) -> dict[str, str]:
+        return layers.export_names(self.model, self.adaptable(), naming)
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """The model is loaded and can be differentiated inside; after it, it is as any sampler left it."""
+        """Inside, the model is loaded and supports gradients; afterwards it is as a sampler would leave it."""
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(generators_kept(self.device))
@@ -120,28 +132,28 @@ class HostDenoiser:
     def sample(self, conditioning: Any, shape: tuple[int, ...], seed: int, steps: int) -> Tensor:
         rank = 2 + self.model.latent_format.latent_dimensions
         shape = tuple(shape) if len(shape) >= rank else (1, *shape)
-        self._moved = True  # the sampler asks the host for less than training does
+        self._moved = True  # the sampler requests less memory than training does
         with changed(comfy.model_management, "in_training", False):
             try:
-                return previews.sample(self.patcher, conditioning, shape, seed, steps, self.preview)
+                return _sample(self.patcher, conditioning, shape, seed, steps, self.preview)
             finally:
                 self._begin()
 
-    def decode(self, vae: Any, latents: Tensor) -> list[Any]:
-        """Pictures of sampled latents. The VAE may push the model off its device; the next batch brings it back."""
+    def decode(self, vae: Any, latents: Tensor) -> list[Image.Image]:
+        """Images from sampled latents. The VAE may push the model off the device; the next batch brings it back."""
         self._moved = True
         with changed(comfy.model_management, "in_training", False), torch.no_grad():
-            return previews.to_pictures(vae.decode(latents))
+            return _to_images(vae.decode(latents))
 
     def scale(self, latents: Tensor) -> Tensor:
-        """Latents as the VAE makes them → as the model takes them. The same for every bucket."""
+        """Latents as the VAE returns them → as the model takes them. The same for every bucket."""
         latents = latents.to(self.device, torch.float32)
         if self.model.latent_format.latent_dimensions == 3 and latents.ndim == 4:
-            latents = latents.unsqueeze(2)  # a picture is a video of one frame, as in the host's own sampling
+            latents = latents.unsqueeze(2)  # an image is a video of one frame, as in ComfyUI's own sampling
         return self.model.process_latent_in(latents)
 
     def return_to_device(self) -> None:
-        """Load the model again if something else may have taken its place."""
+        """Load the model again if another model may have pushed it off the device."""
         if self._moved and self._aliases is not None:
             self._load()
             self._aliases.take()
@@ -154,19 +166,34 @@ class HostDenoiser:
         )
 
     def _begin(self) -> None:
-        # Dynamically loaded models read blocks ahead when they know their patcher: right for sampling, where every
-        # block runs once in order, but not for a backward pass.
+        # Dynamically loaded models prefetch blocks once they know their patcher. That suits sampling, where every block
+        # runs once and in order, but not a backward pass.
         if not self.patcher.is_dynamic():
             self.patcher.pre_run()
 
-    def _told(self, index: int, shape: Sequence[int]) -> dict[str, Any]:
-        told: dict[str, Any] = {"guidance": self.guidance} if _embeds_guidance(self.model) else {}
-        if self.sizes is not None and wants_sizes(self.model):
-            told |= self.sizes.told(index, tuple(shape), self.model.latent_format.spacial_downscale_ratio)
-        return told
+    @torch.no_grad()
+    def _try_out(self, dataset: Any) -> None:
+        """Send one sample through the model: a layer that does not fit its text raises, and blocks that write in place
+        are found."""
+        batch = dataset.read_batch([fit.smallest_sample(dataset)])
+        with (
+            fit.widths_checked(self.adaptable(), realize(batch.conditionings[0]), fit.family(self.model)),
+            self.parts.watched(),
+            self.precision.autocast(),
+        ):
+            prepared = self.prepare(batch)
+            t = torch.full((1,), 0.5, device=self.device)
+            self.predict(prepared.latents, t, prepared.conditioning)
+
+    def _extra_inputs(self, index: int, shape: Sequence[int]) -> dict[str, Any]:
+        """Guidance and sizes of a sample, for models that take them."""
+        extra: dict[str, Any] = {"guidance": self.guidance} if _embeds_guidance(self.model) else {}
+        if self.sizes is not None and conds.takes_sizes(self.model):
+            extra |= self.sizes.inputs(index, shape, self.model.latent_format.spacial_downscale_ratio)
+        return extra
 
     def _call(self, x: Tensor, sigma: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """One model call, with the patches and wrappers that the MODEL came with."""
+        """One model call, with the patches and wrappers of the MODEL."""
         model, options = self.model, self._options
         transformer = {**options["transformer_options"], "cond_or_uncond": [0], "uuids": [None], "sigmas": sigma}
         inputs = {**inputs, "transformer_options": transformer}
@@ -177,16 +204,30 @@ class HostDenoiser:
             return wrapper(model.apply_model, {"input": x, "timestep": sigma, "c": inputs, "cond_or_uncond": [0]})
 
 
+def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
+    """A ComfyUI model as these settings train it."""
+    preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
+    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
+    _check_naming(denoiser, config)
+    return denoiser
+
+
 def _embeds_guidance(model: Any) -> bool:
-    """Whether the guidance is an input that a distilled model learned. Others that take one, as Chroma does, know one
-    value only, which the host gives them; without the embedding, the host puts a layer that does nothing, or None."""
+    """Whether guidance is an input that a distilled model learned.
+
+    Other models that take one, such as Chroma, know one value only, which ComfyUI supplies. Models without the
+    embedding have an identity layer or None in its place.
+    """
     embedder = getattr(model.diffusion_model, "guidance_in", None)
     return embedder is not None and not isinstance(embedder, nn.Identity)
 
 
 def _model_options(patcher: Any) -> dict[str, Any]:
-    """The MODEL's own patches and wrappers. Attention is torch's: some of the host's faster ones have no gradient, and
-    its default on the CPU cuts the work by the memory that is free, so that no two runs round alike."""
+    """The MODEL's own patches and wrappers, with torch's attention.
+
+    Some of ComfyUI's faster attentions have no gradient, and its default on the CPU splits the work by free memory, so
+    that no two runs round alike.
+    """
     options = comfy.model_patcher.create_model_options_clone(patcher.model_options)
     comfy.sampler_helpers.prepare_model_patcher(patcher, {}, options)
     options["transformer_options"].setdefault("optimized_attention_override", _torch_attention)
@@ -204,21 +245,36 @@ def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
         patcher.set_model_compute_dtype(dtype)
 
 
-def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
-    """A host model as these settings train it."""
-    preview = previews.PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
-    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
-    check_naming(denoiser, config)
-    return denoiser
-
-
-def check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
-    """diffusers splits layers that the host keeps in one: refused before the training, not at its end."""
+def _check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
+    """diffusers splits some layers that ComfyUI keeps fused. Refuse that before training, not at the end."""
     chosen = select_modules(config.targets, denoiser.adaptable(), denoiser.groups())
     named = denoiser.export_names(config.naming)
-    lacking = [name for name in chosen if name not in named]
-    if lacking:
+    missing = [name for name in chosen if name not in named]
+    if missing:
         raise TrainError(
-            f'naming = "{config.naming}": has no name for {len(lacking)} of {len(chosen)} layers of this model '
-            f"({lacking[0]}, …); choose comfyui or kohya"
+            f'naming = "{config.naming}": has no name for {len(missing)} of {len(chosen)} layers of this model '
+            f"({missing[0]}, …); choose comfyui or kohya"
         )
+
+
+def _sample(
+    patcher: Any, conditioning: Any, shape: Sequence[int], seed: int, steps: int, settings: PreviewSettings
+) -> Tensor:
+    """Latents as KSampler returns them for an empty latent of this shape [B, C, (T,) H, W]."""
+    latents = torch.zeros(tuple(shape))
+    wanted = comfy.sample.fix_empty_latent_channels(patcher, latents)
+    # The noise that KSampler draws for this seed, from a private generator: the global one stays as it is.
+    noise = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(seed))
+    guided = settings.negative is not None
+    made = comfy.sample.sample(
+        patcher, noise, steps, settings.cfg if guided else 1.0, settings.sampler, settings.scheduler,
+        conditioning, settings.negative if guided else [], wanted, disable_pbar=True, seed=seed,
+    )  # fmt: skip
+    return made.reshape(latents.shape) if made.numel() == latents.numel() else made
+
+
+def _to_images(images: Tensor) -> list[Image.Image]:
+    """ComfyUI's IMAGE [B, H, W, C] (video: [B, T, H, W, C], its first frame) in 0…1 → images."""
+    images = images[:, 0] if images.ndim == 5 else images
+    pixels = (images[..., :3].float().clamp(0, 1) * 255).round().to("cpu", torch.uint8).numpy()
+    return [Image.fromarray(np.ascontiguousarray(each)) for each in pixels]

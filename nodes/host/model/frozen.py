@@ -1,7 +1,7 @@
-"""Base layers whose weights are made for each use: cast, dequantised, or brought from another device.
+"""Base layers whose weights are computed for each use: cast, dequantised, or copied from another device.
 
-Autograd would keep each of these copies until the backward pass, which holds the whole model in compute precision. The
-base is not trained, so its layers only pass gradients on, and can make their weights a second time for that.
+Autograd would keep each of these copies until the backward pass, that is, the whole model in compute precision. The
+base is not trained, so its layers only pass gradients on and can compute their weights again for that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INPUT_GRADIENTS = {
 
 @contextmanager
 def frozen_layers(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Keep no weights of these layers for the time of the `with`; their own `forward` is back after it."""
+    """Inside the `with`, these layers keep no computed weights. Their own `forward` is restored afterwards."""
     with ExitStack() as restore:
         for layer in {id(layer): layer for layer in layers}.values():
             restore.enter_context(replaced_forward(layer, _passing(layer, layer.forward)))
@@ -38,11 +38,11 @@ def frozen_layers(layers: Iterable[nn.Module]) -> Iterator[None]:
 class _Layer:
     module: nn.Module
     forward: Callable[..., Tensor]
-    known: bool  # whether the module's own operation is one of torch's, so that its gradient can be written down
+    known: bool  # whether the operation is one of torch's, whose gradient is known
 
 
 class _Pass(torch.autograd.Function):
-    """The layer forward; backward the gradient of its input, by weights that are made again."""
+    """Runs the layer; backward computes its weights again for the gradient of the input."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: _Layer) -> Tensor:

@@ -1,8 +1,8 @@
-"""Blocks that write into their own activations (`x += …`), as several of the host's models do to save memory.
+"""Blocks that write to their own activations in place (`x += …`), as several ComfyUI models do to save memory.
 
-Sampling may do so. In training, autograd may still need what is overwritten and refuses, and a checkpointed block would
-start its second pass from an input that its first pass has changed. So one forward pass is watched, and what is seen to
-be overwritten is given as a copy from then on, as long as there are gradients.
+That is fine for sampling. In training, autograd may still need the overwritten values and raises, and a checkpointed
+block would start its second pass from an input that its first pass has changed. So one forward pass is watched, and
+from then on overwritten inputs are passed as copies while gradients are enabled.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 
 from ....lora_train import replaced_forward
 
-Seen = list[tuple[nn.Module, Tensor, int]]  # who was given which tensor, in which version
+Seen = list[tuple[nn.Module, Tensor, int]]  # module, its input, and the version of that input
 
 
 class Blocks:
-    """A model's blocks, and what they overwrite: inputs of their own, and of layers inside."""
+    """A model's blocks, and which of their inputs and of their layers' inputs they overwrite."""
 
     def __init__(self, blocks: Iterable[nn.Module]) -> None:
         self.all = list({id(block): block for block in blocks}.values())
-        self._overwritten: set[int] = set()  # modules whose input does not stay as it was given
+        self._overwritten: set[int] = set()  # ids of modules whose input is overwritten
 
     @contextmanager
     def wrapped(self) -> Iterator[None]:
-        """Modules get copies of what is overwritten for the time of the `with`; nothing stays behind after it."""
+        """Inside the `with`, modules get copies of inputs that are overwritten."""
         with ExitStack() as restore:
             for block in self.all:
-                # A block copies inside of its `forward`, so that a second pass finds the input of the first.
+                # A block copies inside its `forward`, so that a second pass gets the same input as the first.
                 restore.enter_context(replaced_forward(block, self._copying(block, block.forward)))
                 for layer in _leaves(block):
                     restore.callback(layer.register_forward_pre_hook(self._copy_given, with_kwargs=True).remove)
@@ -39,7 +39,7 @@ class Blocks:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Learn from a forward pass inside of the `with`."""
+        """Learn from a forward pass inside the `with`."""
         with ExitStack() as hooks:
             for block in self.all:
                 for handle in self._watch(block):

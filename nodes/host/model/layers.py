@@ -1,16 +1,23 @@
-"""The layers of a host model: which can be adapted, what they are for, and which blocks can be checkpointed."""
+"""The layers of a ComfyUI model: which can be adapted, presets, blocks, and their names in LoRA files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+import comfy.lora
+import comfy.model_base
+import comfy.utils
 from torch import nn
 
+from ....lora_train import Naming
+
+PREFIX = "diffusion_model."  # of module names in ComfyUI's own LoRA files
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-# Names that the families give to the same things, as whole parts of a module's path. Blocks of one fused layer for
-# attention and MLP (Flux: linear1, linear2) count as attention.
+# What the families call these layers, as whole parts of a module's path. Layers that fuse attention and MLP (Flux:
+# linear1, linear2) count as attention.
 ATTENTION = re.compile(
     r"(^|[._])(attn\d*|attention\d*|qkv|[qkv]_proj|to_[qkv]|to_out|linear[12])([._]|$)|_attn(_|\.|$)|(^|\.)attn_"
 )
@@ -18,12 +25,12 @@ MLP = re.compile(r"(^|[._])(mlp[a-z]*|ff|ffn|feed_forward|fc\d)([._]|$)|_mlp(_|\
 
 
 def adaptable(diffusion_model: nn.Module) -> dict[str, nn.Module]:
-    """Every linear and convolution by its path, also those that quantising packs make of their own classes."""
+    """Every linear and convolution by its path, including those of quantising packs' own classes."""
     return {name: module for name, module in diffusion_model.named_modules() if _is_layer(module)}
 
 
 def groups(diffusion_model: nn.Module) -> dict[str, list[str]]:
-    """The presets of targets: attention and MLP inside of the repeated blocks, and everything."""
+    """Target presets: attention and MLP inside the repeated blocks, and all layers."""
     names = list(adaptable(diffusion_model))
     inside = _names_inside(diffusion_model, names)
     attention = {name for name in inside if ATTENTION.search(name)}
@@ -33,11 +40,21 @@ def groups(diffusion_model: nn.Module) -> dict[str, list[str]]:
 
 
 def blocks(diffusion_model: nn.Module) -> list[nn.Module]:
-    """The modules that the model repeats, each of which is called as a whole."""
+    """The repeated modules of the model, each called as one unit."""
     found: list[nn.Module] = []
     for _, container in _containers(diffusion_model):
         found += _called_parts(container)
     return found
+
+
+def export_names(model: Any, names: Iterable[str], naming: Naming) -> dict[str, str]:
+    """Module name → key prefix. Modules without a single name (diffusers splits qkv) are skipped."""
+    if naming == "comfyui":
+        return {name: PREFIX + name for name in names}
+    diffusers = _diffusers_names(model)
+    if naming == "diffusers":
+        return {name: diffusers[name] for name in names if name in diffusers}
+    return {name: f"lora_unet_{_kohya_base(model, diffusers, name).replace('.', '_')}" for name in names}
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -58,7 +75,7 @@ def _containers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mod
 
 
 def _called_parts(container: nn.Module) -> list[nn.Module]:
-    """A UNet walks through its sequences by itself: there the parts are called, not the sequence."""
+    """A UNet iterates over its sequences itself: it calls their parts, not the sequence."""
     parts: list[nn.Module] = []
     for child in container.children():
         if isinstance(child, (nn.Sequential, nn.ModuleList)):
@@ -71,3 +88,28 @@ def _called_parts(container: nn.Module) -> list[nn.Module]:
 def _names_inside(diffusion_model: nn.Module, names: list[str]) -> list[str]:
     places = tuple(f"{place}." for place, _ in _containers(diffusion_model))
     return [name for name in names if name.startswith(places)]
+
+
+def _kohya_base(model: Any, diffusers: dict[str, str], name: str) -> str:
+    # sd-scripts names the layers of SD 1 and 2 as diffusers does, and those of every later model by their own names.
+    old = not isinstance(model, (comfy.model_base.SDXL, comfy.model_base.SDXLRefiner))
+    if old and diffusers.get(name, "").startswith("unet."):
+        return diffusers[name].removeprefix("unet.")
+    return name
+
+
+def _diffusers_names(model: Any) -> dict[str, str]:
+    unet = comfy.utils.unet_to_diffusers(model.model_config.unet_config)
+    if unet:
+        weights = {theirs: ours for theirs, ours in unet.items() if theirs.endswith(".weight")}
+        return {_bare(ours): f"unet.{_bare(theirs)}" for theirs, ours in weights.items()}
+    names: dict[str, str] = {}
+    for theirs, target in comfy.lora.model_lora_keys_unet(model, {}).items():
+        # A target with an offset is part of a fused layer; the whole layer has no name.
+        if theirs.startswith("transformer.") and isinstance(target, str) and target.startswith(PREFIX):
+            names.setdefault(_bare(target.removeprefix(PREFIX)), theirs)
+    return names
+
+
+def _bare(key: str) -> str:
+    return key.removesuffix(".weight")

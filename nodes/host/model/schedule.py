@@ -1,4 +1,4 @@
-"""The noise schedule of a host model, read out of its own model sampling: no model family is named here."""
+"""The noise schedule of a ComfyUI model, measured on its own model sampling: no model family is named here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....lora_train import EPS_PER_NATIVE, SNR_BOUND, Prediction, TrainError, ro
 
 @dataclass(frozen=True)
 class Tables:
-    """[steps] numbers for every noise level of the model, from the cleanest to the noisiest.
+    """[steps] values for every noise level of the model, from the cleanest to the noisiest.
 
     x_t = signal · latents + noise · noise;   the output that denoises it = from_latents · latents + from_noise · noise.
     """
@@ -30,9 +30,9 @@ class Tables:
 
 
 class ModelSchedule:
-    """How a model mixes noise and data, and what it predicts. `t` in [0, 1] is a place in its table of noise levels.
+    """How a model mixes noise and data, and what it predicts. `t` in [0, 1] is a position in its table of noise levels.
 
-    The host's schedulers walk the same table, so a shift that was set on the model (ModelSamplingFlux, …) counts here.
+    ComfyUI's schedulers use the same table, so a shift set on the model (ModelSamplingFlux, …) applies here too.
     """
 
     def __init__(self, sampling: Any) -> None:
@@ -44,11 +44,11 @@ class ModelSchedule:
             self._log_snr = exact.snr.log()
 
     def sigma(self, t: Tensor) -> Tensor:
-        """[B] the host's noise levels."""
+        """[B] ComfyUI's noise levels."""
         return self._at(t).sigma[self.place(t)]
 
     def place(self, t: Tensor) -> Tensor:
-        """[B] whole places in the table."""
+        """[B] rows of the table."""
         last = len(self._log_snr) - 1
         return (t * last).round().long().clamp(0, last)
 
@@ -65,7 +65,7 @@ class ModelSchedule:
         return self._at(t).snr[self.place(t)].clamp(1 / SNR_BOUND, SNR_BOUND)
 
     def shifted(self, t: Tensor, shift: float) -> Tensor:
-        """Divide the SNR by shift², then look up the place that has this SNR."""
+        """Divide the SNR by shift², then look up the row with this SNR."""
         if shift == 1:
             return t
         log_snr = self._log_snr.to(t.device)
@@ -83,8 +83,8 @@ class ModelSchedule:
 def _measure(sampling: Any) -> tuple[Tables, Tensor]:
     """The tables in float64, and [steps] (error of the noise / error of the output)².
 
-    Both of the host's functions are linear, so that ones and zeros in their places tell everything about them:
-    x_t = q·latents + p·noise and denoised = a·x_t + b·output; the output wanted is the one with denoised = latents.
+    Both of ComfyUI's functions are linear, so ones and zeros reveal their coefficients: x_t = q·latents + p·noise and
+    denoised = a·x_t + b·output. The target is the output for which denoised = latents.
     """
     sigma = sampling.sigmas.detach().to("cpu", torch.float64).clone()
     one, zero = torch.ones(len(sigma), 1, dtype=torch.float64), torch.zeros(len(sigma), 1, dtype=torch.float64)
@@ -93,10 +93,10 @@ def _measure(sampling: Any) -> tuple[Tables, Tensor]:
     if not (p > 0).all() or not (b != 0).all():
         raise TrainError(
             f"model: its sampling {_name(sampling)} adds no noise that a LoRA could learn to remove; "
-            "train the text-to-image model that it comes from"
+            "train the text-to-image model that it is based on"
         )
-    # Some models take noise of another size. What it weighs is counted in its own unit: the model's levels are the
-    # same as without, and so are the weights of its errors.
+    # Some models scale the noise. Measuring in units of that scale leaves the noise levels and the loss weights as they
+    # are without it.
     unit = p / getattr(sampling, "noise_scale", 1.0)
     snr = (getattr(sampling, "sigma_data", 1.0) * q / unit) ** 2
     tables = Tables(sigma, q, p, (1 - a * q) / b, -a * p / b, snr.clamp(min=1e-30))
@@ -104,14 +104,14 @@ def _measure(sampling: Any) -> tuple[Tables, Tensor]:
 
 
 def _classify(sampling: Any, snr: Tensor, factor: Tensor) -> Prediction:
-    """Which of the known predictions weighs an error as this model does."""
-    middle = slice(1, -1)  # the ends may be rounded: zero-SNR models replace the last level
+    """Which of the known prediction types weights errors as this model does."""
+    middle = slice(1, -1)  # the ends may be rounded, and zero-SNR models replace the last level
     for prediction, expected in EPS_PER_NATIVE.items():
         if torch.allclose(factor[middle], expected(snr[middle]), rtol=1e-4, atol=1e-12):
             return prediction
     raise TrainError(
-        f"model: its sampling {_name(sampling)} predicts none of {', '.join(EPS_PER_NATIVE)}, "
-        "and no other objective is known"
+        f"model: its sampling {_name(sampling)} predicts none of {', '.join(EPS_PER_NATIVE)}; "
+        "other prediction types are not supported"
     )
 
 
