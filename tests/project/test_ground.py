@@ -73,6 +73,13 @@ def test_every_standalone_dependency_is_pinned_for_development():
     assert set(named) - {"streamcache"} <= set(pins)
 
 
+def test_pre_commit_uses_the_pinned_tools():
+    pins = dict(re.findall(r"^(ruff|basedpyright)==(\S+)", (ROOT / "requirements-dev.txt").read_text("utf-8"), re.M))
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert f"rev: v{pins['ruff']}\n" in hooks
+    assert f"basedpyright=={pins['basedpyright']}]" in hooks
+
+
 def test_version_is_the_same_everywhere():
     assert PROJECT["project"]["version"] == streamcache.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", streamcache.__version__)
