@@ -1,4 +1,4 @@
-"""A running ComfyUI, met over HTTP and WebSocket: queue a workflow, hear how far it is, get its results."""
+"""A running ComfyUI server: queues a workflow over HTTP, follows it over a WebSocket, returns its results."""
 
 import contextlib
 import json
@@ -9,21 +9,24 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..dataset_cache import CacheError
-from .websocket import WebSocket
 
-SILENCE_SECONDS = 5.0  # without a message after which the history is asked, in case the last one was missed
-PATIENCE_SECONDS = 60.0  # with a server that was there and does not answer now
+if TYPE_CHECKING:
+    from websocket import WebSocket
+
+SILENCE_SECONDS = 5.0  # without a message, after which the history is checked, in case the last message was missed
+PATIENCE_SECONDS = 60.0  # until a server that stopped answering counts as gone
 RETRY_SECONDS = 1.0
-_TEXT_EVENT = 3  # how the host marks progress text among binary messages
+_TEXT_EVENT = 3  # marks progress text among ComfyUI's binary messages
 _ENDS = {"execution_success": "done", "execution_error": "failed", "execution_interrupted": "interrupted"}
 
 
 @dataclass
 class Outcome:
-    """What became of a workflow. `outputs` are the nodes' results for the screen, by node."""
+    """How a workflow ended. `outputs` are the results that its nodes show, by node."""
 
     prompt_id: str
     status: str = ""
@@ -34,7 +37,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: a node started, got further, wrote a text, or finished."""
+    """A node started, made progress, wrote a text, or finished."""
 
     kind: str
     node: str = ""
@@ -43,8 +46,40 @@ class Event:
     text: str = ""
 
 
+class Messages:
+    """The messages of an open WebSocket: str or bytes."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._library = _websocket_client()
+        try:
+            self._socket: WebSocket = self._library.create_connection(url, timeout=timeout, suppress_origin=True)
+        except self._library.WebSocketException as error:
+            raise ConnectionError(str(error)) from None
+
+    def __enter__(self) -> "Messages":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.shutdown()
+
+    def __iter__(self) -> "Messages":
+        return self
+
+    def __next__(self) -> str | bytes:
+        """The next message. Raises TimeoutError if none comes in time, StopIteration if the connection is closed."""
+        try:
+            kind, data = self._socket.recv_data()
+        except self._library.WebSocketTimeoutException:
+            raise TimeoutError from None
+        except self._library.WebSocketException:
+            raise StopIteration from None
+        if kind == self._library.ABNF.OPCODE_CLOSE:
+            raise StopIteration
+        return data.decode("utf-8", "replace") if kind == self._library.ABNF.OPCODE_TEXT else data
+
+
 class ComfyServer:
-    """`address` as in the browser's bar, such as http://127.0.0.1:8188."""
+    """A server by its address, such as http://127.0.0.1:8188."""
 
     def __init__(self, address: str, timeout: float = 60.0) -> None:
         self.address = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -57,17 +92,17 @@ class ComfyServer:
     def post(self, path: str, data: Any) -> Any:
         return self._request(path, data)
 
-    def run(self, prompt: dict[str, Any], tell: Callable[[Event], None] = lambda event: None) -> Outcome:
-        """Queue a workflow and wait until it is over. Ctrl-C stops it on the server too."""
+    def run(self, prompt: dict[str, Any], report: Callable[[Event], None] = lambda event: None) -> Outcome:
+        """Queue a workflow and wait until it ends. Ctrl-C stops it on the server too."""
         with contextlib.ExitStack() as connections:
             events = connections.enter_context(self._listen())
             outcome = self.queue(prompt)
             if outcome.status:
                 return outcome
             try:
-                while not self._follow(outcome, events, tell):
+                while not self._follow(outcome, events, report):
                     events = connections.enter_context(self._listen_again())
-                    if self._is_over(outcome):  # while nobody listened
+                    if self._is_over(outcome):  # it ended while there was no connection
                         break
                 return outcome
             except KeyboardInterrupt:
@@ -75,38 +110,38 @@ class ComfyServer:
                 raise
 
     def queue(self, prompt: dict[str, Any]) -> Outcome:
-        """Queue a workflow and return at once; one that the server refuses is over already."""
+        """Queue a workflow and return at once. If the server refuses it, the outcome says so."""
         try:
             answer = self._request("/prompt", {"prompt": prompt, "client_id": self._client})
         except _Refused as refusal:
             return Outcome("", "refused", error=_validation_error(refusal.body), node=_first_node(refusal.body))
         if answer.get("node_errors"):
-            # The host runs what is left of such a workflow; half of it is not what was asked for.
+            # ComfyUI would run the valid part of the workflow only.
             self.interrupt(answer["prompt_id"])
             errors = {"node_errors": answer["node_errors"]}
             return Outcome(answer["prompt_id"], "refused", error=_validation_error(errors), node=_first_node(errors))
         return Outcome(answer["prompt_id"])
 
     def wait(self, outcome: Outcome) -> Outcome:
-        """Wait for a queued workflow by asking what became of it, however long it takes."""
+        """Wait until a queued workflow has ended, however long it takes."""
         while not self._is_over(outcome):
             time.sleep(0.1)
         return outcome
 
     def interrupt(self, prompt_id: str | None = None) -> None:
-        """Stop a workflow, whether it waits or runs; without its id, whichever runs."""
+        """Stop a workflow, queued or running; without an id, the one that runs."""
         if prompt_id is not None:
             self._request("/queue", {"delete": [prompt_id]})
         self._request("/interrupt", {"prompt_id": prompt_id})
 
-    def _listen(self) -> WebSocket:
+    def _listen(self) -> Messages:
         try:
-            return WebSocket(f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS)
-        except (OSError, ValueError) as error:  # ValueError: no address at all
-            raise self._silent(error) from None
+            return Messages(f"{self.address.replace('http', 'ws', 1)}/ws?clientId={self._client}", SILENCE_SECONDS)
+        except (OSError, ValueError) as error:  # ValueError: invalid address
+            raise self._unreachable(error) from None
 
-    def _listen_again(self) -> WebSocket:
-        """The connection was lost, but what runs on the server may be hours from its end."""
+    def _listen_again(self) -> Messages:
+        """Connect again after the connection was lost: the workflow may run for hours still."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             time.sleep(RETRY_SECONDS)
@@ -116,8 +151,8 @@ class ComfyServer:
                 if time.monotonic() > end:
                     raise
 
-    def _follow(self, outcome: Outcome, events: WebSocket, tell: Callable[[Event], None]) -> bool:
-        """Tell what happens until the workflow is over; False if the connection is lost before."""
+    def _follow(self, outcome: Outcome, events: Messages, report: Callable[[Event], None]) -> bool:
+        """Report events until the workflow ends; False if the connection is lost before that."""
         while True:
             try:
                 message = next(events)
@@ -131,17 +166,17 @@ class ComfyServer:
                 if event.kind in _ENDS:
                     _add_end(self.wait(outcome), event)
                     return True
-                tell(event)
+                report(event)
 
     def _is_over(self, outcome: Outcome) -> bool:
-        """Whether the workflow has ended, or was taken out of the queue by somebody else."""
+        """Whether the workflow has ended, or another client has removed it from the queue."""
         if self._finished(outcome):
             return True
         queue = self._request("/queue")
         if any(outcome.prompt_id in entry for entries in queue.values() for entry in entries):
             return False
-        if not self._finished(outcome):  # it may have ended between the two questions
-            outcome.status, outcome.error = "removed", "it is no longer in the server's queue, nor in its history"
+        if not self._finished(outcome):  # it may have ended between the two requests
+            outcome.status, outcome.error = "removed", "found neither in the server's queue nor in its history"
         return True
 
     def _finished(self, outcome: Outcome) -> bool:
@@ -165,23 +200,31 @@ class ComfyServer:
         except urllib.error.HTTPError as error:
             raise _Refused(path, error.code, _parse(error.read())) from None
         except (urllib.error.URLError, OSError) as error:
-            raise self._silent(getattr(error, "reason", error)) from None
+            raise self._unreachable(getattr(error, "reason", error)) from None
         return _parse(text)
 
-    def _silent(self, reason: object) -> CacheError:
-        return CacheError(f"{self.address} does not answer: {reason}; start ComfyUI, or name it with --server")
+    def _unreachable(self, reason: object) -> CacheError:
+        return CacheError(f"{self.address}: cannot connect: {reason}; start ComfyUI, or give its address with --server")
 
 
 class _Refused(CacheError):
     def __init__(self, path: str, code: int, body: Any) -> None:
-        super().__init__(f"{path}: the server answered {code}: {_validation_error(body)}")
+        super().__init__(f"{path}: the server returned {code}: {_validation_error(body)}")
         self.body = body
 
 
-def _add_end(outcome: Outcome, event: Event) -> None:
-    """What was heard counts where the history knows less.
+def _websocket_client() -> ModuleType:
+    try:
+        import websocket
+    except ModuleNotFoundError:
+        raise CacheError("streamcache run needs websocket-client; install it: pip install websocket-client") from None
+    return websocket
 
-    A node whose input was blocked tells why, but the host counts the workflow as done; and a history can be cleared.
+
+def _add_end(outcome: Outcome, event: Event) -> None:
+    """Prefer the reported end if the history lacks it.
+
+    ComfyUI counts a workflow as done even if a node reported a blocked input, and users can clear the history.
     """
     if outcome.status == "removed" or (outcome.status == "done" and event.kind == "execution_error"):
         outcome.status, outcome.node, outcome.error = _ENDS[event.kind], event.node, event.text
@@ -195,7 +238,7 @@ def _parse(text: bytes) -> Any:
 
 
 def _validation_error(body: Any) -> str:
-    """What the server found wrong, node by node."""
+    """The server's validation errors, node by node."""
     lines = []
     for node, found in (body.get("node_errors") or {}).items() if isinstance(body, dict) else ():
         for error in found.get("errors", []):

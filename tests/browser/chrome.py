@@ -1,10 +1,9 @@
-"""A headless Chromium, driven over its debugging protocol with the standard library alone."""
+"""A headless Chromium, driven over its debugging protocol."""
 
 import base64
 import json
 import os
 import shutil
-import struct
 import subprocess
 import tempfile
 import time
@@ -13,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streamcache.cli.websocket import WebSocket
+from streamcache.cli.comfy_server import Messages
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOW_TO_GET = "no Chromium found. Get one: sudo apt install chromium, or name its program in CHROMIUM"
 READY = "window.app?.graph && window.app?.extensionManager && document.querySelector('#graph-canvas')"
-_TEXT = 1
 _KEY_CODES = {"Backspace": 8, "Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34}
 _KEY_CODES |= {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 _KEY_TEXTS = {"Enter": "\r"}
@@ -53,7 +51,7 @@ def screenshot_folder(otherwise: Path) -> Path:
     return Path(os.environ.get("STREAMCACHE_SCREENSHOTS") or otherwise)
 
 
-class Page(WebSocket):
+class Page(Messages):
     """One tab. `run` evaluates JavaScript in it and returns what that comes to."""
 
     def __init__(self, url: str) -> None:
@@ -153,16 +151,8 @@ class Page(WebSocket):
 
     def _send_call(self, method: str, parameters: dict[str, Any]) -> int:
         self._number += 1
-        self._send_text(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         return self._number
-
-    def _send_text(self, text: str) -> None:
-        data, mask = text.encode(), os.urandom(4)
-        size = len(data)
-        length = struct.pack("!B", 128 | size) if size < 126 else struct.pack("!BQ", 128 | 127, size)
-        repeated = (mask * (size // 4 + 1))[:size]
-        masked = (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big") if size else b""
-        self._socket.sendall(bytes([128 | _TEXT]) + length + mask + masked)
 
 
 def _errors(method: str, event: dict[str, Any]) -> list[str]:

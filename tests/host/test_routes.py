@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from streamcache.cli.websocket import WebSocket
+from streamcache.cli.comfy_server import Messages
 from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.asking import get, post, snapshot, wait_for_job
 from streamcache.tests.host.graph import Graph, save_folder
@@ -150,7 +150,7 @@ def test_a_cache_can_be_looked_at_while_it_is_saved_and_moved(server: Server):
 class TestJobs:
     def test_jobs_run_to_their_end_and_pages_hear_of_it(self, server: Server):
         folder = write_cache(cache_folder(server, "worked"), 4)
-        with WebSocket(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=jobs", 20) as events:
+        with Messages(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=jobs", 20) as events:
             job = post(server, "/cache/verify", {"name": "worked"}).json["job"]
             assert job["kind"] == "verify"
             heard = next(message for message in events if isinstance(message, str) and "streamcache.job" in message)
@@ -168,6 +168,6 @@ class TestJobs:
     def test_a_save_is_told_to_all_pages(self, server: Server, shown: dict[str, Any]):
         graph = Graph(server)
         save_folder(graph, "input/shown", "told", texts=False)
-        with WebSocket(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=looker", 60) as events:
+        with Messages(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=looker", 60) as events:
             server.succeed(graph.prompt)
             next(message for message in events if isinstance(message, str) and "streamcache.caches" in message)
