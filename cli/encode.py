@@ -9,8 +9,7 @@ from ..dataset_cache import Progress as Told
 from ..reference import ReferenceImageEncoder, ReferenceTextEncoder
 from .encode_options import add_options, read_options
 from .host import add_host_options, hand_over
-from .output import add_output_option, byte_count, show
-from .progress import Progress
+from .output import Progress, add_output_option, byte_count, show
 
 EXCLUDED = 3
 

@@ -1,4 +1,4 @@
-"""ComfyUI as the place where a command runs: with its Python and its models, and without a server."""
+"""Runs a command inside ComfyUI: with its Python and its models, but without a server."""
 
 import argparse
 import json
@@ -10,32 +10,43 @@ from pathlib import Path
 
 from ..dataset_cache import CacheError
 
-INSIDE = False  # whether this process is the host's already; nodes/host/headless.py says so
+INSIDE = False  # whether this process already is ComfyUI's; nodes/host/headless.py sets it
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 HEADLESS = Path(__file__).resolve().parent.parent / "nodes" / "host" / "headless.py"
 
 
 def add_host_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    group = parser.add_argument_group("with the models of ComfyUI")
+    group = parser.add_argument_group("models")
+    group.add_argument("--comfyui", metavar="FOLDER", help="ComfyUI's folder: use its Python and its models")
     group.add_argument(
-        "--comfyui", metavar="FOLDER", help="ComfyUI's folder: run there, with its Python and its models"
+        "--comfyui-python", metavar="FILE", help="ComfyUI's Python (default: COMFYUI_PYTHON, or its .venv or venv)"
     )
     group.add_argument(
-        "--comfyui-python", metavar="FILE", help="its Python (default: COMFYUI_PYTHON, else its .venv or venv)"
+        "--comfyui-args", default="", metavar="TEXT", help='options for ComfyUI, such as "--cpu --base-directory D"'
     )
-    group.add_argument(
-        "--comfyui-args", default="", metavar="TEXT", help='its own options, such as "--cpu --base-directory D"'
-    )
+    text = "instead of ComfyUI: the small built-in reference model, to try things out; it fits no real model"
+    group.add_argument("--reference", action="store_true", help=text)
     return group
 
 
+def require_models(args: argparse.Namespace) -> None:
+    """Refuse a command that chooses neither ComfyUI nor the reference model, or both."""
+    if args.comfyui and args.reference:
+        raise CacheError("--comfyui and --reference exclude each other; give one of them")
+    if not args.comfyui and not args.reference:
+        raise CacheError(
+            f"{args.arguments[0]}: no models given; add --comfyui FOLDER to use those of your ComfyUI, "
+            "or --reference to try it with the small built-in model"
+        )
+
+
 def hand_over(args: argparse.Namespace) -> int | None:
-    """Run this very command in the host and return its exit code; None if it is to go on here."""
+    """Run this command inside ComfyUI and return its exit code; None if it should run in this process."""
     if not args.comfyui or INSIDE:
         return None
     folder = Path(args.comfyui).expanduser().resolve()
     if not (folder / "main.py").is_file() or not (folder / "comfy").is_dir():
-        raise CacheError(f"--comfyui {args.comfyui}: holds no ComfyUI; name the folder with its main.py")
+        raise CacheError(f"--comfyui {args.comfyui}: not a ComfyUI folder; give the one that contains main.py")
     options = shlex.split(args.comfyui_args)
     command = [find_python(folder, args.comfyui_python), HEADLESS, folder, json.dumps(options), *args.arguments]
     process = subprocess.Popen(command, env={**os.environ, **environment(options)})
@@ -43,11 +54,11 @@ def hand_over(args: argparse.Namespace) -> int | None:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            continue  # the terminal told the other process too, which ends in its own time
+            continue  # the terminal sent it to the child as well, which stops when it has saved its work
 
 
 def environment(options: Sequence[str]) -> dict[str, str]:
-    """The variables by which ComfyUI's main.py hands its options to torch and the drivers."""
+    """The variables that ComfyUI's main.py would set from its options for torch and the drivers."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--cuda-device")
     parser.add_argument("--default-device", type=int)
@@ -69,11 +80,11 @@ def environment(options: Sequence[str]) -> dict[str, str]:
 
 
 def find_python(folder: Path, given: str | None) -> Path:
-    """The interpreter that runs a ComfyUI."""
+    """The Python interpreter of a ComfyUI."""
     named = given or os.environ.get("COMFYUI_PYTHON")
     inside = "Scripts/python.exe" if os.name == "nt" else "bin/python"
     places = [folder / ".venv" / inside, folder / "venv" / inside, folder.parent / "python_embeded" / "python.exe"]
     found = Path(named).expanduser() if named else next((place for place in places if place.exists()), None)
     if found is None or not found.exists():
-        raise CacheError(f"{found or folder}: no Python of ComfyUI is there; name it with --comfyui-python")
+        raise CacheError(f"{found or folder}: ComfyUI's Python not found; give it with --comfyui-python")
     return found

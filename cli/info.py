@@ -1,4 +1,4 @@
-"""`streamcache info`: what a dataset holds, and a picture of it if asked for."""
+"""`streamcache info`: shows what a cache contains, and draws a contact sheet on request."""
 
 import argparse
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ _CAPTION = 60
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    text = "say what a cache holds: buckets, captions, sizes, sharing, and how it was made"
-    parser = subparsers.add_parser("info", help=text, description=text)
-    parser.add_argument("cache", help="the folder of the cache")
-    parser.add_argument("--contact-sheet", metavar="FILE", help="draw the thumbnails by bucket into this picture")
+    text = "show a cache's buckets, captions, sizes, sharing, and how it was made"
+    parser = subparsers.add_parser("info", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("cache", metavar="CACHE", help="folder of the cache")
+    parser.add_argument("--contact-sheet", metavar="FILE", help="also save the thumbnails, by bucket, as this image")
     add_output_option(parser)
     return parser
 
@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     if args.contact_sheet:
         try:
             contact_sheet(open_cache(args.cache)).save(args.contact_sheet)
-        except (OSError, ValueError) as error:  # ValueError: no kind of picture ends like that
+        except (OSError, ValueError) as error:  # ValueError: unknown image file extension
             path = args.contact_sheet
-            raise CacheError(f"{path}: cannot be written ({error}); name a file such as sheet.png") from None
+            raise CacheError(f"{path}: cannot be written ({error}); use a file name such as sheet.png") from None
         lines.append(f"Contact sheet: {args.contact_sheet}")
         extra["contact_sheet"] = args.contact_sheet
     show(args, {**facts.to_json(), **extra}, lines)
@@ -38,33 +38,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(facts: Overview) -> Iterator[str]:
-    """The overview for people."""
-    epoch = f" ({facts.epoch:,} an epoch, with repeats)" if facts.epoch != facts.samples else ""
+    """The overview as text."""
+    epoch = f" ({facts.epoch:,} per epoch, with repeats)" if facts.epoch != facts.samples else ""
     yield f"{facts.path}: {plural(facts.samples, 'sample')}{epoch}, generation {facts.generation[:12]}"
     yield f"Buckets ({len(facts.buckets)})"
     yield from (f"  {line}" for line in bucket_chart(facts.buckets))
     yield from _sets(facts)
     distinct, empty = facts.captions_distinct, facts.captions_empty
-    yield f"Captions: {facts.captions:,}, of which {distinct:,} differ and {empty:,} are empty"
+    yield f"Captions: {facts.captions:,}, {distinct:,} of them distinct, {empty:,} empty"
     yield from (f"  {count:>7,} × {_shorten(text)}" for text, count in facts.captions_common if count > 1)
     yield from _sizes(facts)
     yield from _provenance(facts)
 
 
 def describe_usage(disk: Usage) -> Iterator[str]:
-    """What is on disk beside the samples, and who is there."""
+    """Disk space by purpose, and the processes that use the cache."""
     if disk.missing:
         names = ", ".join(disk.missing[:3]) + (", …" if len(disk.missing) > 3 else "")
-        yield f"DAMAGED: {plural(len(disk.missing), 'shard')} missing or cut short ({names}); run `streamcache verify`"
+        yield f"DAMAGED: {plural(len(disk.missing), 'shard')} missing or truncated ({names}); run `streamcache verify`"
     parts = [*disk.fields.items(), ("unused", disk.unused), ("index", disk.index)]
-    yield "Each once: " + ", ".join(f"{name} {byte_count(size)}" for name, size in parts if size)
-    older = f" and {plural(disk.older_generations, 'older one')} ({byte_count(disk.older)})"
-    yield f"Generations: the one of {disk.published}{older if disk.older_generations else ''}"
+    yield "Disk space: " + ", ".join(f"{name} {byte_count(size)}" for name, size in parts if size)
+    older = f"; {plural(disk.older_generations, 'older generation')} ({byte_count(disk.older)})"
+    yield f"Published: {disk.published}{older if disk.older_generations else ''}"
     if disk.building:
-        yield f"Unfinished build: {byte_count(disk.building)}, which the next save takes over"
+        yield f"Unfinished build: {byte_count(disk.building)}; the next save continues it"
     if disk.debris:
         yield f"Debris: {byte_count(disk.debris)}; `streamcache clean` can remove it"
-    yield f"Read by {', '.join(disk.readers) or 'nobody'}, written by {disk.writer or 'nobody'} now"
+    yield f"Readers now: {', '.join(disk.readers) or 'none'}; writer: {disk.writer or 'none'}"
 
 
 def _sets(facts: Overview) -> Iterator[str]:
@@ -74,15 +74,15 @@ def _sets(facts: Overview) -> Iterator[str]:
 
 
 def _sizes(facts: Overview) -> Iterator[str]:
-    rows = [["field", "referred to", "entries", "bytes unshared"]]
+    rows = [["field", "references", "entries", "size without sharing"]]
     rows += [[f.name, f"{f.variants:,}", f"{f.entries:,}", byte_count(f.bytes)] for f in facts.fields]
     yield from (f"  {line}" for line in table(rows))
     stored, index = byte_count(facts.shard_bytes), byte_count(facts.index_bytes)
     yield f"Stored: {stored} in {plural(facts.shards, 'shard')}, index {index}"
     unshared = byte_count(facts.bytes_unshared)
-    yield f"Sharing: the samples refer to {unshared}, {facts.shared:.2f} × what all entries take"
+    yield f"Sharing: without it the samples would take {unshared}, {facts.shared:.2f} × the size of all entries"
     if facts.unused:
-        yield f"Unused: {plural(facts.unused, 'entry')} that no sample needs now; `streamcache clean` can remove them"
+        yield f"Unused: {plural(facts.unused, 'entry')}, needed by no sample; `streamcache clean` can remove them"
 
 
 def _provenance(facts: Overview) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _provenance(facts: Overview) -> Iterator[str]:
     known = made.get("encoder_names", {})
     for name, identity in made.get("encoders", {}).items():
         called = f"{known[name]} ({identity})" if known.get(name) else identity or "none"
-        yield f"Encoder of {name}s: {called}"
+        yield f"{name.capitalize()} encoder: {called}"
     for source in made.get("sources", []):
         sides = ", ".join(map(str, (source.get("transform") or {}).get("resolutions", [])))
         yield f"Source: {source.get('folder', 'a list')} → set {source.get('set')}, resolution {sides}"

@@ -1,4 +1,4 @@
-"""`streamcache run`: a workflow runs on a ComfyUI server, with its progress and errors shown here."""
+"""`streamcache run`: runs a workflow on a ComfyUI server and shows its progress and errors."""
 
 import argparse
 import json
@@ -8,23 +8,24 @@ from typing import Any
 
 from ..dataset_cache import CacheError
 from .comfy_server import ComfyServer, Event, Outcome
-from .output import add_output_option, show
-from .progress import Progress
+from .output import Progress, add_output_option, show
 
 FAILED, INTERRUPTED = 1, 130
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    text = "run a workflow, saved in ComfyUI with Export (API), on a server"
-    parser = subparsers.add_parser("run", help=text, description=text)
-    parser.add_argument("workflow", help="the workflow's JSON file")
-    parser.add_argument("--server", default="http://127.0.0.1:8188", metavar="URL", help="default: %(default)s")
+    text = "run a workflow, saved in ComfyUI with Export (API), on a ComfyUI server"
+    parser = subparsers.add_parser("run", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("workflow", metavar="FILE", help="the workflow's JSON file")
+    parser.add_argument(
+        "--server", default="http://127.0.0.1:8188", metavar="URL", help="the server's address (default: %(default)s)"
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NODE.INPUT=VALUE",
-        help="change an input of a node, by the node's number or title; may be given several times",
+        help="change an input of a node, named by its number or title; can be repeated",
     )
     add_output_option(parser)
     return parser
@@ -35,29 +36,29 @@ def run(args: argparse.Namespace) -> int:
     for change in args.set:
         apply_change(prompt, change)
     with Progress(args, "Running", "steps") as progress:
-        outcome = ComfyServer(args.server).run(prompt, _Teller(args, prompt, progress))
+        outcome = ComfyServer(args.server).run(prompt, _EventPrinter(args, prompt, progress))
     show(args, vars(outcome), _lines(outcome, prompt))
     return {"done": 0, "interrupted": INTERRUPTED}.get(outcome.status, FAILED)
 
 
 def read_workflow(path: str) -> dict[str, Any]:
-    """The nodes of a workflow in the form that the server takes."""
+    """The nodes of a workflow, in the server's format."""
     try:
         prompt = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: is not JSON: {error}") from None
+        raise CacheError(f"{path}: not JSON: {error}") from None
     if isinstance(prompt, dict) and "nodes" in prompt and "links" in prompt:
-        raise CacheError(f"{path}: is a workflow for the canvas; save it again in ComfyUI with Export (API)")
+        raise CacheError(f"{path}: saved for the canvas; save it again in ComfyUI with Export (API)")
     fits = (
         isinstance(prompt, dict) and prompt and all(isinstance(n, dict) and "class_type" in n for n in prompt.values())
     )
     if not fits:
-        raise CacheError(f"{path}: is no workflow; save one in ComfyUI with Export (API)")
+        raise CacheError(f"{path}: not a workflow; save one in ComfyUI with Export (API)")
     return prompt
 
 
 def apply_change(prompt: dict[str, Any], change: str) -> None:
-    """NODE.INPUT=VALUE; a value that is JSON is taken as such, anything else as text."""
+    """Set an input as NODE.INPUT=VALUE says. The value is parsed as JSON if possible, else taken as text."""
     place, found, text = change.partition("=")
     node, dot, name = place.rpartition(".") if "." in place else ("", "", "")
     if not (found and dot):
@@ -66,7 +67,7 @@ def apply_change(prompt: dict[str, Any], change: str) -> None:
     number = node if node in prompt else titles.get(node)
     if number is None or name not in prompt[number].setdefault("inputs", {}):
         known = ", ".join(f"{n}.{i}" for n, v in prompt.items() for i in v.get("inputs", {}))
-        raise CacheError(f"--set {change}: the workflow has no input {place}; it has {known or 'none'}")
+        raise CacheError(f"--set {change}: input {place} not found in the workflow; available: {known or 'none'}")
     try:
         value = json.loads(text)
     except ValueError:
@@ -74,8 +75,8 @@ def apply_change(prompt: dict[str, Any], change: str) -> None:
     prompt[number]["inputs"][name] = value
 
 
-class _Teller:
-    """Shows events: a bar that a person looks at, otherwise a line for each node."""
+class _EventPrinter:
+    """Shows events: a progress bar on a terminal, otherwise one line per node."""
 
     def __init__(self, args: argparse.Namespace, prompt: dict[str, Any], progress: Progress) -> None:
         self._prompt, self._progress = prompt, progress

@@ -1,19 +1,21 @@
-"""`streamcache train`: a LoRA from a cached dataset, with every setting as a flag, from a file, or both."""
+"""`streamcache train`: trains a LoRA on a cache, with settings from flags, a TOML file, or both."""
 
 import argparse
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import Setting, closest_name, open_cache, parse_setting
+from ..dataset_cache import CacheError, Setting, closest_name, open_cache, parse_setting
 from ..lora_train import (
     RENAMED,
     SETTINGS,
+    Decode,
+    Denoiser,
     Hooks,
     Result,
     TrainConfig,
@@ -25,24 +27,25 @@ from ..lora_train import (
     with_samples,
 )
 from ..lora_train import Progress as Step
-from .host import hand_over
-from .model import add_model_options, open_model
-from .output import add_output_option, show
-from .progress import Progress
+from ..nodes.host import HOST_SETTINGS, HostSettings
+from ..reference import ReferenceDenoiser, decode_pictures, load_model
+from .host import add_host_options, hand_over, require_models
+from .output import Progress, add_output_option, show
 
 INTERRUPTED = 130
+# Prefixes of the settings' flags among the parsed arguments.
+_SETTING, _HOST = "setting_", "host_"
+_OTHER_FLAGS = ("dataset", "out", "config", "runs", "resume", "model", "vae", "comfyui", "reference", "json")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    text = "train a LoRA on a cached dataset"
+    text = "train a LoRA on a cache"
     parser = subparsers.add_parser("train", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("--dataset", required=True, metavar="CACHE", help="the folder of the cached dataset")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the LoRA file to write (.safetensors)")
-    parser.add_argument("--config", type=Path, metavar="TOML", help="settings from a file; flags win over it")
-    parser.add_argument(
-        "--runs", type=Path, metavar="FOLDER", help="where runs are kept (default: runs beside the file)"
-    )
-    parser.add_argument("--resume", action="store_true", help='go on with the run of this name: mode = "resume"')
+    parser.add_argument("--dataset", required=True, metavar="CACHE", help="folder of the cache")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="LoRA file to write (.safetensors)")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings; flags override it")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder for runs (default: runs, next to --out)")
+    parser.add_argument("--resume", action="store_true", help='resume the run of this name, same as mode = "resume"')
     add_model_options(parser)
     add_output_option(parser)
     add_setting_flags(parser)
@@ -51,8 +54,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
 
 def run(args: argparse.Namespace) -> int:
     config = collect_config(args)
-    if args.out.suffix != ".safetensors" or args.out.is_dir():  # found out now, not after hours of training
-        raise TrainError(f"--out {args.out}: expected a file whose name ends in .safetensors")
+    _check_models(args)
+    if args.out.suffix != ".safetensors" or args.out.is_dir():  # reported now, not after hours of training
+        raise TrainError(f"--out {args.out}: expected a file name that ends in .safetensors")
     dataset = open_cache(args.dataset)
     handed_over = hand_over(args)
     if handed_over is not None:
@@ -69,25 +73,55 @@ def run(args: argparse.Namespace) -> int:
     return INTERRUPTED if result.stopped else 0
 
 
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    group = add_host_options(parser)
+    text = (
+        "with --comfyui: name of a diffusion model or checkpoint there; with --reference: weights of the reference "
+        "model (`python dev.py demo` writes demo/base.safetensors)"
+    )
+    group.add_argument("--model", required=True, metavar="FILE", help=text)
+    text = "a VAE of ComfyUI for sample images: a few per run, or as set by --sample-every"
+    group.add_argument("--vae", metavar="NAME", help=text)
+    for setting in HOST_SETTINGS.values():
+        _add_flag(group, setting, _flag(setting.name), _help(setting), _HOST + setting.name)
+
+
+def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser, Decode | None]:
+    """The model, and the function that turns its latents into images."""
+    if not args.comfyui:
+        return ReferenceDenoiser(load_model(args.model)), decode_pictures
+    given = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
+    # Importable only inside ComfyUI.
+    from ..nodes.host.encoders import open_model, open_vae
+    from ..nodes.host.model import make_denoiser
+
+    denoiser = make_denoiser(open_model(args.model), config, HostSettings(**given))
+    if not args.vae:
+        return denoiser, None
+    vae = open_vae(args.vae)
+    return denoiser, lambda latents: denoiser.decode(vae, latents)
+
+
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for every setting under its own name, and silently under its old ones."""
+    """A flag for every setting; flags under old names work too but are not listed."""
     groups: dict[str, Any] = {}
     for setting in SETTINGS.values():
         name = setting.limits.group
         if name not in groups:
             groups[name] = parser.add_argument_group(f"{name} settings")
-        _add_flag(groups[name], setting, _flag(setting.name), _help(setting))
+        _add_flag(groups[name], setting, _flag(setting.name), _help(setting), _SETTING + setting.name)
     for old, new in RENAMED.items():
-        _add_flag(parser, SETTINGS[new], _flag(old), argparse.SUPPRESS, old)
+        _add_flag(parser, SETTINGS[new], _flag(old), argparse.SUPPRESS, _SETTING + old)
     _name_unknown_flags(parser)
 
 
 def collect_config(args: argparse.Namespace) -> TrainConfig:
-    """Settings of the file, then of the flags; errors say which of the two they are in."""
+    """Settings from the file, overridden by flags; errors name the one that is wrong."""
     values = read_config(args.config) if args.config else {}
     if args.config:
-        load_config(values, str(args.config), notice=lambda words: None)  # so that its errors bear its name
-    flags = {name: parse_setting(SETTINGS[RENAMED.get(name, name)], text) for name, text in _given(args)}
+        load_config(values, str(args.config), notice=lambda words: None)  # so that its errors name the file
+    given = _given(args, _SETTING).items()
+    flags = {name: parse_setting(SETTINGS[RENAMED.get(name, name)], text) for name, text in given}
     if args.resume:
         flags["mode"] = "resume"
     current = {RENAMED.get(name, name): value for name, value in values.items()}
@@ -98,14 +132,14 @@ def collect_config(args: argparse.Namespace) -> TrainConfig:
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks the run to stop after its step and save; the second one interrupts at once."""
+    """The first Ctrl-C lets the run finish its step and save; the second one interrupts at once."""
     asked = threading.Event()
 
     def ask(number: int, frame: Any) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        print("\nStopping after this step; the work is saved. Again to stop at once.", file=sys.stderr)
+        print("\nStopping after this step and saving. Press Ctrl-C again to stop at once.", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -124,11 +158,11 @@ def describe_step(step: Step) -> str:
 def describe_result(result: Result, folder: Path) -> list[str]:
     lines = [
         f"Trained {result.step:,} of {result.steps:,} steps in {format_seconds(result.seconds)}, "
-        f"{result.data_wait:.1%} of it waiting for data",
+        f"{result.data_wait:.1%} of the time waiting for data",
         f"Saved {result.lora}; report in {folder / 'report.html'}",
     ]
     if result.stopped:
-        lines.append("Stopped early; the same command with --resume goes on")
+        lines.append("Stopped early; to continue, run the same command with --resume")
     return lines
 
 
@@ -143,35 +177,35 @@ def _help(setting: Setting) -> str:
     return f"{words} [{default}]".replace("%", "%%") if default not in ("", (), {}) else words.replace("%", "%%")
 
 
-def _add_flag(parser: Any, setting: Setting, flag: str, words: str, name: str = "") -> None:
-    options: dict[str, Any] = {"dest": f"setting_{name or setting.name}", "help": words, "metavar": "…"}
-    if setting.type is bool:
-        options |= {"nargs": "?", "const": "true"}
-    parser.add_argument(flag, **options)
+def _add_flag(parser: argparse._ActionsContainer, setting: Setting, flag: str, text: str, dest: str) -> None:
+    switch: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.type is bool else {}
+    parser.add_argument(flag, dest=dest, metavar="…", help=text, **switch)
 
 
-def _given(args: argparse.Namespace) -> list[tuple[str, str]]:
-    prefix = "setting_"
-    return [
-        (name[len(prefix) :], value)
-        for name, value in vars(args).items()
-        if name.startswith(prefix) and value is not None
-    ]
+def _given(args: argparse.Namespace, prefix: str) -> dict[str, str]:
+    """The flags that were given, by name of their setting."""
+    found = {name: value for name, value in vars(args).items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in found.items() if value is not None}
+
+
+def _check_models(args: argparse.Namespace) -> None:
+    needed = ["vae"] if args.vae else [name.replace("_", "-") for name in _given(args, _HOST)]
+    if needed and not args.comfyui:
+        raise CacheError(f"--{needed[0]}: only for models of ComfyUI; add --comfyui FOLDER")
+    require_models(args)
 
 
 def _name_unknown_flags(parser: argparse.ArgumentParser) -> None:
-    """argparse would only say that an argument is not recognised."""
+    """Suggest the closest setting, where argparse would only report unrecognised arguments."""
     parse_known = parser.parse_known_args
 
-    def parse_and_name(
-        arguments: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        found, rest = parse_known(arguments, namespace)
+    def parse_and_name(args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, rest = parse_known(None if args is None else list(args), namespace)
         for flag in rest:
             if flag.startswith("--"):
                 name = flag[2:].partition("=")[0].replace("-", "_")
-                known = [*SETTINGS, "dataset", "out", "config", "resume"]
-                parser.error(f'no setting is named "{name}"{closest_name(name, known)}')
+                known = [*SETTINGS, *HOST_SETTINGS, *_OTHER_FLAGS]
+                parser.error(f'unknown setting "{name}"{closest_name(name, known)}')
         return found, rest
 
     parser.parse_known_args = parse_and_name

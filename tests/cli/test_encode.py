@@ -133,7 +133,7 @@ def test_info_shows_buckets_captions_sharing_and_provenance(small, tmp_path, cap
     sheet = tmp_path / "sheet.png"
     assert run("info", tmp_path / "cache", "--contact-sheet", sheet) == 0
     text = capsys.readouterr().out
-    for words in ("6 samples", "█", "of which 2 differ", "3 × 'caption 0'", "Sharing:", "streamcache-reference-vae"):
+    for words in ("6 samples", "█", "2 of them distinct", "3 × 'caption 0'", "Sharing:", "streamcache-reference-vae"):
         assert words in text
     assert "Source: set → set main, resolution 64" in text and "set/bad.png: the file is empty" in text
     assert Image.open(sheet).width > 500
@@ -167,16 +167,16 @@ def test_encode_names_the_few_entries_that_changed(small, tmp_path, capsys):
     assert "  set/3.png: conditioning, content changed" in capsys.readouterr().out
 
 
-def test_info_tells_pixels_repeats_and_shards_that_are_gone(small, tmp_path, capsys):
+def test_info_shows_pixels_repeats_and_missing_shards(small, tmp_path, capsys):
     run(*small, "--repeats", 2)
     capsys.readouterr()
     assert run("info", tmp_path / "cache") == 0
     text = capsys.readouterr().out
-    assert "6 samples (12 an epoch, with repeats)" in text and "64×64 (45×8×8)" in text and "DAMAGED" not in text
+    assert "6 samples (12 per epoch, with repeats)" in text and "64×64 (45×8×8)" in text and "DAMAGED" not in text
     shard = next((tmp_path / "cache" / "shards").iterdir())
     shard.unlink()
     assert run("info", tmp_path / "cache") == 0
-    assert f"DAMAGED: 1 shard missing or cut short ({shard.name})" in capsys.readouterr().out
+    assert f"DAMAGED: 1 shard missing or truncated ({shard.name})" in capsys.readouterr().out
 
 
 def test_info_calls_encoders_by_their_names(small, tmp_path, monkeypatch, capsys):
@@ -186,8 +186,8 @@ def test_info_calls_encoders_by_their_names(small, tmp_path, monkeypatch, capsys
     capsys.readouterr()
     run("info", tmp_path / "cache")
     text = capsys.readouterr().out
-    assert "Encoder of images: my_vae (streamcache-reference-vae" in text
-    assert "Encoder of texts: streamcache-reference-text" in text
+    assert "Image encoder: my_vae (streamcache-reference-vae" in text
+    assert "Text encoder: streamcache-reference-text" in text
 
 
 def test_a_contact_sheet_without_thumbnails_is_refused(small, tmp_path, capsys):

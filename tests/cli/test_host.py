@@ -1,4 +1,4 @@
-"""The host without its main.py: what its options put into the environment."""
+"""ComfyUI's options as environment variables, as its main.py would set them."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def found(*options: str) -> dict[str, str]:
     return made
 
 
-def test_chosen_devices_are_the_only_ones_that_are_seen():
+def test_only_the_chosen_devices_are_visible():
     expected = {"CUDA_VISIBLE_DEVICES": "1,3", "HIP_VISIBLE_DEVICES": "1,3", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}
     assert found("--cuda-device", "1,3") == expected
 
@@ -23,11 +23,11 @@ def test_a_default_device_comes_first_and_the_others_stay():
 
 
 @pytest.mark.parametrize("options", ["", "--cuda-device all", "--cuda-device=all --default-device=1"])
-def test_without_a_choice_devices_are_left_alone(options: str):
+def test_without_a_choice_all_devices_stay_visible(options: str):
     assert found(*options.split()) == {}
 
 
-def test_the_other_options_of_drivers(monkeypatch: pytest.MonkeyPatch):
+def test_other_driver_options_are_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     options = ["--oneapi-device-selector", "level_zero:0", "--deterministic"]
     assert found(*options) == {"ONEAPI_DEVICE_SELECTOR": "level_zero:0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

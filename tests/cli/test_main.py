@@ -15,7 +15,7 @@ import torch
 import streamcache
 from streamcache.cli import output
 from streamcache.cli.main import build_parser, main
-from streamcache.cli.progress import Progress
+from streamcache.cli.output import Progress
 from streamcache.dataset_cache import CacheWriter, open_cache
 
 from ..support.datasets import SHARED, blob_place, flip, folder_bytes, listing, put_sample, write_set
@@ -50,7 +50,7 @@ def test_c11_convert_imports_cores_pickle_shards(tmp_path: Path, capsys: pytest.
     assert "Converted 3 samples" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture):
+def test_the_version_is_printed(capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out.startswith("streamcache 0.")
@@ -71,7 +71,7 @@ def path(tmp_path: Path) -> Path:
     return write_set(folder, range(3))
 
 
-def test_info_tells_what_a_dataset_takes(path: Path, capsys: pytest.CaptureFixture):
+def test_info_shows_what_a_cache_takes(path: Path, capsys: pytest.CaptureFixture):
     code, facts = run_json(capsys, "info", path)
     assert (code, facts["samples"], facts["unused"]) == (0, 3, 6)
     assert facts["usage"]["fields"] == {"conditioning": 5 * 224, "latent": 1024 + 2048 + 1024, "thumbnail": 3 * 75}
@@ -79,7 +79,7 @@ def test_info_tells_what_a_dataset_takes(path: Path, capsys: pytest.CaptureFixtu
     assert (facts["usage"]["readers"], facts["usage"]["writer"]) == ([], None)
     assert run("info", path) == 0
     text = capsys.readouterr().out
-    for word in ("3 samples", "4×8×8", "conditioning 1.12 KB", "Set main", "Read by nobody", "vae: ä"):
+    for word in ("3 samples", "4×8×8", "conditioning 1.12 KB", "Set main", "Readers now: none", "vae: ä"):
         assert word in text
 
 
@@ -91,11 +91,11 @@ def test_info_names_readers_writers_and_older_generations(path: Path, capsys: py
     assert code == 0 and len(facts["usage"]["readers"]) == 1 and str(os.getpid()) in facts["usage"]["writer"]
     assert facts["usage"]["older_generations"] == 1
     writer.close()
-    assert run("info", path) == 0 and "1 older one" in capsys.readouterr().out
+    assert run("info", path) == 0 and "1 older generation" in capsys.readouterr().out
     del reader
 
 
-def test_info_of_an_empty_and_of_a_plain_dataset(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_info_of_an_empty_and_of_a_plain_cache(tmp_path: Path, capsys: pytest.CaptureFixture):
     CacheWriter(tmp_path / "empty").__exit__(None, None, None)
     with CacheWriter(tmp_path / "plain") as writer:
         writer.add(extra={"x": 1})
@@ -107,7 +107,7 @@ def test_info_of_an_empty_and_of_a_plain_dataset(tmp_path: Path, capsys: pytest.
         capsys.readouterr()
 
 
-def test_info_of_an_unfinished_save_says_how_much_is_ready(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_info_of_an_unfinished_save_reports_how_much_is_ready(tmp_path: Path, capsys: pytest.CaptureFixture):
     writer = CacheWriter(tmp_path / "set")
     put_sample(writer, 1)
     writer.flush()
@@ -117,7 +117,7 @@ def test_info_of_an_unfinished_save_says_how_much_is_ready(tmp_path: Path, capsy
 
 
 def test_verify_exits_with_3_and_names_the_sample(path: Path, capsys: pytest.CaptureFixture):
-    assert run("verify", path) == 0 and "no problems" in capsys.readouterr().out
+    assert run("verify", path) == 0 and "no problems found" in capsys.readouterr().out
     flip(*blob_place(path, "latent 1"))
     assert run("verify", path) == 3
     assert "sample 1 (1.png)" in capsys.readouterr().out
@@ -125,7 +125,7 @@ def test_verify_exits_with_3_and_names_the_sample(path: Path, capsys: pytest.Cap
     assert code == 3 and facts["problems"][0]["source"] == "1.png" and facts["repaired"] is None
 
 
-def test_verify_repair_goes_on_without_the_damaged(path: Path, capsys: pytest.CaptureFixture):
+def test_verify_repair_drops_damaged_samples(path: Path, capsys: pytest.CaptureFixture):
     flip(*blob_place(path, "latent 1"))
     code, facts = run_json(capsys, "verify", "--repair", path)
     assert code == 0 and facts["repaired"]["samples"] == [[1, "1.png"]]
@@ -141,7 +141,7 @@ def test_verify_prints_some_problems_of_a_kind_or_all(tmp_path: Path, capsys: py
     assert "sample 29" in capsys.readouterr().out
 
 
-def test_a18_clean_only_counts_unless_told_to_remove(path: Path, capsys: pytest.CaptureFixture):
+def test_a18_clean_only_counts_without_apply(path: Path, capsys: pytest.CaptureFixture):
     before = listing(path)
     assert run("clean", path) == 0
     assert "--unused --apply" in capsys.readouterr().out and listing(path) == before
@@ -159,7 +159,7 @@ def test_a17_clean_removes_what_it_counted(path: Path, capsys: pytest.CaptureFix
     assert run("clean", path) == 0 and "Nothing to remove" in capsys.readouterr().out
 
 
-def test_a_dataset_in_use_is_exit_code_4(path: Path, capsys: pytest.CaptureFixture):
+def test_a_cache_in_use_is_exit_code_4(path: Path, capsys: pytest.CaptureFixture):
     reader = open_cache(path)
     assert run("clean", path, "--unused", "--apply") == 4
     assert f"process {os.getpid()}" in capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_a_progress_bar_is_drawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("command", build_parser()._subparsers._group_actions[0].choices)
-def test_every_command_explains_itself_and_takes_json(command: str, capsys: pytest.CaptureFixture):
+def test_every_command_has_help_and_takes_json(command: str, capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as leaving:
         run(command, "--help")
     assert leaving.value.code == 0 and "--json" in capsys.readouterr().out
@@ -217,7 +217,7 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("streamcache.cli.convert.convert", interrupt)
+    monkeypatch.setattr("streamcache.cli.upkeep.convert", interrupt)
     assert run("convert", tmp_path, "--to", tmp_path / "x") == 130
 
 
@@ -242,7 +242,7 @@ def test_the_module_runs_as_a_program(program: tuple[list[str], dict[str, str]])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends Ctrl-C to all programs of a console")
-def test_ctrl_c_while_it_starts_ends_it_without_a_word(program: tuple[list[str], dict[str, str]]):
+def test_ctrl_c_during_start_up_ends_it_silently(program: tuple[list[str], dict[str, str]]):
     command, environment = program
     # Interrupts itself as soon as the import of torch begins.
     begin = "import os, signal, sys\nclass Finder:\n  def find_spec(self, name, *_):\n"
@@ -254,11 +254,16 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_word(program: tuple[list[str],
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 KB"), (1_400_000_000, "1.4 GB"), (999_999, "1 MB")],
+    [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1 KB"), (1_400_000_000, "1.4 GB"), (999_999, "1 MB")],
 )
 def test_byte_counts_are_short(count: int, text: str):
     assert output.byte_count(count) == text
 
 
-def test_plurals_are_words():
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (114, "1:54"), (3599.6, "1:00:00"), (7380, "2:03:00")])
+def test_the_time_left_reads_like_a_clock(seconds: float, text: str):
+    assert output.clock(seconds) == text
+
+
+def test_plurals_are_spelled_out():
     assert [output.plural(n, "entry") for n in (1, 2)] == ["1 entry", "2 entries"]

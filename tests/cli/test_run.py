@@ -1,4 +1,4 @@
-"""`streamcache run` reads workflows and changes them as told, before any server is asked."""
+"""`streamcache run` reads workflows and changes their inputs, before it connects to a server."""
 
 import copy
 import json
@@ -18,15 +18,15 @@ PROMPT = {
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not JSON"),
-        ("[]", "is no workflow"),
-        ("{}", "is no workflow"),
-        ('{"1": {"inputs": {}}}', "is no workflow"),
+        ("{", "not JSON"),
+        ("[]", "not a workflow"),
+        ("{}", "not a workflow"),
+        ('{"1": {"inputs": {}}}', "not a workflow"),
         ('{"nodes": [], "links": []}', "save it again in ComfyUI with Export \\(API\\)"),
-        ("[" * 100_000, "is not JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_workflow_is_refused(tmp_path: Path, text: str, words: str):
+def test_a_file_that_is_not_a_workflow_is_refused(tmp_path: Path, text: str, words: str):
     file = tmp_path / "workflow.json"
     file.write_text(text)
     with pytest.raises(CacheError, match=words):
@@ -55,11 +55,11 @@ def test_inputs_are_changed_by_number_or_title(change: str, place: tuple[str, st
 
 
 @pytest.mark.parametrize("change", ["name=dogs", "1.name", "1.nothing=1", "9.name=x", "=", ".="])
-def test_a_change_that_fits_nothing_is_refused(change: str):
+def test_a_change_to_an_unknown_input_is_refused(change: str):
     with pytest.raises(CacheError, match="--set"):
         apply_change(copy.deepcopy(PROMPT), change)
 
 
-def test_nodes_are_called_by_number_and_title():
+def test_node_labels_have_number_and_title():
     assert node_label(PROMPT, "2.5") == "2.5 Sample it"
     assert node_label(PROMPT, "1") == "1 StreamCacheCacheLoad"

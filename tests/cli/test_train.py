@@ -21,7 +21,7 @@ from streamcache.reference import model as reference
 from streamcache.reference import text, vae
 from streamcache.reference.pictures import creatures
 
-BASIC = ["train", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
+BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
 
 def config_of(*flags: str):
@@ -46,7 +46,7 @@ def small(tmp_path: Path) -> list[str]:
             )
     paths = {"dataset": "set", "out": "out/my_lora.safetensors", "model": "base.safetensors"}
     flags = [part for name, path in paths.items() for part in (f"--{name}", str(tmp_path / path))]
-    return ["train", *flags, "--rank", "2", "--batch-size", "2"]
+    return ["train", "--reference", *flags, "--rank", "2", "--batch-size", "2"]
 
 
 def test_every_setting_is_a_flag() -> None:
@@ -71,14 +71,14 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path) -> Non
     assert config_of("--resume").mode == "resume"
 
 
-def test_an_unknown_flag_is_named_with_the_closest_setting(capsys) -> None:
+def test_for_an_unknown_flag_the_closest_setting_is_suggested(capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main([*BASIC, "--learning-rat", "1"])
     assert left.value.code == 2
-    assert 'no setting is named "learning_rat"; did you mean "learning_rate"?' in capsys.readouterr().err
+    assert 'unknown setting "learning_rat"; did you mean "learning_rate"?' in capsys.readouterr().err
 
 
-def test_a_wrong_value_is_one_line_and_a_code(capsys, tmp_path) -> None:
+def test_an_invalid_value_is_one_line_and_exit_code_1(capsys, tmp_path) -> None:
     assert main([*BASIC, "--learning-rate", "0"]) == 1
     assert "learning_rate = 0.0: expected a finite number above 0" in capsys.readouterr().err
     (tmp_path / "run.toml").write_text("rnk = 4\n")
@@ -86,6 +86,21 @@ def test_a_wrong_value_is_one_line_and_a_code(capsys, tmp_path) -> None:
     assert 'run.toml: no setting is named "rnk"; did you mean "rank"?' in capsys.readouterr().err
     assert main(BASIC) == 1
     assert "there is no such dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "train: no models given; add --comfyui FOLDER to use those of your ComfyUI, or --reference"),
+        (["--reference", "--comfyui", "."], "--comfyui and --reference exclude each other"),
+        (["--reference", "--vae", "taesd"], "--vae: only for models of ComfyUI; add --comfyui FOLDER"),
+        (["--guidance", "2"], "--guidance: only for models of ComfyUI; add --comfyui FOLDER"),
+    ],
+)
+def test_the_reference_model_must_be_asked_for(options: list[str], words: str, capsys) -> None:
+    plain = [argument for argument in BASIC if argument != "--reference"]
+    assert main([*plain, *options]) == 1
+    assert words in capsys.readouterr().err
 
 
 def test_it_trains_resumes_and_prints_json(small, tmp_path, capsys) -> None:
@@ -98,7 +113,7 @@ def test_it_trains_resumes_and_prints_json(small, tmp_path, capsys) -> None:
     assert not (tmp_path / "out/runs/my_lora-2").exists()
 
 
-def test_ctrl_c_stops_after_the_step_and_resume_goes_on(small, tmp_path, capsys) -> None:
+def test_ctrl_c_stops_after_the_step_and_resume_continues(small, tmp_path, capsys) -> None:
     def press() -> None:
         metrics = tmp_path / "out/runs/my_lora/metrics.jsonl"
         while not metrics.exists() or not metrics.stat().st_size:
@@ -111,16 +126,14 @@ def test_ctrl_c_stops_after_the_step_and_resume_goes_on(small, tmp_path, capsys)
     assert main([*small, "--steps", "100000"]) == 130
     presser.join()
     assert signal.getsignal(signal.SIGINT) is before
-    assert "Stopped early; the same command with --resume goes on" in capsys.readouterr().out
+    assert "Stopped early; to continue, run the same command with --resume" in capsys.readouterr().out
     done = json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())
     assert done["status"] == "stopped" and 0 < done["step"] < 100000
     assert main([*small, "--steps", str(done["step"] + 2), "--resume"]) == 0
 
 
 @pytest.mark.parametrize("ending", [RuntimeError("no memory"), KeyboardInterrupt()])
-def test_after_an_error_or_a_second_ctrl_c_the_lora_so_far_is_at_its_place(
-    small, tmp_path, monkeypatch, ending
-) -> None:
+def test_an_error_or_a_second_ctrl_c_saves_the_lora_so_far(small, tmp_path, monkeypatch, ending) -> None:
     def failing(step) -> str:
         if step.step == 3:
             raise ending
@@ -135,7 +148,7 @@ def test_after_an_error_or_a_second_ctrl_c_the_lora_so_far_is_at_its_place(
 
 
 @pytest.mark.parametrize("name", ["set", "my_lora.txt", "folder.safetensors"])
-def test_an_output_that_cannot_be_is_refused_before_training(small, name, tmp_path, capsys) -> None:
+def test_an_invalid_output_file_is_refused_before_training(small, name, tmp_path, capsys) -> None:
     (tmp_path / "folder.safetensors").mkdir()
     assert main([*small, "--out", str(tmp_path / name)]) == 1
     assert "ends in .safetensors" in capsys.readouterr().err and not (tmp_path / "runs").exists()

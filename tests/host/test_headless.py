@@ -93,7 +93,7 @@ def test_models_that_the_host_does_not_have_are_named(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--comfyui", ".", "--vae", "taesd"], "holds no ComfyUI"),
+        (["--comfyui", ".", "--vae", "taesd"], "not a ComfyUI folder"),
         (["--vae", "taesd"], "say where it is with --comfyui"),
         (["--comfyui", "."], "name a VAE with --vae, a text encoder with --clip, or both"),
     ],
