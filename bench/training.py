@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..dataset_cache import Batch, Cache, CacheWriter, open_cache
+from ..dataset_cache import Batch, Cache, CacheWriter, SampleFacts, open_cache
 from ..lora_train import step as step_module
 from ..lora_train.adapters.adapter import generator
 from ..lora_train.config import TrainConfig
@@ -192,7 +192,7 @@ def _write_many(path: Path, count: int) -> None:
             writer.put(f"text {number}", [[example.text[:, :8].contiguous(), {}]], "conditioning")
         for number in range(count):
             keys = {"latent": [f"latent {number % 64}"], "conditioning": [f"text {number % 64}"]}
-            writer.sample(keys, caption=f"caption {number % 64}", source=f"{number:08d}.png")
+            writer.sample(keys, SampleFacts(captions=f"caption {number % 64}", source=f"{number:08d}.png"))
 
 
 def _train(

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ..sources import THUMBNAIL, Excluded, Origin
+from ..write import SampleFacts
 from .encode_captions import named_captions
 from .recipe import Keys, Planned
 from .work import Work
@@ -89,7 +90,9 @@ class Assembly:
 
     def _store(self, sample: Planned, keys: Keys, captions: list[str], crop: tuple[int, int, int, int]) -> None:
         item, source = sample.item, sample.item.source
-        self.work.writer.sample(keys, captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set)
+        self.work.writer.sample(
+            keys, SampleFacts(captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set)
+        )
         self.included.append(sample)
         for name, found in keys.items():
             self._references[name] = self._references.get(name, 0) + len(found)

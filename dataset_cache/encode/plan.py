@@ -15,7 +15,7 @@ import torch
 from ..errors import CacheError
 from ..read import Batch, Bucket, Fields, Sample
 from ..sources import Counts, Source, State, Transform, check_sets, open_state
-from ..write import CacheWriter
+from ..write import CacheWriter, SampleFacts
 from .encoders import Encoder, ImageEncoder, Surroundings
 from .forecast import forecast
 from .phase import Failure, Phase
@@ -169,7 +169,7 @@ class Plan(Sequence[Sample]):
             for variant, key in enumerate(variants):
                 writer.once(key, partial(self._make, planned, name, variant), name)
         facts = planned.size, placement.crop, item.repeats, item.source.weight, item.source.set
-        return writer.sample(keys, item.captions, planned.name, *facts)
+        return writer.sample(keys, SampleFacts(item.captions, planned.name, *facts))
 
     def read_batch(
         self,

@@ -27,14 +27,14 @@ from ..format import (
 )
 from ..read import holders, were_possible
 from ..write import (
-    Current,
-    PublisherLock,
+    CheckedGeneration,
+    PublishLock,
     Rewrite,
     current_publisher,
-    exclusive,
-    existing,
+    existing_folder,
     index_generation,
-    open_current,
+    open_checked,
+    open_exclusive,
     plan_rewrite,
     publish,
     remove_superseded,
@@ -83,7 +83,7 @@ class CleanPlan:
 
 def preview_clean(path: str | Path, categories: Iterable[str] = tuple(CATEGORIES)) -> CleanPlan:
     """Count what could go, category by category. Nothing is changed."""
-    folder = existing(path)
+    folder = existing_folder(path)
     return _plan(folder, _checked(categories), publishing=current_publisher(folder) is not None)
 
 
@@ -94,11 +94,11 @@ def clean(what: CleanPlan | str | Path, categories: Iterable[str] | None = None)
     dataset is no longer as the plan found it.
     """
     expected = what if isinstance(what, CleanPlan) else None
-    folder = existing(what.path if expected else what)
+    folder = existing_folder(what.path if expected else what)
     if expected is None and categories is None:
         raise CacheError(f"{folder}: say what to remove: {', '.join(CATEGORIES)}")
     wanted = [removal.category for removal in expected.removals] if expected else _checked(categories)
-    lock = PublisherLock(folder)
+    lock = PublishLock(folder)
     try:
         plan = _plan(folder, wanted, publishing=False)
         if expected is not None and plan != replace(expected, path=folder):
@@ -151,7 +151,7 @@ def _superseded(folder: Path, found: Contents) -> Removal:
 
 
 def _unused(folder: Path, manifest: Manifest, found: Contents) -> Removal:
-    current = open_current(folder, manifest)
+    current = open_checked(folder, manifest)
     pruned = _without_unused(current, found)
     if pruned is None:
         return Removal(UNUSED)
@@ -170,7 +170,7 @@ def _unused(folder: Path, manifest: Manifest, found: Contents) -> Removal:
     return replace(removal, bytes=total_bytes(before) - after, held_by=held_by)
 
 
-def _without_unused(current: Current, found: Contents) -> tuple[Rewrite, Manifest] | None:
+def _without_unused(current: CheckedGeneration, found: Contents) -> tuple[Rewrite, Manifest] | None:
     """The generation without unused entries, in shards without what nothing refers to; None if it is so already."""
     manifest = current.manifest
     everything = np.ones(len(current.arrays.samples), bool)
@@ -186,7 +186,7 @@ def _without_unused(current: Current, found: Contents) -> tuple[Rewrite, Manifes
 def _rewrite(folder: Path) -> None:
     """Publish the generation without unused entries. Nothing is removed here, and nothing of the old one stays open."""
     manifest = read_manifest(folder)
-    current = open_current(folder, manifest)
+    current = open_checked(folder, manifest)
     rewrite, draft = _without_unused(current, folder_contents(folder, manifest, publishing=False))
     write_packing(folder, rewrite.packing, current.files.file)
     published = publish(folder, rewrite.arrays, draft)
@@ -254,7 +254,7 @@ def compact(path: str | Path, progress: Callable[[int, int], None] | None = None
     The old files go at once, or when the last reader of the old generation is done. `progress` is called with (bytes
     written, bytes in all).
     """
-    with exclusive(path) as current:
+    with open_exclusive(path) as current:
         before = published = current.manifest
         # An unfinished build names shards that it shares blobs with, or has moved here already: they must stay.
         protected = folder_contents(current.folder, before, publishing=False).protected
@@ -270,7 +270,7 @@ def compact(path: str | Path, progress: Callable[[int, int], None] | None = None
         return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)
 
 
-def _worth_rewriting(current: Current) -> set[int]:
+def _worth_rewriting(current: CheckedGeneration) -> set[int]:
     shards = current.manifest.shards
     victims = set(wasteful_shards(current.files, current.table))
     by_kind: dict[str, list[int]] = {}

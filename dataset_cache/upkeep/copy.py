@@ -11,12 +11,12 @@ import numpy as np
 from ..errors import CacheError
 from ..format import MANIFEST, SHARDS, ShardFile, blob_table, link_or_copy, prune, read_manifest, sync_folder
 from ..write import (
-    Current,
-    PublisherLock,
+    CheckedGeneration,
+    PublishLock,
     Rewrite,
-    existing,
-    leased,
-    open_current,
+    existing_folder,
+    leased_manifest,
+    open_checked,
     plan_rewrite,
     publish,
     wasteful_shards,
@@ -66,19 +66,19 @@ def require_new(destination: str | Path) -> Path:
 
 
 def _copy(source: str | Path, destination: str | Path, new_id: str | None, progress: Progress | None) -> CopyReport:
-    folder, target = existing(source), require_new(destination)
+    folder, target = existing_folder(source), require_new(destination)
     if os.path.realpath(folder) in map(os.path.realpath, target.absolute().parents):
         raise CacheError(f"{target}: lies inside the dataset itself; name a folder outside of it")
-    with leased(folder) as manifest:
-        current = open_current(folder, manifest)
-        lock = PublisherLock(target)
+    with leased_manifest(folder) as manifest:
+        current = open_checked(folder, manifest)
+        lock = PublishLock(target)
         try:
             return _write(current, target, new_id, progress)
         finally:
             lock.release()
 
 
-def _write(current: Current, target: Path, new_id: str | None, progress: Progress | None) -> CopyReport:
+def _write(current: CheckedGeneration, target: Path, new_id: str | None, progress: Progress | None) -> CopyReport:
     rewrite = _compacted(current)
     new = {shard.file.file for shard in rewrite.packing.shards}
     whole = [shard for shard in rewrite.shards if shard.file not in new]
@@ -104,7 +104,7 @@ def _write(current: Current, target: Path, new_id: str | None, progress: Progres
     )
 
 
-def _compacted(current: Current) -> Rewrite:
+def _compacted(current: CheckedGeneration) -> Rewrite:
     """The generation without unused entries; shards that are used as a whole stay as they are."""
     manifest = current.manifest
     everything = np.ones(len(current.arrays.samples), bool)

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import CacheError
 from ..format import read_manifest
 from ..read import Cache, Sample, Subset
-from ..write import CacheWriter
+from ..write import CacheWriter, SampleFacts
 
 Dataset = Cache | Subset
 
@@ -63,13 +63,15 @@ class _Gatherer:
                     self._writer.put(key, dataset.entry(key), field)
         self._writer.sample(
             keys,
-            sample.captions,
-            sample.source,
-            sample.original_size,
-            sample.crop,
-            sample.repeats,
-            sample.weight,
-            self._set(part, sample),
+            SampleFacts(
+                sample.captions,
+                sample.source,
+                sample.original_size,
+                sample.crop,
+                sample.repeats,
+                sample.weight,
+                self._set(part, sample),
+            ),
         )
 
     def take_names(self, dataset: Dataset) -> None:

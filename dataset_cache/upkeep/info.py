@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..format import dtype_named, variant_cells
-from ..write import Current, existing, leased, open_current
+from ..write import CheckedGeneration, existing_folder, leased_manifest, open_checked
 
 _BAR = 32
 _COMMON = 5
@@ -78,12 +78,12 @@ class Overview:
 
 def overview(path: str | Path) -> Overview:
     """Look at a dataset's index; tensors are not read."""
-    folder = existing(path)
-    with leased(folder) as manifest:
-        return overview_of(open_current(folder, manifest))
+    folder = existing_folder(path)
+    with leased_manifest(folder) as manifest:
+        return overview_of(open_checked(folder, manifest))
 
 
-def overview_of(current: Current) -> Overview:
+def overview_of(current: CheckedGeneration) -> Overview:
     """The overview of a generation that is open already."""
     manifest, arrays, samples = current.manifest, current.arrays, current.arrays.samples
     fields = list(_fields(current))
@@ -146,7 +146,7 @@ def _pixels(sizes: np.ndarray) -> tuple[int, int] | None:
     return width, height
 
 
-def _fields(current: Current) -> Iterator[FieldSize]:
+def _fields(current: CheckedGeneration) -> Iterator[FieldSize]:
     names, table = current.manifest.fields, current.table
     of_entry = np.bincount(table.entry_of_ref, table.nbytes[table.row_of_ref], len(current.arrays.entries))
     cells, flat = variant_cells(current.arrays, len(names))

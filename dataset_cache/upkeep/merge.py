@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..format import (
     split_location,
     unpack_variants,
 )
-from ..write import CacheWriter, Current, SampleFacts, existing, leased, open_current
+from ..write import CacheWriter, CheckedGeneration, SampleFacts, existing_folder, leased_manifest, open_checked
 from .copy import require_new
 
 
@@ -62,11 +62,11 @@ def merge(
     """
     if not sources:
         raise CacheError("merge: name at least one dataset")
-    folders = [existing(source) for source in sources]
+    folders = [existing_folder(source) for source in sources]
     target = require_new(destination)
     with ExitStack() as stack:
-        manifests = [stack.enter_context(leased(folder)) for folder in folders]
-        parts = [_Source(open_current(*pair)) for pair in zip(folders, manifests, strict=True)]
+        manifests = [stack.enter_context(leased_manifest(folder)) for folder in folders]
+        parts = [_Source(open_checked(*pair)) for pair in zip(folders, manifests, strict=True)]
         with CacheWriter(target, provenance=_provenance(parts)) as writer:
             merger = _Merger(writer, sum(part.count for part in parts), progress)
             for part in parts:
@@ -81,7 +81,7 @@ def merge(
 class _Source:
     """One dataset, its samples and entries in the form in which they are stored."""
 
-    def __init__(self, current: Current) -> None:
+    def __init__(self, current: CheckedGeneration) -> None:
         self.current, self.manifest = current, current.manifest
         self.count = len(current.arrays.samples)
         self._texts = layout_texts(current.arrays)
@@ -173,9 +173,7 @@ class _Merger:
         for numbers in entries.values():
             for entry in numbers:
                 self._copy(source, entry)
-        self._writer.sample(
-            keys, facts.captions, facts.source, facts.original_size, facts.crop, facts.repeats, facts.weight, group
-        )
+        self._writer.sample(keys, replace(facts, set=group))
 
     def _copy(self, source: _Source, entry: int) -> None:
         if not self._writer.has(source.key(entry)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import CacheError
 from ..format import ASIDE_FIELDS, DAMAGED, SHARDS, OpenFile, blob_table, prune, remember_dropped, variant_cells
-from ..write import Current, exclusive, plan_rewrite, publish, write_packing
+from ..write import CheckedGeneration, open_exclusive, plan_rewrite, publish, write_packing
 from .health import Health, Progress, examine
 
 
@@ -39,7 +39,7 @@ def repair(path: str | Path, progress: Progress | None = None) -> RepairReport:
     the damaged generation stay until they are cleaned as superseded. Refused where the manifest or index is damaged
     (they say what belongs together), and where files were swapped: renaming them loses nothing.
     """
-    with exclusive(path) as current:
+    with open_exclusive(path) as current:
         healths = _examine_all(current, progress)
         rows = np.concatenate([np.empty(0, np.int64), *(health.damaged for health in healths)])
         bad = [n for n, health in enumerate(healths) if health.wrong is not None]
@@ -48,7 +48,7 @@ def repair(path: str | Path, progress: Progress | None = None) -> RepairReport:
         return _publish_rest(current, current.table.entries_using(rows, len(current.arrays.entries)), bad)
 
 
-def _examine_all(current: Current, progress: Progress | None) -> list[Health]:
+def _examine_all(current: CheckedGeneration, progress: Progress | None) -> list[Health]:
     shards = current.manifest.shards
     healths = list(examine(current.folder, shards, current.table, progress))
     for shard, health in zip(shards, healths, strict=True):
@@ -57,7 +57,7 @@ def _examine_all(current: Current, progress: Progress | None) -> list[Health]:
     return healths
 
 
-def _publish_rest(current: Current, damaged: np.ndarray, bad: list[int]) -> RepairReport:
+def _publish_rest(current: CheckedGeneration, damaged: np.ndarray, bad: list[int]) -> RepairReport:
     manifest = current.manifest
     lost = _lost_samples(current, damaged)
     keys = {current.index.key_of(entry) for entry in np.flatnonzero(damaged).tolist()}
@@ -76,7 +76,7 @@ def _publish_rest(current: Current, damaged: np.ndarray, bad: list[int]) -> Repa
     return RepairReport(current.folder, published.generation, samples, len(keys), names, shards)
 
 
-def _unchecked(current: Current) -> Callable[[int], OpenFile]:
+def _unchecked(current: CheckedGeneration) -> Callable[[int], OpenFile]:
     """Opens shards whose header may be wrong: each blob that is read was compared with its hash before."""
     opened: dict[int, OpenFile] = {}
 
@@ -89,7 +89,7 @@ def _unchecked(current: Current) -> Callable[[int], OpenFile]:
     return open_shard
 
 
-def _lost_samples(current: Current, damaged: np.ndarray) -> np.ndarray:
+def _lost_samples(current: CheckedGeneration, damaged: np.ndarray) -> np.ndarray:
     """A mask of the samples that need a damaged entry for more than looking at it."""
     fields = current.manifest.fields
     cells, flat = variant_cells(current.arrays, len(fields))

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import CacheError
 from ..format import MANIFEST, SHARDS, ShardFile
 from ..read import holders, open_cache
-from ..write import Current, current_publisher, existing, leased, open_current
+from ..write import CheckedGeneration, current_publisher, existing_folder, leased_manifest, open_checked
 from .contents import folder_contents, total_bytes
 
 
@@ -33,17 +33,17 @@ class Usage:
 
 def usage(path: str | Path) -> Usage:
     """Look at a dataset's index and list its folder; tensors are not read."""
-    folder = existing(path)
+    folder = existing_folder(path)
     # Before our own lease: whoever only looks is no reader.
     readers, writer = tuple(str(holder) for holder in holders(folder)), current_publisher(folder)
-    with leased(folder) as manifest:
+    with leased_manifest(folder) as manifest:
         if manifest is None:
             open_cache(folder)  # refuses, with a word on how far a build came
             raise CacheError(f"{folder}: was published just now; look again")
-        return usage_of(open_current(folder, manifest), readers, writer)
+        return usage_of(open_checked(folder, manifest), readers, writer)
 
 
-def usage_of(current: Current, readers: tuple[str, ...], writer: str | None) -> Usage:
+def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str | None) -> Usage:
     """The usage of a generation that is open already."""
     manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
     found = folder_contents(current.folder, manifest, publishing=writer is not None)
@@ -70,7 +70,7 @@ def _is_whole(folder: Path, shard: ShardFile) -> bool:
         return False
 
 
-def _owners(current: Current) -> np.ndarray:
+def _owners(current: CheckedGeneration) -> np.ndarray:
     """For every blob, the field of a used entry that needs it; -1 if none does."""
     table = current.table
     owners = np.full(len(table), -1, np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import CacheError
 from ..format import MANIFEST, SHARDS, Manifest, read_manifest, variant_cells
-from ..write import Current, current_publisher, existing, leased, open_current
+from ..write import CheckedGeneration, current_publisher, existing_folder, leased_manifest, open_checked
 from .contents import folder_contents
 from .health import Health, Progress, examine
 
@@ -36,13 +36,13 @@ def verify(path: str | Path, progress: Progress | None = None) -> Iterator[Probl
     Every blob that an entry refers to is compared with its hash, in the order of the files. `progress` is called with
     (bytes done, bytes in all). A dataset in use can be verified; it is not removed meanwhile.
     """
-    folder = existing(path)
+    folder = existing_folder(path)
     try:
         read_manifest(folder)
     except CacheError as error:
         yield Problem(DAMAGED, MANIFEST, str(error))
         return  # without it, nothing can be said of the other files
-    with leased(folder) as manifest:
+    with leased_manifest(folder) as manifest:
         if manifest is None:
             yield Problem(MISSING, MANIFEST, "nothing was published here; run the save again to finish it")
         else:
@@ -52,7 +52,7 @@ def verify(path: str | Path, progress: Progress | None = None) -> Iterator[Probl
 
 def _check_generation(folder: Path, manifest: Manifest, progress: Progress | None) -> Iterator[Problem]:
     try:
-        current = open_current(folder, manifest)
+        current = open_checked(folder, manifest)
     except CacheError as error:
         kind = DAMAGED if (folder / manifest.index_name).exists() else MISSING
         yield Problem(kind, manifest.index_name, str(error))
@@ -61,7 +61,7 @@ def _check_generation(folder: Path, manifest: Manifest, progress: Progress | Non
         yield from _problems(current, number, health)
 
 
-def _problems(current: Current, number: int, health: Health) -> Iterator[Problem]:
+def _problems(current: CheckedGeneration, number: int, health: Health) -> Iterator[Problem]:
     place = f"{SHARDS}/{current.manifest.shards[number].file}"
     kind = MISSING if health.missing else DAMAGED
     if health.wrong is not None:
@@ -72,7 +72,7 @@ def _problems(current: Current, number: int, health: Health) -> Iterator[Problem
             yield replace(problem, kind=kind, place=place, what=f"{problem.what} {what}")
 
 
-def _suffering(current: Current, rows: np.ndarray) -> Iterator[Problem]:
+def _suffering(current: CheckedGeneration, rows: np.ndarray) -> Iterator[Problem]:
     """The samples, names and unused entries that need one of these blobs."""
     hit = current.table.entries_using(rows, len(current.arrays.entries))
     fields = current.manifest.fields

@@ -1,31 +1,157 @@
-"""The inner consistency of an index: every number points to something that is there, every row stands in its order."""
+"""A published generation opened with every check, for code that writes the next one.
 
-from collections.abc import Iterator, Sequence
+`open_checked` compares the index with its hash and proves it consistent: every number points to something that exists,
+and every array is in order. Readers skip this; a writer must not carry damage into the next generation.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import CacheError
 from ..format import (
+    MANIFEST,
     NO_BUCKET,
+    BlobTable,
+    Index,
     IndexArrays,
     Layout,
     Manifest,
+    ShardFile,
     blob_table,
+    bucket_table,
     derive,
     find_keys,
     layout_texts,
+    open_index,
+    read_manifest,
     sort_order,
     unpack_variants,
+    used_entries,
     variant_cells,
 )
+from ..read import Lease, ShardFiles
+from .publishing import PublishLock
+
+_ATTEMPTS = 10
 
 
-def inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:
-    """The first thing that is wrong, or None. Each check relies on those before it."""
+@dataclass(frozen=True)
+class CheckedGeneration:
+    """A generation whose index matches its hash and is consistent."""
+
+    folder: Path
+    manifest: Manifest
+    index: Index
+
+    @property
+    def arrays(self) -> IndexArrays:
+        return self.index.arrays
+
+    @cached_property
+    def table(self) -> BlobTable:
+        return blob_table(self.arrays)
+
+    @cached_property
+    def files(self) -> ShardFiles:
+        return ShardFiles(self.folder, self.manifest.shards)
+
+    @cached_property
+    def used(self) -> np.ndarray:
+        """A mask of the entries that a sample or a name uses."""
+        named = find_keys(self.arrays.entries, map(bytes.fromhex, self.manifest.named.values()))
+        return used_entries(self.arrays, len(self.manifest.fields), named)
+
+    def successor(
+        self,
+        arrays: IndexArrays,
+        shards: Sequence[ShardFile],
+        next_shard: int,
+        named: Mapping[str, str] | None = None,
+        **changes: Any,
+    ) -> Manifest:
+        """Draft the manifest of a generation with these arrays and shards; `publish` adds the index's size and hash."""
+        manifest = self.manifest
+        named = dict(manifest.named if named is None else named)
+        by_name = find_keys(arrays.entries, {bytes.fromhex(key) for key in named.values()})
+        used = used_entries(arrays, len(manifest.fields), by_name)
+        counts = {"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())}
+        numbers = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
+        return replace(
+            manifest,
+            shards=tuple(shards),
+            next_shard=next_shard,
+            named=named,
+            counts={**manifest.counts, **counts},
+            buckets=bucket_table(numbers, arrays.samples),
+            **changes,
+        )
+
+
+def open_checked(folder: Path, manifest: Manifest | None) -> CheckedGeneration:
+    """Open the published generation with every check that needs no tensor bytes."""
+    if manifest is None:
+        raise CacheError(f"{folder}: {MANIFEST} is missing; this is not a StreamCache cache, or it was never published")
+    remedy = "restore it from a copy, or remove the cache and save it again"
     try:
-        for check in (_texts, _entries, _references, _samples, _names, _keys, _buckets, _repetitions):
-            for wrong in check(manifest, arrays):
-                return wrong
+        index = open_index(folder, manifest, check=True)
+    except CacheError as error:
+        raise CacheError(f"{folder}: cannot use its index: {error}; {remedy}") from error
+    problem = find_inconsistency(manifest, index.arrays)
+    if problem is not None:
+        raise CacheError(f"{folder / manifest.index_name}: {problem}; {remedy}")
+    return CheckedGeneration(folder, manifest, index)
+
+
+@contextmanager
+def open_exclusive(path: str | Path) -> Iterator[CheckedGeneration]:
+    """The published generation, while no other process can publish."""
+    folder = existing_folder(path)
+    lock = PublishLock(folder)
+    try:
+        yield open_checked(folder, read_manifest(folder))
+    finally:
+        lock.release()
+
+
+@contextmanager
+def leased_manifest(folder: Path) -> Iterator[Manifest | None]:
+    """The manifest of the published generation; its files are not removed inside the `with` block."""
+    for _ in range(_ATTEMPTS):
+        manifest = read_manifest(folder)
+        if manifest is None:
+            yield None
+            return
+        lease = Lease(folder, manifest.generation)
+        try:
+            # Check again now that the lease exists: a writer that published before it may not have seen it.
+            latest = read_manifest(folder)
+            if latest is not None and latest.generation == manifest.generation:
+                yield manifest
+                return
+        finally:
+            lease.release()
+    raise CacheError(f"{folder}: was republished {_ATTEMPTS} times while it was being opened")
+
+
+def existing_folder(path: str | Path) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CacheError(f"{folder}: no such cache")
+    return folder
+
+
+def find_inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:
+    """The first inconsistency of an index, or None. Each check relies on the ones before it."""
+    try:
+        for check in (_texts, _entries, _references, _samples, _names, _keys, _buckets, _derived):
+            for problem in check(manifest, arrays):
+                return problem
     except CacheError as error:
         return str(error)
     return None
@@ -36,7 +162,7 @@ def _texts(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
         ("layouts", arrays.layouts, arrays.layout_ends),
         ("strings", arrays.strings, arrays.string_ends),
     ):
-        if not _rises(ends) or (int(ends[-1]) if len(ends) else 0) != len(texts):
+        if not _ascending(ends) or (int(ends[-1]) if len(ends) else 0) != len(texts):
             yield f"the ends of the {name} are not in order"
     try:
         arrays.layouts.tobytes().decode()
@@ -56,10 +182,10 @@ def _entries(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
     if not np.array_equal(entries["refs"], starts) or needed.sum() != len(arrays.refs):
         yield "the references of the entries are not in order"
     leaves = np.append(entries["leaves"], np.uint64(len(arrays.leaves)))
-    if not _rises(leaves) or (len(entries) and leaves[0] != 0):
+    if not _ascending(leaves) or (len(entries) and leaves[0] != 0):
         yield "the leaves of the entries are not in order"
     if manifest.counts.get("entries") != len(entries):
-        yield f"it has {len(entries)} entries, the manifest says {manifest.counts.get('entries')}"
+        yield f"it has {len(entries)} entries, {manifest.counts.get('entries')} expected from the manifest"
 
 
 def _references(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
@@ -69,7 +195,7 @@ def _references(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
         return
     sizes = np.array([shard.bytes for shard in manifest.shards], np.int64)
     if len(table) and (table.offsets + table.nbytes > sizes[table.shards]).any():
-        yield "a reference leads past the end of its shard"
+        yield "a reference points past the end of its shard"
 
 
 def _samples(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
@@ -87,12 +213,12 @@ def _samples(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
         yield "a sample uses an entry that does not exist"
     ends = samples["captions"] + samples["caption_count"]
     if not _below(ends, len(arrays.captions) + 1) or (ends < samples["captions"]).any():
-        yield "a sample's captions run past the end"
+        yield "a sample's captions extend past the end"
     strings = len(arrays.string_ends)
     if not _below(arrays.captions, strings) or not _below(samples["source"], strings):
         yield "a caption or source name does not exist"
     if not _below(samples["set"], len(manifest.sets)):
-        yield "a sample is of a set that does not exist"
+        yield "a sample belongs to a set that does not exist"
 
 
 def _names(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
@@ -105,19 +231,19 @@ def _keys(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
     keys = np.ascontiguousarray(arrays.entries["key"])
     halves = keys.view("<u8").reshape(-1, 2)[sort_order(keys)]
     if len(halves) > 1 and (halves[1:] == halves[:-1]).all(1).any():
-        yield "two entries have one key"
+        yield "two entries have the same key"
 
 
-def _repetitions(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    """Orders and routes say what the other arrays say."""
+def _derived(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
+    """Orders and routes match the arrays that they are derived from."""
     expected = derive(arrays, len(manifest.fields))
     for name in ("row_layouts", "routes", "entry_order", "ref_order"):
         if not np.array_equal(getattr(expected, name), getattr(arrays, name)):
-            yield f"its array {name!r} does not fit the others"
+            yield f"its array {name!r} does not match the others"
 
 
 def _buckets(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    """What the bucketing sees of a sample is what its latents are."""
+    """Each sample is in the bucket of its latents' shape and dtype."""
     if "latent" not in manifest.fields or not len(arrays.samples):
         return
     numbers = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
@@ -128,7 +254,7 @@ def _buckets(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
     stated = arrays.samples["bucket"].astype(np.int64)[cells[latents] // len(manifest.fields)]
     found = of_layout[arrays.entries["layout"].astype(np.int64)[flat[latents]]]
     if (stated != found).any():
-        yield "a sample stands in a bucket of another shape than its latent"
+        yield "a sample is in a bucket whose shape differs from its latent"
 
 
 def _bucket(layout: Layout, numbers: dict[tuple[str, tuple[int, ...]], int]) -> int:
@@ -139,7 +265,7 @@ def _bucket(layout: Layout, numbers: dict[tuple[str, tuple[int, ...]], int]) -> 
     return numbers.get((spec.dtype, spec.shape[1:]), -1)
 
 
-def _rises(values: np.ndarray) -> bool:
+def _ascending(values: np.ndarray) -> bool:
     return len(values) < 2 or bool((values[1:] >= values[:-1]).all())
 
 

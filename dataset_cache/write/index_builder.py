@@ -1,9 +1,10 @@
-"""Builds the index of the next generation: the entries of the last one, what is new, and the list of samples."""
+"""Builds the index of the next generation: the entries of the last one, new entries, and the list of samples."""
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,14 @@ from ..format import (
     pack_variants,
     unpack_variants,
 )
-from .key_table import KeyTable
+
+# Lookups that the mapped index answers itself; building a table takes four times as long as these, at 1,000 entries.
+_FEW = 64
 
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """What is known of a sample besides its entries."""
+    """Everything stored about a sample except its entries. A single caption may be given as one string."""
 
     captions: Sequence[str] = ()
     source: str = ""
@@ -40,33 +43,27 @@ class SampleFacts:
     set: str = ""
 
 
-def sample_facts(
-    caption: str | Sequence[str] | None,
-    source: str,
-    original_size: tuple[int, int],
-    crop: tuple[int, int, int, int],
-    repeats: int,
-    weight: float,
-    set: str,
-) -> SampleFacts:
-    """Facts that the index can hold; others are refused before anything is stored."""
-    place = source if isinstance(source, str) and source else "sample"
-    if not isinstance(caption, str | Sequence | None):
-        raise CacheError(f"{place}: caption is a {type(caption).__name__}, text is expected")
-    captions = (caption,) if isinstance(caption, str) else tuple(caption or ())
-    for name, text in [("source", source), ("set", set), *(("caption", text) for text in captions)]:
+def check_facts(facts: SampleFacts) -> SampleFacts:
+    """The facts as they are stored; those that the index cannot store are refused before anything is written."""
+    place = facts.source if isinstance(facts.source, str) and facts.source else "sample"
+    if not isinstance(facts.captions, str | Sequence | None):
+        raise CacheError(f"{place}: caption is a {type(facts.captions).__name__}, expected text")
+    captions = (facts.captions,) if isinstance(facts.captions, str) else tuple(facts.captions or ())
+    for name, text in [("source", facts.source), ("set", facts.set), *(("caption", text) for text in captions)]:
         if not isinstance(text, str):
-            raise CacheError(f"{place}: {name} is a {type(text).__name__}, text is expected")
+            raise CacheError(f"{place}: {name} is a {type(text).__name__}, expected text")
     try:
-        facts = SampleFacts(captions, source, tuple(original_size), tuple(crop), repeats, weight, set)
-        pack_sample(0, 0, len(captions), 0, 0, 0, facts.repeats, facts.weight, *facts.original_size, *facts.crop)
-    except (struct.error, OverflowError, TypeError) as error:
+        width, height = facts.original_size
+        left, top, crop_width, crop_height = facts.crop
+        size, crop = (width, height), (left, top, crop_width, crop_height)
+        pack_sample(0, 0, len(captions), 0, 0, 0, facts.repeats, facts.weight, *size, *crop)
+    except (struct.error, OverflowError, TypeError, ValueError) as error:
         raise CacheError(f"{place}: its sizes, crop, repeats or weight cannot be stored: {error}") from error
-    return facts
+    return replace(facts, captions=captions, original_size=size, crop=crop)
 
 
 class IndexBuilder:
-    """Collects entries and samples in compact arrays. `base` is the generation that is continued or replaced."""
+    """Collects entries and samples in compact arrays. `base` is the generation to continue or replace."""
 
     def __init__(self, base: Index | None, manifest: Manifest | None, keep_samples: bool) -> None:
         self._base = base
@@ -82,11 +79,11 @@ class IndexBuilder:
         self._buckets_of: dict[int, int] = {}
         self._samples = bytearray()
         self._counts: list[tuple[int, ...]] = []
-        self._same_counts: dict[tuple[int, ...], tuple[int, ...]] = {}  # nearly all samples share one of these
+        self._same_counts: dict[tuple[int, ...], tuple[int, ...]] = {}  # nearly all samples share one of a few
         self._variants = array("I")
         self._captions = array("I")
         self._strings: dict[str, int] = {}
-        # Numbers of fields stand in every entry, those of sets and buckets only in samples.
+        # Every entry stores its field number, so fields are kept; sets and buckets are only in samples.
         self.fields: list[str] = list(manifest.fields) if manifest else []
         self._base_width = len(self.fields)
         self.sets: dict[str, dict[str, Any]] = {k: dict(v) for k, v in manifest.sets.items()} if self._keep else {}
@@ -142,14 +139,14 @@ class IndexBuilder:
         return self._base.entry_row(entry)[2]
 
     def move_shards(self, shifts: Mapping[int, int]) -> None:
-        """Blobs of these new shards moved towards the front by so many bytes."""
+        """Adjust locations: the blobs of each of these new shards moved `shift` bytes towards the front."""
         refs = np.frombuffer(self._refs, REF)
         numbers = refs["location"] >> np.uint64(OFFSET_BITS)
         for shard, shift in shifts.items():
             refs["location"][numbers == shard] -= np.uint64(shift)
 
     def finish(self) -> IndexArrays:
-        """All arrays of the new index."""
+        """The arrays of the new index."""
         base = self._base.arrays if self._base else None
         kept = base if self._keep else None
         layouts, layout_ends = _texts(list(self._layouts))
@@ -181,7 +178,7 @@ class IndexBuilder:
         )
 
     def _all_variants(self, kept: IndexArrays | None) -> tuple[np.ndarray, np.ndarray]:
-        """(how many variants per sample and field, their entries one after the other)."""
+        """(number of variants per sample and field, their entries concatenated)."""
         width = len(self.fields)
         counts = np.zeros((len(self._counts), width), "<u4")
         for i, row in enumerate(self._counts):
@@ -212,7 +209,7 @@ class IndexBuilder:
         """The bucket that all variants of the latent share."""
         buckets = {self._bucket_of_layout(self.entry_layout(entry)) for entry in latents}
         if len(buckets) > 1:
-            raise CacheError(f"sample {self.sample_count} ({facts.source}): its latents differ in shape or type")
+            raise CacheError(f"sample {self.sample_count} ({facts.source}): its latents differ in shape or dtype")
         return buckets.pop() if buckets else NO_BUCKET
 
     def _bucket_of_layout(self, number: int) -> int:
@@ -224,10 +221,47 @@ class IndexBuilder:
             if slot is not None:
                 spec = layout.specs[slot]
                 if spec.shape[:1] != (1,):
-                    raise CacheError(f"a latent of shape {spec.shape} is not one sample [1, …]; split it first")
+                    raise CacheError(
+                        f"a latent of shape {spec.shape} is not a single sample [1, …]; split the batch first"
+                    )
                 bucket = self.buckets.setdefault((spec.dtype, spec.shape[1:]), len(self.buckets))
             self._buckets_of[number] = bucket
         return self._buckets_of[number]
+
+
+class KeyTable:
+    """Finds the entry of a key, twenty times faster than the index after the first few lookups (8 bytes per entry)."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._asked = 0
+        self._order: np.ndarray = index.arrays.entry_order
+        self._halves: array[int] | None = None
+
+    def find(self, key: bytes) -> int | None:
+        if self._halves is None:
+            self._asked += 1
+            if self._asked <= _FEW:
+                return self._index.find_entry(key)
+            self._halves = self._first_halves()
+        wanted = int.from_bytes(key[:8], "big")
+        place = bisect_left(self._halves, wanted)
+        while place < len(self._halves) and self._halves[place] == wanted:
+            entry = int(self._order[place])
+            if self._index.key_of(entry) == key:
+                return entry
+            place += 1
+        return None
+
+    def _first_halves(self) -> "array[int]":
+        """The first 8 bytes of each key as a number, in key order."""
+        entries = self._index.arrays.entries
+        # A damaged order may point anywhere; `find` compares the whole key.
+        order = self._order = np.minimum(self._order, max(0, len(entries) - 1))
+        keys = np.ascontiguousarray(entries["key"][order]).view(">u8").reshape(-1, 2)
+        halves = array("Q")
+        halves.frombytes(np.ascontiguousarray(keys[:, 0]).astype(np.uint64).tobytes())
+        return halves
 
 
 def _texts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,14 @@
-"""Packing: which blobs stand where in new shards. It is decided before a byte is copied, so sizes are known ahead."""
+"""Moves blobs into new shards: which blobs go where, small shards merged, unreferenced blobs left behind.
+
+The layout of the new shards is decided before a byte is copied, so their sizes are known in advance.
+"""
 
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +18,30 @@ from ..format import (
     ALIGNMENT,
     BUILD,
     OFFSET_BITS,
+    PAD,
     SHARD_BYTES,
     SHARDS,
     Blob,
     BlobTable,
+    IndexArrays,
     OpenFile,
     ShardFile,
+    blob_table,
     header_hash,
     move_file,
+    read_header,
     render_header,
     sync_folder,
     tight_start,
 )
+from ..read import ShardFiles
 
-# A header is as large as it must be, within bounds: it is read as a whole when its shard is first opened.
+# A shard's header is read as a whole when the shard is first opened, so its size is limited.
 MAX_HEADER = 4 << 20
+SMALL_BYTES = SHARD_BYTES // 8
+SMALL_COUNT = MAX_HEADER // (8 * 256)  # a shard of many tiny blobs is full before it is large
+# Small shards are merged at this number: each byte is copied a few times at most, however many runs add to a cache.
+SMALL_SHARDS = 8
 _COPY_BYTES = 8 << 20
 
 OpenShard = Callable[[int], OpenFile]
@@ -38,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class PackedShard:
-    """A shard that is to be written: rows of a blob table, and where in the file each of them starts."""
+    """A shard to be written: rows of a blob table, and the offset of each in the file."""
 
     file: ShardFile
     rows: tuple[int, ...]
@@ -48,14 +60,14 @@ class PackedShard:
 
 @dataclass(frozen=True)
 class Packing:
-    """New shards for some rows of a table. `twins` leads from a row to an equal one, whose copy stands for both."""
+    """New shards for some rows of a table. `twins` maps a row to an equal row that is stored for both."""
 
     table: BlobTable
     shards: tuple[PackedShard, ...]
     twins: dict[int, int]
 
     def locations(self, first_shard: int) -> dict[int, int]:
-        """Row → its new location, if the new shards are numbered from `first_shard` on."""
+        """Row → new location, with the new shards numbered from `first_shard` on."""
         found = {
             row: number << OFFSET_BITS | offset
             for number, shard in enumerate(self.shards, first_shard)
@@ -64,10 +76,84 @@ class Packing:
         return found | {row: found[twin] for row, twin in self.twins.items()}
 
 
-def pack(table: BlobTable, rows: Iterable[int], kinds: Sequence[str], open_shard: OpenShard, number: int) -> Packing:
-    """Decide on new shards for these rows, numbered from `number` on. `kinds` has a letter for each old shard.
+@dataclass(frozen=True)
+class Rewrite:
+    """A generation after the blobs of some shards have moved into new ones."""
 
-    Only blobs of equal hash are read, to see whether they are equal: such twins are stored once.
+    arrays: IndexArrays
+    shards: tuple[ShardFile, ...]
+    next_shard: int
+    packing: Packing
+
+
+def merge_small(
+    dataset: Path, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
+) -> tuple[IndexArrays, list[ShardFile], int]:
+    """Merge the small shards if there are many, so that small incremental runs do not leave many files."""
+    unchanged = arrays, list(shards), next_number
+    if sum(shard.bytes < SMALL_BYTES for shard in shards) < SMALL_SHARDS:
+        return unchanged
+    table = blob_table(arrays)
+    small = small_shards(table, shards)
+    if len(small) < SMALL_SHARDS:
+        return unchanged
+    open_shard = ShardFiles(dataset, shards).file
+    try:
+        rewrite = plan_rewrite(arrays, table, shards, small, next_number, open_shard)
+        write_packing(dataset, rewrite.packing, open_shard)
+    except CacheError:
+        return unchanged  # a damaged shard cannot be merged, but new samples can still be published
+    return rewrite.arrays, list(rewrite.shards), rewrite.next_shard
+
+
+def small_shards(table: BlobTable, shards: Sequence[ShardFile]) -> list[int]:
+    """The shards that are far from full, in bytes and in number of blobs."""
+    counts = np.bincount(table.shards, minlength=len(shards))
+    return [n for n, shard in enumerate(shards) if shard.bytes < SMALL_BYTES and counts[n] < SMALL_COUNT]
+
+
+def wasteful_shards(source: ShardFiles, table: BlobTable) -> list[int]:
+    """The shards with a blob that is not in the table."""
+    result = []
+    for number in range(len(source.shards)):
+        header, _ = read_header(source.file(number))
+        live = {blob.hash.hex() for blob in table.blobs(table.rows_of(number))}
+        if any(not name.startswith(PAD) and name not in live for name in header):
+            result.append(number)
+    return result
+
+
+def plan_rewrite(
+    arrays: IndexArrays,
+    table: BlobTable,
+    shards: Sequence[ShardFile],
+    replaced: Collection[int],
+    next_number: int,
+    open_shard: OpenShard,
+) -> Rewrite:
+    """Plan new shards for the referenced blobs of the shards `replaced`.
+
+    The old files are kept: readers of an older generation may need them.
+    """
+    moving = np.flatnonzero(np.isin(table.shards, list(replaced)))
+    packing = pack(table, moving.tolist(), [shard.file[0] for shard in shards], open_shard, next_number)
+    kept = [n for n in range(len(shards)) if n not in set(replaced)]
+    renumbered = np.zeros(len(shards), np.uint64)
+    renumbered[kept] = np.arange(len(kept), dtype=np.uint64)
+    locations = renumbered[table.shards] << np.uint64(OFFSET_BITS) | table.offsets.astype(np.uint64)
+    for row, location in packing.locations(len(kept)).items():
+        locations[row] = location
+    refs = arrays.refs.copy()
+    refs["location"] = locations[table.row_of_ref]
+    new = tuple(shard.file for shard in packing.shards)
+    all_shards = (*(shards[n] for n in kept), *new)
+    return Rewrite(replace(arrays, refs=refs), all_shards, next_number + len(new), packing)
+
+
+def pack(table: BlobTable, rows: Iterable[int], kinds: Sequence[str], open_shard: OpenShard, number: int) -> Packing:
+    """Plan new shards for these rows, numbered from `number` on. `kinds` has the letter of each old shard.
+
+    Only blobs with the same hash are read, to compare them: equal ones are stored once.
     """
     growing: dict[str, _Growing] = {}
     done: list[_Growing] = []
@@ -90,7 +176,7 @@ def pack(table: BlobTable, rows: Iterable[int], kinds: Sequence[str], open_shard
 
 
 def write_packing(dataset: Path, packing: Packing, open_shard: OpenShard, progress: Progress | None = None) -> None:
-    """Write the new shards and move them among those of `dataset`. They count once a manifest lists them."""
+    """Write the new shards and move them into the cache. Nothing reads them until a manifest lists them."""
     folder = dataset / BUILD / f"compact-{secrets.token_hex(4)}"
     total, done = sum(shard.file.bytes for shard in packing.shards), 0
     try:
@@ -105,16 +191,18 @@ def write_packing(dataset: Path, packing: Packing, open_shard: OpenShard, progre
             move_file(folder / shard.file.file, dataset / SHARDS / shard.file.file)
         sync_folder(dataset / SHARDS)
     except OSError as error:
-        raise CacheError(f"{dataset}: cannot be rewritten: {error.strerror}; the last generation stays") from error
+        raise CacheError(
+            f"{dataset}: cannot be rewritten: {error.strerror}; the last generation is unchanged"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # the segment of a writer is there
+        with suppress(OSError):  # a writer's segment is in it
             folder.parent.rmdir()
 
 
 @dataclass
 class _Growing:
-    """A shard in the making, its positions counted from the end of a header whose size is not known yet."""
+    """A shard being planned; offsets count from the end of its header, whose size is not known yet."""
 
     kind: str
     rows: list[int] = field(default_factory=list)
@@ -124,7 +212,7 @@ class _Growing:
     header: int = 128
 
     def has_room(self, nbytes: int, digest: bytes) -> bool:
-        """Blobs are named by hash, so two with one hash cannot share a file."""
+        """Blobs are named by hash, so two with the same hash need separate files."""
         return digest not in self.names and self.end + nbytes <= SHARD_BYTES and self.header + 512 <= MAX_HEADER
 
     def append(self, row: int, digest: bytes, nbytes: int, axes: int) -> None:
@@ -133,7 +221,7 @@ class _Growing:
         self.starts.append(start)
         self.names.add(digest)
         self.end = start + nbytes
-        self.header += 224 + 24 * axes  # what this blob, and a pad before it, take at most
+        self.header += 224 + 24 * axes  # upper bound for this blob and the padding before it
 
     def finish(self, table: BlobTable, number: int) -> PackedShard:
         draft = _placed(table, self.rows, [start + MAX_HEADER for start in self.starts])

@@ -1,4 +1,4 @@
-"""The writer of a dataset: takes samples as a stream, keeps each blob once, publishes in one step."""
+"""CacheWriter: takes samples as a stream, stores each blob once, publishes in one step."""
 
 import hashlib
 import os
@@ -32,21 +32,23 @@ from ..format import (
     used_entries,
 )
 from .blob_store import BlobStore, Stored
-from .compact import merge_small
-from .current import open_current
-from .index_builder import IndexBuilder, sample_facts
-from .publisher import PublisherLock
-from .publishing import publish, remove_superseded
+from .checked import open_checked
+from .index_builder import IndexBuilder, SampleFacts, check_facts
+from .publishing import PublishLock, publish, remove_superseded
+from .repack import merge_small
 
 FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0
+_NO_FACTS = SampleFacts()
 
 
 class CacheWriter:
-    """Writes a dataset to `path`. Use it in `with`: a clean exit publishes, an error keeps what was stored for later.
+    """Writes a cache to `path`. Use it in `with`: a clean exit publishes.
 
-    Over an existing dataset it starts a new list of samples (`append=True` goes on with the old one); entries that are
-    already stored are found by key or by content and not stored again. Safe to use from several threads.
+    After an error nothing is published, but stored entries stay for the next writer.
+
+    On an existing cache it starts a new list of samples (`append=True` continues the old one). Entries that are stored
+    already are found by key or by content and not stored again. Safe to use from several threads.
     """
 
     def __init__(
@@ -58,18 +60,18 @@ class CacheWriter:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.path = Path(path)
-        plain_json(provenance or {}, "provenance")  # refused now, not after hours of encoding
+        plain_json(provenance or {}, "provenance")  # fail now, not after hours of encoding
         if os.path.lexists(self.path) and not self.path.is_dir():
-            raise CacheError(f"{self.path}: is a file; a dataset is a folder")
-        self._lock = PublisherLock(self.path)
+            raise CacheError(f"{self.path}: is a file; a cache is a folder")
+        self._lock = PublishLock(self.path)
         try:
             self._manifest = read_manifest(self.path)
             if self._manifest is not None:
-                open_current(self.path, self._manifest)  # damage must not pass into the next generation
+                open_checked(self.path, self._manifest)  # damage must not be carried into the next generation
             self._provenance = provenance or (self._manifest.provenance if self._manifest else {})
             self._open = True
             self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
-            self.recovered_entries = 0  # what an earlier writer, which never published, left ready for this one
+            self.recovered_entries = 0  # left by an earlier writer that never published
             self._guard = threading.RLock()
             self._making: dict[bytes, threading.Event] = {}
             self._begin(append)
@@ -79,7 +81,7 @@ class CacheWriter:
             raise
 
     def _begin(self, keep_samples: bool) -> None:
-        """Start from what is published now."""
+        """Start from the published generation."""
         index = open_index(self.path, self._manifest, check=True) if self._manifest else None
         self._builder = IndexBuilder(index, self._manifest, keep_samples)
         self._store = BlobStore(self.path, self._manifest, index)
@@ -104,10 +106,10 @@ class CacheWriter:
         set: str = "",
         **fields: Any,
     ) -> int:
-        """Store one sample and return its number. Every further keyword is a field of its own."""
-        facts = sample_facts(caption, source, original_size, crop, repeats, weight, set)
+        """Store one sample and return its number. Any other keyword is a further field."""
+        facts = check_facts(SampleFacts(caption, source, original_size, crop, repeats, weight, set))
         structures = {"latent": latent, "conditioning": conditioning, **fields}
-        # All fields are taken apart before any is stored, so a refused one leaves nothing behind.
+        # All fields are split before any is stored, so an invalid one leaves nothing behind.
         for name in fields:
             _check_field(name)
         splits = {name: split(value, name) for name, value in structures.items() if value is not None}
@@ -122,7 +124,7 @@ class CacheWriter:
             return self._builder.find(digest_key(key)) is not None
 
     def put(self, key: Key, structure: Any, field: str) -> None:
-        """Store an entry under its key; nothing happens if the key is there already."""
+        """Store an entry under its key, unless the key is stored already."""
         digest = digest_key(key)
         if not self.has(digest):
             _check_field(field)
@@ -134,18 +136,18 @@ class CacheWriter:
                 self._put(digest, parts, field)
 
     def put_split(self, key: Key, parts: Split, field: str) -> None:
-        """Store an entry that is taken apart already, as when it is copied from another dataset."""
+        """Store an entry that is split already, such as one copied from another cache."""
         digest = digest_key(key)
         with self._guard:
             self._check_open()
             self._put(digest, parts, field)
 
     def once(self, key: Key, make: Callable[[], Any], field: str) -> None:
-        """Store what `make` returns, unless the key is there. Of many threads that ask, one makes and others wait."""
+        """Store the result of `make`, unless the key is stored. Of several threads, one makes it, the others wait."""
         digest = digest_key(key)
         while True:
             with self._guard:
-                # Looked up under the same guard as who is making it: between the two it could be made and stored.
+                # Both lookups under one guard: in between, another thread could finish making it.
                 if self._builder.find(digest) is not None:
                     return
                 busy = self._making.get(digest)
@@ -160,19 +162,9 @@ class CacheWriter:
                 with self._guard:
                     self._making.pop(digest).set()
 
-    def sample(
-        self,
-        fields: Mapping[str, Sequence[Key]],
-        caption: str | Sequence[str] = (),
-        source: str = "",
-        original_size: tuple[int, int] = (0, 0),
-        crop: tuple[int, int, int, int] = (0, 0, 0, 0),
-        repeats: int = 1,
-        weight: float = 1.0,
-        set: str = "",
-    ) -> int:
-        """Add a sample made of stored entries: per field one key, or several that are variants of each other."""
-        facts = sample_facts(caption, source, original_size, crop, repeats, weight, set)
+    def sample(self, fields: Mapping[str, Sequence[Key]], facts: SampleFacts = _NO_FACTS) -> int:
+        """Add a sample made of stored entries: the keys of each field, several if it has variants."""
+        facts = check_facts(facts)
         with self._guard:
             self._check_open()
             for name in fields:
@@ -181,14 +173,14 @@ class CacheWriter:
             return self._builder.add_sample(entries, facts)
 
     def name(self, name: str, key: Key) -> None:
-        """Give a stored entry a name in the dataset, such as the empty caption."""
+        """Give a stored entry a name in the cache, such as the empty caption."""
         with self._guard:
             self._check_open()
             self._entry(key, name)
             self._named[str(name)] = digest_key(key).hex()
 
     def describe_set(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Keep facts about a set of samples (its weight, whether it is a prior set) in the manifest."""
+        """Record the settings of a set of samples (weight, whether it is a prior set) in the manifest."""
         with self._guard:
             self._check_open()
             self._builder.describe_set(str(name), plain_json(facts, f"set {name!r}"))
@@ -200,13 +192,13 @@ class CacheWriter:
             self._store.flush()
 
     def publish(self) -> Manifest:
-        """Make this the dataset that readers open from now on. Writing may go on after it."""
+        """Publish a new generation, which readers open from now on. Writing may continue."""
         with self._guard:
             self._check_open()
             self._manifest = self._publish()
             self._store.drop()
             self._begin(keep_samples=True)
-            # Not before: until here this writer itself held the last generation open.
+            # Only now: until here this writer had the last generation open.
             remove_superseded(self.path, self._manifest)
             return self._manifest
 
@@ -237,7 +229,7 @@ class CacheWriter:
         )
 
     def close(self) -> None:
-        """Give the dataset back without publishing. What was stored stays for the next writer."""
+        """Release the cache without publishing. The next writer finds the stored entries."""
         with self._guard:
             if not self._open:
                 return
@@ -262,7 +254,7 @@ class CacheWriter:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise CacheError(f"{self.path}: this writer was closed; open another one")
+            raise CacheError(f"{self.path}: this writer is closed; open a new one")
 
     def _put(self, key: bytes | None, parts: Split, field: str) -> int:
         found = self._builder.find(key) if key is not None else None
@@ -289,12 +281,12 @@ class CacheWriter:
     def _entry(self, key: Key, field: str) -> int:
         entry = self._builder.find(digest_key(key))
         if entry is None:
-            raise CacheError(f"{field}: no entry is stored under the key {key!r}; put() it first")
+            raise CacheError(f"{field}: no entry with key {key!r} is stored; put() it first")
         return entry
 
 
 def _content_key(field: str, parts: Split, stored: Sequence[Stored]) -> bytes:
-    """The key of an entry that was given none: everything that it consists of."""
+    """The key of an entry that was added without one: a hash of its content."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (field.encode(), parts.layout.encode(), parts.leaves):
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -305,7 +297,7 @@ def _content_key(field: str, parts: Split, stored: Sequence[Stored]) -> bytes:
 
 def _check_field(name: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise CacheError(f"field {name!r}: a name is expected")
+        raise CacheError(f"field {name!r}: expected a name")
 
 
 def _check_single(latent: Any) -> None:
@@ -313,5 +305,5 @@ def _check_single(latent: Any) -> None:
     if isinstance(samples, torch.Tensor) and (samples.dim() < 1 or samples.shape[0] != 1):
         shape = tuple(samples.shape)
         raise CacheError(
-            f"latent['samples']: is {shape}, one sample [1, …] is expected; split a batch into its samples"
+            f"latent['samples']: shape {shape}, expected a single sample [1, …]; split the batch into samples"
         )

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...dataset_cache import CacheBusy, PublisherLock, holders, is_link
+from ...dataset_cache import CacheBusy, PublishLock, holders, is_link
 from ..library import close_idle, forget_result, parse_name, path_to_create, path_to_open
 from . import views
 from .refusals import Refused
@@ -43,7 +43,7 @@ def refuse_if_in_use(folder: Path) -> None:
     found = holders(folder)
     if found:
         raise CacheBusy(f"{folder.name} is in use: {found[0]} reads it; try again when that is done")
-    PublisherLock(folder).release()  # refused while somebody writes
+    PublishLock(folder).release()  # refused while somebody writes
 
 
 def move_folder(folder: Path, target: Path, root: Path | None = None) -> None:

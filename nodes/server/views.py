@@ -7,12 +7,12 @@ from pathlib import Path
 from ...dataset_cache import (
     Cache,
     CacheError,
-    Current,
+    CheckedGeneration,
     Index,
     Manifest,
     Overview,
     manifest_stamp,
-    open_current,
+    open_checked,
     open_index,
     overview_of,
     read_manifest,
@@ -39,9 +39,9 @@ class View:
         return bucket_names(self.index.arrays.samples, self.manifest.buckets)
 
     @cached_property
-    def current(self) -> Current:
+    def current(self) -> CheckedGeneration:
         """The generation checked through and through, which takes a moment for a large one."""
-        return open_current(self.folder, self.manifest)
+        return open_checked(self.folder, self.manifest)
 
     @cached_property
     def overview(self) -> Overview:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw
 
-from streamcache.dataset_cache import CacheWriter
+from streamcache.dataset_cache import CacheWriter, SampleFacts
 
 SIZES = ((1024, 1024), (832, 1216), (1216, 832), (896, 1152), (1344, 768))
 SHARES = (40, 25, 18, 11, 6)
@@ -62,7 +62,9 @@ def write_many(folder: Path, count: int) -> None:
         for number in range(count):
             latent, picture = keys[number % len(keys)]
             fields = {"latent": [latent], "conditioning": ["text"], "thumbnail": [picture]}
-            writer.sample(fields, caption=f"sample number {number}", source=f"{number // 1000:03}/{number:06}.png")
+            writer.sample(
+                fields, SampleFacts(captions=f"sample number {number}", source=f"{number // 1000:03}/{number:06}.png")
+            )
 
 
 def conditioning(caption: str) -> list:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.read.leases import holders
 from streamcache.tests.host.graph import Graph, loaders, save_folder
 from streamcache.tests.host.pictures import write_picture, write_pictures
@@ -266,7 +266,7 @@ def test_lists_are_never_made_for_a_large_dataset(server: Server):
         writer.put("latent", {"samples": torch.zeros(1, 4, 2, 2)}, "latent")
         writer.put("text", [[torch.zeros(1, 2, 3), {}]], "conditioning")
         for number in range(5000):
-            writer.sample({"latent": ["latent"], "conditioning": ["text"]}, "x", f"{number}")
+            writer.sample({"latent": ["latent"], "conditioning": ["text"]}, SampleFacts("x", f"{number}"))
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name="large")
     every = graph.add("StreamCacheSelect", dataset=graph(load), limit=0)

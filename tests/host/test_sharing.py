@@ -113,7 +113,7 @@ def test_a_cache_that_somebody_else_saves_to_is_not_saved_to(server: Server):
         graph = Graph(server)
         load = graph.add("StreamCacheCacheLoad", name="held")
         graph.add("StreamCacheCacheSave", name="held", dataset=graph(load))
-        assert "is writing to it; wait until it is done" in server.fail(graph.prompt).error
+        assert "is writing to it; wait until it has finished" in server.fail(graph.prompt).error
     finally:
         writer.close()
     with pytest.raises(CacheBusy), CacheWriter(path), CacheWriter(path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheWriter, open_cache, realize
+from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache, realize
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.folder import open_run
@@ -69,12 +69,15 @@ def make_prior_set(path: Path, custom: bool, prior: bool, encoded: list[str]):
             caption = f"my cat, picture {number}" if custom else "my cat"
             key = text(writer, caption, number if custom else 50)
             writer.put(f"latent {number}", latent_of(number, SHAPES[number % 2]), "latent")
-            writer.sample({"latent": [f"latent {number}"], "conditioning": [key]}, caption=caption, set="subject")
+            writer.sample(
+                {"latent": [f"latent {number}"], "conditioning": [key]}, SampleFacts(captions=caption, set="subject")
+            )
         for number in range(100, 109) if prior else ():
             key = text(writer, "a cat", 99)
             writer.put(f"latent {number}", latent_of(number, SHAPES[number % 2]), "latent")
             writer.sample(
-                {"latent": [f"latent {number}"], "conditioning": [key]}, caption="a cat", weight=0.5, set="class"
+                {"latent": [f"latent {number}"], "conditioning": [key]},
+                SampleFacts(captions="a cat", weight=0.5, set="class"),
             )
         writer.describe_set("subject", {"prior": False})
         if prior:
@@ -133,7 +136,7 @@ def test_masks_and_several_captions_reach_the_step(tmp_path) -> None:
             writer.put(f"latent {number}", latent_of(number, SHAPES[0]), "latent")
             writer.put(f"mask {number}", torch.zeros(8, 8), "mask")
             fields = {"latent": [f"latent {number}"], "conditioning": keys, "mask": [f"mask {number}"]}
-            writer.sample(fields, caption=["a", "b", "c"])
+            writer.sample(fields, SampleFacts(captions=["a", "b", "c"]))
     denoiser = SmallDenoiser()
     dataset = open_cache(tmp_path / "set")
     run_training(tmp_path, dataset, denoiser, epochs=6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "format.md"
 
@@ -43,7 +43,7 @@ def dataset(tmp_path):
             )
         w.put("a", {"samples": torch.zeros(1, 4, 8, 8)}, field="latent")
         w.put("b", {"samples": torch.ones(1, 4, 8, 8)}, field="latent")
-        w.sample({"latent": ["a", "b"]}, source="flipped.png")
+        w.sample({"latent": ["a", "b"]}, SampleFacts(source="flipped.png"))
     return tmp_path / "set"
 
 

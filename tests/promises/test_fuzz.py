@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from streamcache.dataset_cache import Cache, CacheError, CacheWriter, open_cache, realize
+from streamcache.dataset_cache import Cache, CacheError, CacheWriter, SampleFacts, open_cache, realize
 from streamcache.dataset_cache.format import index, segment
 from streamcache.dataset_cache.format.journal import Journal, read_journal
 from streamcache.dataset_cache.format.manifest import MANIFEST
@@ -33,7 +33,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for n in range(3):
                     w.put(f"text {n}", conditioning(50 + n), "conditioning")
                 w.put("latent", latent(60), "latent")
-                w.sample({"latent": ["latent"], "conditioning": ["text 0", "text 1", "text 2"]}, ["a", "b", "\ud800"])
+                w.sample(
+                    {"latent": ["latent"], "conditioning": ["text 0", "text 1", "text 2"]},
+                    SampleFacts(["a", "b", "\ud800"]),
+                )
                 w.add(odd={"e": torch.empty(0, 2), 1: [bits((), torch.bool, 1), 10**40], "t": (b"x", None, 2.5)})
                 w.name("empty caption", "text 2")
                 w.describe_set("set 1", {"prior": True})

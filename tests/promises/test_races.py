@@ -12,8 +12,8 @@ from streamcache.dataset_cache import CacheBusy, open_cache
 from streamcache.dataset_cache.read import cache as reader
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.upkeep import clean, repair, verify
-from streamcache.dataset_cache.write import publisher as publishers
 from streamcache.dataset_cache.write import publishing
+from streamcache.dataset_cache.write.publishing import current_publisher
 
 from ..support.datasets import content, write_set
 
@@ -72,7 +72,7 @@ def test_looking_whether_a_lock_is_held_stops_no_writer(tmp_path: Path):
 
     def look() -> None:
         while not stop.wait(0.01):
-            publishers.current_publisher(path)
+            current_publisher(path)
 
     watcher = threading.Thread(target=look)
     watcher.start()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache
 
 from ..support.processes import needs_fork, read_in_forks
 from ..support.samples import BUCKETS, anonymous_bytes, bits, conditioning, counted_reads, latent, same, write_cache
@@ -22,7 +22,10 @@ def test_c2_a_hundred_thousand_samples_open_with_little_memory(tmp_path):
             w.put(f"latent {n}", latent(n, BUCKETS[n % 3]), "latent")
             w.put(f"text {n}", conditioning(n), "conditioning")
         for i in range(count):
-            w.sample({"latent": [f"latent {i % 500}"], "conditioning": [f"text {i % 499}"]}, f"caption {i}", f"{i}.png")
+            w.sample(
+                {"latent": [f"latent {i % 500}"], "conditioning": [f"text {i % 499}"]},
+                SampleFacts(f"caption {i}", f"{i}.png"),
+            )
     gc.collect()
     before = anonymous_bytes()
     with counted_reads() as sizes:

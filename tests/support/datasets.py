@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamcache.dataset_cache import Cache, CacheWriter, digest_key, open_cache
+from streamcache.dataset_cache import Cache, CacheWriter, SampleFacts, digest_key, open_cache
 from streamcache.dataset_cache.format.index import IndexArrays, open_index, write_index
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 
@@ -34,13 +34,15 @@ def put_sample(writer: CacheWriter, i: int, group: str = "main", prefix: str = "
     writer.put(keys["thumbnail"][0], torch.full((5, 5, 3), i, dtype=torch.uint8), "thumbnail")
     writer.sample(
         keys,
-        caption=[f"caption {i}", SHARED],
-        source=f"{prefix}{i}.png",
-        original_size=(100 + i, 80),
-        crop=(i, 0, 64, 64),
-        repeats=1 + i % 3,
-        weight=0.5,
-        set=group,
+        SampleFacts(
+            captions=[f"caption {i}", SHARED],
+            source=f"{prefix}{i}.png",
+            original_size=(100 + i, 80),
+            crop=(i, 0, 64, 64),
+            repeats=1 + i % 3,
+            weight=0.5,
+            set=group,
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamcache.dataset_cache import CacheWriter, Codec
+from streamcache.dataset_cache import CacheWriter, Codec, SampleFacts
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32),
@@ -66,23 +66,23 @@ def caption(text: str) -> list:
     return [[ramp(torch.float16, 1, 7, 16, start=start), {"pooled_output": ramp(torch.float32, 1, 8, start=start)}]]
 
 
-def facts(i: int) -> dict[str, Any]:
-    """What is said of sample `i` besides its entries."""
+def facts(i: int) -> SampleFacts:
+    """Everything stored about sample `i` except its entries."""
     texts = [f"caption {i}", "everybody's"] if i % 2 else "everybody's"
-    return {
-        "caption": texts if i != 4 else (),
-        "source": f"ordner ünï/{i}.png",
-        "original_size": (640 + i, 480),
-        "crop": (i, 2, 512, 384),
-        "repeats": i + 1,
-        "weight": 0.5 + i / 4,
-        "set": list(SETS)[i // 3],
-    }
+    return SampleFacts(
+        captions=texts if i != 4 else (),
+        source=f"ordner ünï/{i}.png",
+        original_size=(640 + i, 480),
+        crop=(i, 2, 512, 384),
+        repeats=i + 1,
+        weight=0.5 + i / 4,
+        set=list(SETS)[i // 3],
+    )
 
 
 def fields(i: int) -> dict[str, list[tuple[str, Any]]]:
     """Key and structure of every variant of every field of sample `i`."""
-    texts = facts(i)["caption"]
+    texts = facts(i).captions
     texts = (texts,) if isinstance(texts, str) else texts
     found = {
         "latent": [(f"latent {i}", latent(i))],
@@ -112,4 +112,4 @@ def _write_sample(writer: CacheWriter, i: int) -> None:
     for name, entries in variants.items():
         for key, structure in entries:
             writer.put(key, structure, name)
-    writer.sample({name: [key for key, _ in entries] for name, entries in variants.items()}, **facts(i))
+    writer.sample({name: [key for key, _ in entries] for name, entries in variants.items()}, facts(i))

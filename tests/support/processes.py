@@ -114,7 +114,7 @@ def hold(note: Note, path: str) -> None:
 def build(note: Note, path: str, total: int, flush_every: int, publish_every: int) -> None:
     """Adds what a dataset lacks of `total` samples, telling what is durable and what is published."""
     from streamcache.dataset_cache import CacheWriter, open_cache
-    from streamcache.dataset_cache.write.compact import merge_small
+    from streamcache.dataset_cache.write.repack import merge_small
 
     samples = load_samples()
     merge_small.__globals__["SMALL_SHARDS"] = 3

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamcache.dataset_cache import CacheWriter, LazyTensor
+from streamcache.dataset_cache import CacheWriter, LazyTensor, SampleFacts
 from streamcache.dataset_cache.format import storage
 from streamcache.dataset_cache.format.skeleton import Layout, Split
 from streamcache.dataset_cache.format.tensors import NAMES
@@ -141,5 +141,5 @@ def put_sample(writer: CacheWriter, i: int) -> None:
     keys = {"latent": f"latent {i}", "conditioning": f"text {i}"}
     for field, key in keys.items():
         writer.once(key, lambda field=field: given[field], field)
-    facts = {name: value for name, value in given.items() if name not in keys}
-    writer.sample({field: [key] for field, key in keys.items()}, **facts)
+    facts = {name: value for name, value in given.items() if name not in (*keys, "caption")}
+    writer.sample({field: [key] for field, key in keys.items()}, SampleFacts(given["caption"], **facts))

@@ -17,7 +17,7 @@ from streamcache.dataset_cache.sources.captions import Captions
 from streamcache.dataset_cache.sources.masks import Masks
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
-from streamcache.dataset_cache.write.compact import SMALL_SHARDS
+from streamcache.dataset_cache.write.repack import SMALL_SHARDS
 
 from ...support.encoders import CountingImages, CountingTexts
 from ...support.fixtures import settle, touch

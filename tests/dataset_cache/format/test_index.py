@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 
-from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.format import index as indexes
 from streamcache.dataset_cache.format.index import (
     ARRAY_TYPES,
@@ -86,7 +86,7 @@ def test_texts_of_every_kind_are_kept(tmp_path):
     texts = ["", "a", "ä€𝄞", "\ud800", "\x00", "line\nbreak", "x" * 100_000, "a"]
     with CacheWriter(tmp_path / "set") as w:
         for text in texts:
-            w.sample({}, caption=[text, text], source=text, set=text)
+            w.sample({}, SampleFacts(captions=[text, text], source=text, set=text))
     cache = open_cache(tmp_path / "set")
     assert [cache.source(i) for i in range(len(texts))] == texts
     assert [cache.captions(i) for i in range(len(texts))] == [[text, text] for text in texts]
@@ -102,7 +102,7 @@ def test_a_million_rows_would_take_about_150_bytes_each(tmp_path):
             w.put("latent", {"samples": bits((1, 4, 2, 2))}, "latent")
             w.put("text", [[bits((1, 2, 4)), {"pooled_output": bits((1, 4), seed=1)}]], "conditioning")
             for _ in range(count):
-                w.sample({"latent": ["latent"], "conditioning": ["text"]}, caption="a", source="b")
+                w.sample({"latent": ["latent"], "conditioning": ["text"]}, SampleFacts(captions="a", source="b"))
         sizes.append(read_manifest(tmp_path / f"{count}").index_bytes)
     assert (sizes[1] - sizes[0]) / 1000 < 150
 

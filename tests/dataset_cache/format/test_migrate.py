@@ -59,8 +59,8 @@ def check_content(path: Path) -> None:
     cache = open_cache(path, check=True)
     assert len(cache) == 5 and cache.provenance == golden.PROVENANCE and cache.sets == golden.SETS
     for i in range(5):
-        about, sample = golden.facts(i), cache[i]
-        texts = about.pop("caption")
+        about, sample = vars(golden.facts(i)), cache[i]
+        texts = about.pop("captions")
         assert sample.captions == ((texts,) if isinstance(texts, str) else tuple(texts))
         assert {name: getattr(sample, name) for name in about} == about
         expected = golden.fields(i)

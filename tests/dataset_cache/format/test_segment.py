@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.format import segment
 from streamcache.dataset_cache.format.journal import Journal
 from streamcache.dataset_cache.write import publishing
@@ -23,7 +23,7 @@ def write(path: Path) -> int:
         missing = [i for i in range(COUNT) if not writer.has(f"key {i}")]
         for i in range(COUNT):
             writer.once(f"key {i}", lambda i=i: latent(i), "latent")
-            writer.sample({"latent": [f"key {i}"]}, source=f"{i}.png")
+            writer.sample({"latent": [f"key {i}"]}, SampleFacts(source=f"{i}.png"))
     return len(missing)
 
 

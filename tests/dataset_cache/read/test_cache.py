@@ -22,7 +22,7 @@ from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.read import shard_files as files
 from streamcache.dataset_cache.read.leases import Lease, holders
-from streamcache.dataset_cache.write.compact import merge_small
+from streamcache.dataset_cache.write.repack import merge_small
 
 from ...support.platforms import WINDOWS
 from ...support.samples import (

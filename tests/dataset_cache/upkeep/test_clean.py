@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache, preview_clean
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, SampleFacts, open_cache, preview_clean
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read import leases as lease_files
 from streamcache.dataset_cache.upkeep import clean, verify
@@ -186,7 +186,7 @@ def test_an_unfinished_build_is_kept_with_the_shards_it_shares(path: Path):
     clean(path, ALL)
     with CacheWriter(path) as writer:
         assert writer.has("latent 42") and writer.has("twin of 9")
-        writer.sample({"latent": ["twin of 9"]}, source="twin")
+        writer.sample({"latent": ["twin of 9"]}, SampleFacts(source="twin"))
     assert open_cache(path, check=True)[0].realize().source == "twin"
 
 
@@ -261,7 +261,7 @@ def test_publishing_removes_neither_a_persons_files_nor_what_is_behind_a_link(pa
 def test_an_unknown_category_and_a_missing_dataset_are_refused(path: Path, tmp_path: Path):
     with pytest.raises(CacheError, match="'everything' cannot be cleaned"):
         clean(path, ["everything"])
-    with pytest.raises(CacheError, match="no such dataset"):
+    with pytest.raises(CacheError, match="no such cache"):
         preview_clean(tmp_path / "nowhere")
 
 

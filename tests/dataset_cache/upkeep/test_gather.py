@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.read.subset import Subset
 from streamcache.dataset_cache.upkeep.gather import Part, gather
 
@@ -42,7 +42,8 @@ def test_variants_names_and_sets_come_along(tmp_path: Path):
             writer.put(f"c{number}", conditioning(number), "conditioning")
         writer.put("e", conditioning(9), "conditioning")
         writer.sample(
-            {"latent": ["l"], "conditioning": ["c0", "c1", "c2"]}, ["x", "y", "z"], "s.png", repeats=3, set="main"
+            {"latent": ["l"], "conditioning": ["c0", "c1", "c2"]},
+            SampleFacts(["x", "y", "z"], "s.png", repeats=3, set="main"),
         )
         writer.describe_set("main", {"prior": False})
         writer.name("empty caption", "e")

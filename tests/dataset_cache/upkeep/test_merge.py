@@ -150,5 +150,5 @@ def test_a_destination_that_is_a_dataset_already_is_refused(sources: list[Path],
             merge(sources, target)
     with pytest.raises(CacheError, match="at least one"):
         merge([], tmp_path / "all")
-    with pytest.raises(CacheError, match="no such dataset"):
+    with pytest.raises(CacheError, match="no such cache"):
         merge([tmp_path / "nowhere"], tmp_path / "all")

@@ -164,7 +164,7 @@ def test_a_changed_manifest_is_named(path: Path):
 def test_a_missing_manifest_is_named_and_a_missing_folder_refused(path: Path, tmp_path: Path):
     (path / "dataset.json").unlink()
     assert check(path, "missing")[0].place == "dataset.json"
-    with pytest.raises(CacheError, match="no such dataset"):
+    with pytest.raises(CacheError, match="no such cache"):
         list(verify(tmp_path / "nowhere"))
 
 

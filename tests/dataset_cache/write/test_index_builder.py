@@ -5,7 +5,7 @@ import hashlib
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.dataset_cache.write.key_table import KeyTable
+from streamcache.dataset_cache.write.index_builder import KeyTable
 
 
 def key(n: int) -> bytes:

@@ -156,7 +156,7 @@ def test_a_full_disk_leaves_the_last_generation(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(repack, "_write_shard", full)
-    with pytest.raises(CacheError, match="No space left on device; the last generation stays"):
+    with pytest.raises(CacheError, match="No space left on device; the last generation is unchanged"):
         compact(path)
     assert content(path) == before and listing(path) == files
 

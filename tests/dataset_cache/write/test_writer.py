@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.format import segment, shard
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.write import writer
-from streamcache.dataset_cache.write.compact import SMALL_SHARDS, merge_small
+from streamcache.dataset_cache.write.repack import SMALL_SHARDS, merge_small
 
 from ...support.samples import (
     assert_holds,
@@ -86,7 +86,7 @@ def test_an_empty_dataset_can_be_published_and_opened(tmp_path):
 
 def test_samples_without_entries_are_kept(tmp_path):
     with CacheWriter(tmp_path / "set") as w:
-        w.sample({}, caption="nothing yet", source="a.png")
+        w.sample({}, SampleFacts(captions="nothing yet", source="a.png"))
     cache = open_cache(tmp_path / "set")
     assert (cache[0].caption, cache[0].latent, dict(cache[0].fields)) == ("nothing yet", None, {})
     assert cache.read_batch([0]).latents is None
@@ -197,8 +197,11 @@ def test_variants_are_read_by_number(tmp_path):
         for n in range(3):
             w.put(f"text {n}", conditioning(n), "conditioning")
         w.put("latent", latent(0), "latent")
-        w.sample({"latent": ["latent"], "conditioning": ["text 0", "text 1", "text 2"]}, caption=["a", "b", "c"])
-        w.sample({"latent": ["latent"], "conditioning": ["text 2"]}, caption="z")
+        w.sample(
+            {"latent": ["latent"], "conditioning": ["text 0", "text 1", "text 2"]},
+            SampleFacts(captions=["a", "b", "c"]),
+        )
+        w.sample({"latent": ["latent"], "conditioning": ["text 2"]}, SampleFacts(captions="z"))
     cache = open_cache(tmp_path / "set", check=True)
     assert cache.variants("conditioning").tolist() == [3, 1]
     for n in range(3):
@@ -228,7 +231,7 @@ def test_a24_eight_threads_that_ask_for_one_key_make_it_once(tmp_path):
                 start.wait()
             w.once("one caption", make, "conditioning")
             w.put(f"latent {n}", latent(n, (1, 4, 8, 8)), "latent")
-            w.sample({"latent": [f"latent {n}"], "conditioning": ["one caption"]}, source=f"{n}.png")
+            w.sample({"latent": [f"latent {n}"], "conditioning": ["one caption"]}, SampleFacts(source=f"{n}.png"))
 
         list(pool.map(encode, range(50)))
     cache = open_cache(tmp_path / "set", check=True)
@@ -535,7 +538,7 @@ def test_c9_facts_that_cannot_be_stored_are_refused_before_anything_is_written(t
         with pytest.raises(CacheError):
             w.add(**{**sample(0), **facts})
         with pytest.raises(CacheError):
-            w.sample({}, **facts)
+            w.sample({}, SampleFacts(**{name.replace("caption", "captions"): value for name, value in facts.items()}))
         assert not (tmp_path / "set" / segment.BUILD).exists()
         w.add(**sample(1))
     assert_holds(open_cache(tmp_path / "set"), [1])
@@ -558,7 +561,7 @@ def test_c9_latents_of_one_sample_must_be_of_one_bucket(tmp_path):
         w.put("a", latent(0), "latent")
         w.put("b", latent(1), "latent")
         with pytest.raises(CacheError, match=r"sample 0 \(x.png\).*differ in shape"):
-            w.sample({"latent": ["a", "b"]}, source="x.png")
+            w.sample({"latent": ["a", "b"]}, SampleFacts(source="x.png"))
 
 
 def test_c9_unknown_keys_and_bad_ones_are_refused(tmp_path):
@@ -571,9 +574,9 @@ def test_c9_unknown_keys_and_bad_ones_are_refused(tmp_path):
             with pytest.raises(CacheError, match="16 bytes"):
                 w.put(key, 1, "thing")
         for field in ("", None, 3):
-            with pytest.raises(CacheError, match="a name is expected"):
+            with pytest.raises(CacheError, match="expected a name"):
                 w.put("key", 1, field)
-        with pytest.raises(CacheError, match="a name is expected"):
+        with pytest.raises(CacheError, match="expected a name"):
             w.sample({"": []})
     assert len(open_cache(tmp_path / "set")) == 0
 

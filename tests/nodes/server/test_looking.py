@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.encode.encode import encode
 from streamcache.dataset_cache.encode.plan import Settings, make_plan
 from streamcache.dataset_cache.errors import CacheError
@@ -67,7 +67,7 @@ def write_captions(path: Path, captions: list[list[str]], picture: bytes = b"") 
             if picture:
                 writer.put(f"picture {n}", torch.frombuffer(bytearray(picture), dtype=torch.uint8), "thumbnail")
                 keys["thumbnail"] = [f"picture {n}"]
-            writer.sample(keys, texts, f"Folder/IMG_{n}.png", (1000, 500), (0, 0, width * 8, 64))
+            writer.sample(keys, SampleFacts(texts, f"Folder/IMG_{n}.png", (1000, 500), (0, 0, width * 8, 64)))
     return path
 
 
