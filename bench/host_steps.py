@@ -100,7 +100,7 @@ def _core(model: Any, samples: list[tuple[dict, list]], batch: int, steps: int) 
 def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None:
     from streamcache.dataset_cache import open_cache
     from streamcache.lora_train.config import TrainConfig
-    from streamcache.lora_train.loop import Hooks
+    from streamcache.lora_train.loop import TrainHooks
     from streamcache.nodes.host.settings import HostSettings
     from streamcache.nodes.training import Pictures, train_lora
 
@@ -117,7 +117,7 @@ def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None
         Pictures(),
         base / "loras",
         base / "runs",
-        lambda run: nullcontext(Hooks()),
+        lambda run: nullcontext(TrainHooks()),
     )
 
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from ..dataset_cache import Batch, Cache, CacheWriter, SampleFacts, open_cache
 from ..lora_train import step as step_module
-from ..lora_train.adapters.adapter import generator
+from ..lora_train.adapters.adapter import seeded_generator
 from ..lora_train.config import TrainConfig
 from ..lora_train.data.order import BatchPlan, Order, read_columns
 from ..lora_train.data.prefetch import Prefetcher
-from ..lora_train.denoiser import Prepared
-from ..lora_train.loop import Hooks, Result, train
+from ..lora_train.denoiser import PreparedBatch
+from ..lora_train.loop import TrainHooks, TrainResult, train
 from ..lora_train.noise_schedule import FlowSchedule
 from ..lora_train.objective import ObjectiveSettings, draw_noise
 from ..lora_train.run.folder import open_run
@@ -47,10 +47,10 @@ class BusyModel:
         self.layers = nn.ModuleDict({f"layer{n}": nn.Linear(4, 4) for n in range(8)}).requires_grad_(False)
         self._block = torch.randn(128, 128)
 
-    def check(self, dataset: Any) -> None: ...
+    def prepare_for(self, dataset: Any) -> None: ...
 
-    def prepare(self, batch: Batch) -> Prepared:
-        return Prepared(batch.latents.float(), batch.conditionings[0][0][0])
+    def prepare(self, batch: Batch) -> PreparedBatch:
+        return PreparedBatch(batch.latents.float(), batch.conditionings[0][0][0])
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Any) -> Tensor:
         self.calls.append(len(x_t))
@@ -147,7 +147,7 @@ def _time_loading(dataset: Any, steps: int) -> float:
 
 
 def _draw(plan: BatchPlan, batch: Batch) -> tuple[Tensor]:
-    return (draw_noise(batch.latents, ObjectiveSettings(), generator(str(plan.number))),)
+    return (draw_noise(batch.latents, ObjectiveSettings(), seeded_generator(str(plan.number))),)
 
 
 def _measure_own_work(folder: Path, cache: Cache, steps: int) -> list[Figure]:
@@ -161,7 +161,7 @@ def _measure_own_work(folder: Path, cache: Cache, steps: int) -> list[Figure]:
         _watched(Prefetcher, "__next__", spent),
     ):
         marks: list[tuple[float, float]] = []
-        hooks = Hooks(progress=lambda progress: marks.append((time.perf_counter(), spent[0])))
+        hooks = TrainHooks(progress=lambda progress: marks.append((time.perf_counter(), spent[0])))
         _train(folder, cache, BusyModel(STEP), steps, 2, hooks)
     own = [(b[0] - a[0]) - (b[1] - a[1]) for a, b in pairwise(marks)]
     group = "The loop's own work (all but model, loss, optimizer and loading)"
@@ -196,11 +196,11 @@ def _write_many(path: Path, count: int) -> None:
 
 
 def _train(
-    folder: Path, dataset: Any, model: BusyModel, steps: int, prefetch: int, hooks: Hooks | None = None
-) -> tuple[Result, float]:
+    folder: Path, dataset: Any, model: BusyModel, steps: int, prefetch: int, hooks: TrainHooks | None = None
+) -> tuple[TrainResult, float]:
     """(the result, the median seconds of a step)."""
     ends: list[float] = []
-    watch = hooks or Hooks(progress=lambda progress: ends.append(time.perf_counter()))
+    watch = hooks or TrainHooks(progress=lambda progress: ends.append(time.perf_counter()))
     config = TrainConfig(steps=steps, batch_size=BATCH, rank=2, targets="all", prefetch=prefetch, save_every=0)
     with open_run(folder / "runs", "bench") as run:
         result = train(model, dataset, config, run, hooks=watch)
@@ -235,7 +235,7 @@ def _time(work: Callable[[], object]) -> float:
 def _watch_memory(path: str, folder: str) -> dict[str, int]:
     """The most anonymous memory that a short training on this dataset held after any step."""
     peaks: list[int] = []
-    hooks = Hooks(progress=lambda progress: peaks.append(anonymous_bytes()))
+    hooks = TrainHooks(progress=lambda progress: peaks.append(anonymous_bytes()))
     _train(Path(folder), open_cache(path), BusyModel(0.0), 200, 2, hooks)
     return {"peak": max(peaks)}
 

@@ -12,21 +12,21 @@ from typing import Any
 
 from ..dataset_cache import CacheError, Setting, closest_name, open_cache, parse_setting
 from ..lora_train import (
-    RENAMED,
-    SETTINGS,
+    RENAMED_SETTINGS,
+    TRAIN_SETTINGS,
     Decode,
     Denoiser,
-    Hooks,
-    Result,
     TrainConfig,
     TrainError,
+    TrainHooks,
+    TrainResult,
     format_seconds,
     load_config,
     read_config,
     train_in_run,
-    with_samples,
+    with_sample_images,
 )
-from ..lora_train import Progress as Step
+from ..lora_train import TrainProgress as Step
 from ..nodes.host import HOST_SETTINGS, HostSettings
 from ..reference import ReferenceDenoiser, decode_pictures, load_model
 from .host import add_host_options, hand_over, require_models
@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> int:
     if handed_over is not None:
         return handed_over
     denoiser, decode = open_model(args, config)
-    config = replace(with_samples(config) if args.vae else config, name=config.name or args.out.stem)
+    config = replace(with_sample_images(config) if args.vae else config, name=config.name or args.out.stem)
     runs = args.runs or args.out.parent / "runs"
     with stop_on_interrupt() as stop, Progress(args, "Training", "steps") as bar:
-        hooks = Hooks(progress=lambda step: bar(step.step, step.steps, describe_step(step)), stop=stop.is_set)
+        hooks = TrainHooks(progress=lambda step: bar(step.step, step.steps, describe_step(step)), stop=stop.is_set)
         result, opened = train_in_run(
             denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode
         )
@@ -105,13 +105,13 @@ def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser,
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     """A flag for every setting; flags under old names work too but are not listed."""
     groups: dict[str, Any] = {}
-    for setting in SETTINGS.values():
+    for setting in TRAIN_SETTINGS.values():
         name = setting.limits.group
         if name not in groups:
             groups[name] = parser.add_argument_group(f"{name} settings")
         _add_flag(groups[name], setting, _flag(setting.name), _help(setting), _SETTING + setting.name)
-    for old, new in RENAMED.items():
-        _add_flag(parser, SETTINGS[new], _flag(old), argparse.SUPPRESS, _SETTING + old)
+    for old, new in RENAMED_SETTINGS.items():
+        _add_flag(parser, TRAIN_SETTINGS[new], _flag(old), argparse.SUPPRESS, _SETTING + old)
     _name_unknown_flags(parser)
 
 
@@ -121,12 +121,12 @@ def collect_config(args: argparse.Namespace) -> TrainConfig:
     if args.config:
         load_config(values, str(args.config), notice=lambda words: None)  # so that its errors name the file
     given = _given(args, _SETTING).items()
-    flags = {name: parse_setting(SETTINGS[RENAMED.get(name, name)], text) for name, text in given}
+    flags = {name: parse_setting(TRAIN_SETTINGS[RENAMED_SETTINGS.get(name, name)], text) for name, text in given}
     if args.resume:
         flags["mode"] = "resume"
-    current = {RENAMED.get(name, name): value for name, value in values.items()}
+    current = {RENAMED_SETTINGS.get(name, name): value for name, value in values.items()}
     for name in flags:
-        current.pop(RENAMED.get(name, name), None)
+        current.pop(RENAMED_SETTINGS.get(name, name), None)
     return load_config({**current, **flags}, "settings", notice=lambda words: print(words, file=sys.stderr))
 
 
@@ -155,7 +155,7 @@ def describe_step(step: Step) -> str:
     return f"loss {step.smooth:.4f}  {step.rate:.1f} steps/s  data wait {step.data_wait:.1%}"
 
 
-def describe_result(result: Result, folder: Path) -> list[str]:
+def describe_result(result: TrainResult, folder: Path) -> list[str]:
     lines = [
         f"Trained {result.step:,} of {result.steps:,} steps in {format_seconds(result.seconds)}, "
         f"{result.data_wait:.1%} of the time waiting for data",
@@ -204,7 +204,7 @@ def _name_unknown_flags(parser: argparse.ArgumentParser) -> None:
         for flag in rest:
             if flag.startswith("--"):
                 name = flag[2:].partition("=")[0].replace("-", "_")
-                known = [*SETTINGS, *HOST_SETTINGS, *_OTHER_FLAGS]
+                known = [*TRAIN_SETTINGS, *HOST_SETTINGS, *_OTHER_FLAGS]
                 parser.error(f'unknown setting "{name}"{closest_name(name, known)}')
         return found, rest
 

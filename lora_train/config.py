@@ -21,7 +21,7 @@ log = logging.getLogger("streamcache")
 MODES = ("resume", "new", "overwrite")
 
 # Earlier names, and the names that other trainers give to the same thing: old name → the setting it loads into.
-RENAMED = {
+RENAMED_SETTINGS = {
     "lr": "learning_rate",
     "network_dim": "rank",
     "network_alpha": "alpha",
@@ -163,7 +163,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             try:
-                object.__setattr__(self, f.name, check_setting(SETTINGS[f.name], getattr(self, f.name)))
+                object.__setattr__(self, f.name, check_setting(TRAIN_SETTINGS[f.name], getattr(self, f.name)))
             except SettingError as error:
                 raise TrainError(str(error)) from None
         if self.t_min >= self.t_max:
@@ -206,7 +206,7 @@ class TrainConfig:
 
 
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple, "dict[str, float]": dict}
-SETTINGS: dict[str, Setting] = {
+TRAIN_SETTINGS: dict[str, Setting] = {
     f.name: Setting(
         f.name,
         _TYPES[str(f.type)],
@@ -252,16 +252,16 @@ def differences(old: Mapping[str, Any], new: TrainConfig) -> list[str]:
     return [
         f"{name}: was {old[name]!r}, is {value!r}"
         for name, value in new.to_dict().items()
-        if SETTINGS[name].limits.decides and name not in passing and name in old and old[name] != value
+        if TRAIN_SETTINGS[name].limits.decides and name not in passing and name in old and old[name] != value
     ]
 
 
 def _resolve(name: str, place: str) -> str:
     if name in REFUSED:
         raise TrainError(f"{place}: {name} is refused: {REFUSED[name]}")
-    known = RENAMED.get(name, name)
-    if known not in SETTINGS:
-        hint = closest_name(name, SETTINGS) or f"; known are {', '.join(SETTINGS)}"
+    known = RENAMED_SETTINGS.get(name, name)
+    if known not in TRAIN_SETTINGS:
+        hint = closest_name(name, TRAIN_SETTINGS) or f"; known are {', '.join(TRAIN_SETTINGS)}"
         raise TrainError(f'{place}: no setting is named "{name}"{hint}')
     return known
 

@@ -17,7 +17,7 @@ Naming = Literal["comfyui", "kohya", "diffusers"]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedBatch:
     """A batch as the model takes it: row i of `latents` belongs to row i of `conditioning`."""
 
     latents: Tensor  # [B, C, (T,) H, W], scaled into the model's latent space, float32, on the device
@@ -25,7 +25,7 @@ class Prepared:
 
 
 @runtime_checkable
-class Schedule(Protocol):
+class NoiseSchedule(Protocol):
     """How noise and data mix. `t` is [B] in [0, 1]: 0 is clean, 1 is noise."""
 
     prediction: Prediction
@@ -44,12 +44,15 @@ class Denoiser(Protocol):
     """A model to train an adapter on. Nothing else of the model is known to the trainer."""
 
     device: torch.device
-    schedule: Schedule
+    schedule: NoiseSchedule
 
-    def check(self, dataset: Any) -> None:
-        """Refuse a dataset that does not fit (channels, conditioning width), naming both numbers: TrainError."""
+    def prepare_for(self, dataset: Any) -> None:
+        """Called once before training: keep what `prepare` needs of the dataset (sizes, the empty caption).
 
-    def prepare(self, batch: Batch) -> Prepared:
+        A dataset that does not fit (channels, conditioning width) raises a TrainError that names both numbers.
+        """
+
+    def prepare(self, batch: Batch) -> PreparedBatch:
         """Scale the latents and join the conditionings, so that each latent meets its own caption and only that."""
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Any) -> Tensor:

@@ -23,10 +23,10 @@ from .errors import TrainError
 from .memory import checkpointed
 from .optim import set_rate
 from .report_page import write_report
-from .run import MetricsFile, Progress, Reporter, Run, open_events, open_run, read_description
+from .run import MetricsFile, Reporter, Run, TrainProgress, open_events, open_run, read_run_json
 from .samples import Decode, Prompt, Sampler, drop_later, find_prompts
 from .session import Session, open_session
-from .step import Entry, Ledger, NonFiniteLoss, share_windows
+from .step import LossEntry, LossLedger, NonFiniteLoss, share_windows
 
 SAMPLES_A_RUN = 8  # pictures over the run where a VAE is given and no interval
 
@@ -36,17 +36,17 @@ MAX_PROBLEM = 500  # characters of an error that a run keeps
 
 
 @dataclass(frozen=True)
-class Hooks:
+class TrainHooks:
     """Who wants to know, and who may stop the run. All are called between steps, from the training thread."""
 
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[TrainProgress], None] | None = None
     samples: Callable[[int, Sequence[Image.Image]], None] | None = None
     validation: Callable[[int, float], None] | None = None
     stop: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainResult:
     """How a run ended."""
 
     step: int
@@ -58,7 +58,7 @@ class Result:
 
 
 # Who looks on is told the run that was opened, and is there until the run has ended.
-Watch = Callable[[Run], AbstractContextManager[Hooks]]
+WatchRun = Callable[[Run], AbstractContextManager[TrainHooks]]
 
 
 def train(
@@ -67,10 +67,10 @@ def train(
     config: TrainConfig,
     run: Run,
     out: Path | None = None,
-    hooks: Hooks | None = None,
+    hooks: TrainHooks | None = None,
     decode: Decode | None = None,
     prompts: Sequence[Prompt] | None = None,
-) -> Result:
+) -> TrainResult:
     """Train an adapter and save it to `out`, or into the run's folder.
 
     A stop, an error or an interrupt first saves the state of the last whole step; `mode = "resume"` goes on from there
@@ -89,7 +89,7 @@ def train(
             steps=session.steps,
             problem="",
         )
-        loop = _Loop(session, run, out or run.lora, hooks or Hooks(), sampler)
+        loop = _Loop(session, run, out or run.lora, hooks or TrainHooks(), sampler)
         try:
             result = loop.run()
         except Exception as error:
@@ -107,13 +107,13 @@ class _Loop:
     session: Session
     folder: Run
     out: Path
-    hooks: Hooks
+    hooks: TrainHooks
     sampler: Sampler | None
     changing: bool = field(default=False, init=False)  # between two whole steps: not to be saved
 
-    def run(self) -> Result:
+    def run(self) -> TrainResult:
         session, config = self.session, self.session.config
-        self.ledger = Ledger(session.denoiser.device)
+        self.ledger = LossLedger(session.denoiser.device)
         with ExitStack() as stack:
             metrics = stack.enter_context(MetricsFile(self.folder.metrics, resume_at=session.step))
             drop_later(self.folder.samples, session.step)
@@ -129,7 +129,7 @@ class _Loop:
             except BaseException:
                 self._rescue()
                 raise
-        result = Result(
+        result = TrainResult(
             session.step, session.steps, self.out, self.reporter.data_wait(), self.reporter.seconds(), stopped
         )
         write_report(self.folder, session, self.reporter)
@@ -168,7 +168,7 @@ class _Loop:
         for entry in ready:
             self._report(*entry)
 
-    def _report(self, entry: Entry, loss: float) -> None:
+    def _report(self, entry: LossEntry, loss: float) -> None:
         self.reporter.step(entry.step, entry.epoch, loss, entry.rate, self.loader.waited, entry.rows)
 
     def _between(self) -> None:
@@ -244,7 +244,7 @@ def _explained(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "status" not in read_description(run.folder):
+        if "status" not in read_run_json(run.folder):
             run.describe(problem=_words(error))
         raise
 
@@ -275,10 +275,10 @@ def train_in_run(
     config: TrainConfig,
     runs: Path,
     place: Callable[[Run], Path],
-    watch: Watch,
+    watch: WatchRun,
     decode: Decode | None = None,
     prompts: Sequence[Prompt] | None = None,
-) -> tuple[Result, Run]:
+) -> tuple[TrainResult, Run]:
     """Train in the run that `config` names, in the folder `runs`; the LoRA is in its `place` also after an error."""
     with open_run(runs, config.name, config.mode) as run:
         out = place(run)
@@ -286,7 +286,7 @@ def train_in_run(
             return train(denoiser, dataset, config, run, out, hooks, decode, prompts), run
 
 
-def with_samples(config: TrainConfig) -> TrainConfig:
+def with_sample_images(config: TrainConfig) -> TrainConfig:
     """For whoever gives a VAE: pictures at an interval, also where none is set."""
     if config.sample_every:
         return config

@@ -18,7 +18,7 @@ class FlowSchedule:
     prediction: Prediction = "flow"
 
     def noisy(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        t = rows(t, latents)
+        t = per_row(t, latents)
         return (1 - t) * latents + t * noise
 
     def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
@@ -53,13 +53,13 @@ class DiffusionSchedule:
         return self.alphas_cumprod.to(t.device)[self.timestep(t)]
 
     def noisy(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        alpha = rows(self.alpha(t), latents)
+        alpha = per_row(self.alpha(t), latents)
         return alpha.sqrt() * latents + (1 - alpha).sqrt() * noise
 
     def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         if self.prediction == "eps":
             return noise
-        alpha = rows(self.alpha(t), latents)
+        alpha = per_row(self.alpha(t), latents)
         return alpha.sqrt() * noise - (1 - alpha).sqrt() * latents
 
     def snr(self, t: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def scaled_linear_alphas(steps: int = 1000, start: float = 0.00085, end: float =
     return torch.cumprod(1 - betas, dim=0)
 
 
-def rows(values: Tensor, like: Tensor) -> Tensor:
+def per_row(values: Tensor, like: Tensor) -> Tensor:
     """[B] → [B, 1, 1, …], so that a value per row multiplies a batch of any rank."""
     return values.reshape(-1, *[1] * (like.ndim - 1)).to(like.dtype)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .denoiser import Denoiser, Prepared, Schedule
+from .denoiser import Denoiser, NoiseSchedule, PreparedBatch
 from .errors import TrainError
 
 # Bounds of the SNR inside a weighting: outside of them 1/√snr would let single rows rule the batch.
@@ -81,7 +81,7 @@ def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Ge
     return noise.to(latents.device)
 
 
-def draw_times(count: int, schedule: Schedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
+def draw_times(count: int, schedule: NoiseSchedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
     """[count] times on the CPU: drawn, shifted, then squeezed into the chosen range, which they never leave."""
     if settings.timesteps == "uniform":
         t = torch.rand(count, generator=generator)
@@ -94,7 +94,7 @@ def draw_times(count: int, schedule: Schedule, settings: ObjectiveSettings, gene
 
 def evaluate(
     denoiser: Denoiser,
-    prepared: Prepared,
+    prepared: PreparedBatch,
     noise: Tensor,
     t: Tensor,
     settings: ObjectiveSettings,
@@ -111,7 +111,7 @@ def row_losses(
     prediction: Tensor,
     target: Tensor,
     t: Tensor,
-    schedule: Schedule,
+    schedule: NoiseSchedule,
     settings: ObjectiveSettings,
     masks: Sequence[Tensor | None] | None = None,
 ) -> Tensor:
@@ -124,7 +124,7 @@ def row_losses(
     return cost.flatten(1).mean(1) * time_weights(t, schedule, settings)
 
 
-def time_weights(t: Tensor, schedule: Schedule, settings: ObjectiveSettings) -> Tensor:
+def time_weights(t: Tensor, schedule: NoiseSchedule, settings: ObjectiveSettings) -> Tensor:
     """[B] weights of the native error; the same objective whatever the model predicts."""
     if settings.weighting == "none":
         return torch.ones_like(t)

@@ -50,12 +50,12 @@ class Sampler:
             with torch.no_grad():
                 latents = self.denoiser.sample(prompt.conditioning, prompt.shape, self.seed + number, self.steps)
             picture = self.decode(latents)[0]
-            picture.save(self.folder / file_name(step, number))
+            picture.save(self.folder / sample_file_name(step, number))
             pictures.append(picture)
         return pictures
 
 
-def file_name(step: int, prompt: int) -> str:
+def sample_file_name(step: int, prompt: int) -> str:
     """The name of a prompt's picture at a step."""
     return f"step-{step:08}-{prompt}.png"
 

@@ -21,7 +21,7 @@ from .denoiser import Denoiser
 from .errors import TrainError
 from .memory import choose_precision
 from .optim import make_optimizer, set_mode
-from .run import Origin, Run, State, StateFolder, check_origin, resumed_position
+from .run import Run, SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 from .step import Dropout, Ema, NonFiniteLoss, Stepper, Weights
 from .validation import HeldOut, Validation, hold_out
 
@@ -77,11 +77,11 @@ class Session:
         self._refuse_bad_weights()
         stepper = self.stepper
         return self.states.save(
-            State(
+            SavedState(
                 step=self.step,
                 position=stepper.position,
                 epoch_length=len(self.order),
-                origin=Origin(self.dataset.id, self.dataset.generation, self.config.to_dict()),
+                origin=StateOrigin(self.dataset.id, self.dataset.generation, self.config.to_dict()),
                 adapter=self.network.tensors(),
                 carried=self.network.carried,
                 optimizer=stepper.optimizer.state_dict(),
@@ -123,7 +123,7 @@ def open_session(denoiser: Denoiser, dataset: Any, config: TrainConfig, run: Run
     """Check that everything fits, then build the parts; a run that resumes gets them as its last state left them."""
     refuse_plan(dataset)
     columns = read_columns(dataset)
-    denoiser.check(dataset)
+    denoiser.prepare_for(dataset)
     rules = set_rules(dataset, config)
     prior = np.array([rules[name].prior for name in columns.sets], bool)[columns.set]
     held = hold_out(dataset, config.validation_share, prior)
@@ -167,7 +167,7 @@ def _rule(name: str, facts: dict[str, Any], config: TrainConfig) -> SetRule:
     return SetRule(prior, samples=facts.get("samples"), weight=facts.get("weight"))
 
 
-def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: State | None) -> Stepper:
+def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: SavedState | None) -> Stepper:
     objective, precision = config.objective(), choose_precision(config.precision, denoiser.device)
     if config.masked_loss and "mask" not in dataset.fields:
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or train without")
@@ -194,7 +194,7 @@ def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: 
     return stepper
 
 
-def _make_network(denoiser: Denoiser, config: TrainConfig, state: State | None) -> Network:
+def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
     existing = None
     if state is not None:
         existing = split_lora({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
@@ -203,7 +203,7 @@ def _make_network(denoiser: Denoiser, config: TrainConfig, state: State | None) 
     return build_network(denoiser, config.adapters(), existing).to(export.DTYPES[config.adapter_dtype])
 
 
-def _restore(stepper: Stepper, state: State) -> None:
+def _restore(stepper: Stepper, state: SavedState) -> None:
     stepper.optimizer.load_state_dict(dict(state.optimizer))
     if state.scaler:
         stepper.scaler.load_state_dict(dict(state.scaler))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dataset_cache import Batch
-from .adapters import Network, generator
+from .adapters import Network, seeded_generator
 from .data import BatchPlan, Loaded
 from .denoiser import Denoiser
 from .errors import TrainError
@@ -127,7 +127,7 @@ class Stepper:
         return draw_noise(like, self.objective, self._random(plan, "noise"))
 
     def _random(self, plan: BatchPlan, purpose: str) -> torch.Generator:
-        return generator(f"{self.seed}:{plan.number}:{purpose}")
+        return seeded_generator(f"{self.seed}:{plan.number}:{purpose}")
 
 
 def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[BatchPlan]:
@@ -191,7 +191,7 @@ class NonFiniteLoss(TrainError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class LossEntry:
     """A step whose loss is on its way, with what the report says of it."""
 
     step: int
@@ -202,33 +202,33 @@ class Entry:
     arrived: Any = None
 
 
-class Ledger:
+class LossLedger:
     """On the CPU a loss is read at once. On a GPU it is copied beside the work and read when the next one is added:
     reading it at once would make the device wait for Python in every step."""
 
     def __init__(self, device: torch.device) -> None:
         self._copies = device.type == "cuda"
-        self._waiting: Entry | None = None
+        self._waiting: LossEntry | None = None
 
-    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[Entry, float]]:
+    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[LossEntry, float]]:
         """Take a loss in; returns those that can be read now."""
         if not self._copies:
-            return [_read(Entry(step, epoch, rate, loss, rows))]
+            return [_read(LossEntry(step, epoch, rate, loss, rows))]
         before = self.drain()
         host = torch.empty((), dtype=loss.dtype, pin_memory=True)
         host.copy_(loss, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record()
-        self._waiting = Entry(step, epoch, rate, host, rows, arrived)
+        self._waiting = LossEntry(step, epoch, rate, host, rows, arrived)
         return before
 
-    def drain(self) -> list[tuple[Entry, float]]:
+    def drain(self) -> list[tuple[LossEntry, float]]:
         """What is still on its way."""
         entry, self._waiting = self._waiting, None
         return [] if entry is None else [_read(entry)]
 
 
-def _read(entry: Entry) -> tuple[Entry, float]:
+def _read(entry: LossEntry) -> tuple[LossEntry, float]:
     if entry.arrived is not None:
         entry.arrived.synchronize()
     value = float(entry.loss)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .adapters import generator
+from .adapters import seeded_generator
 from .denoiser import Denoiser
 from .errors import TrainError
 from .memory import Precision
@@ -60,7 +60,7 @@ class Validation:
 
     def measure(self, denoiser: Denoiser, precision: Precision) -> float:
         """The mean loss over the held-out samples. Uses no generator that training uses."""
-        times = draw_times(len(self.rows), denoiser.schedule, self.objective, generator("validation times"))
+        times = draw_times(len(self.rows), denoiser.schedule, self.objective, seeded_generator("validation times"))
         losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
         return float(torch.stack(losses).sum() / len(self.rows))
 
@@ -81,7 +81,7 @@ class Validation:
     def _losses(self, denoiser: Denoiser, precision: Precision, rows: list[int], times: torch.Tensor) -> torch.Tensor:
         batch = self.dataset.read_batch([self.rows[row] for row in rows])
         prepared = denoiser.prepare(batch)
-        noise = [draw_noise(one[None], self.objective, generator(f"validation {row}"))
+        noise = [draw_noise(one[None], self.objective, seeded_generator(f"validation {row}"))
                  for one, row in zip(prepared.latents, rows)]  # fmt: skip
         with precision.autocast():
             return evaluate(denoiser, prepared, torch.cat(noise), times, self.objective, batch.masks)

@@ -9,11 +9,11 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache import Setting, parse_setting
-from ..lora_train import RENAMED, SETTINGS
+from ..lora_train import RENAMED_SETTINGS, TRAIN_SETTINGS
 from .host import HOST_SETTINGS
 from .host.app import find_lora, list_loras
 
-SETTINGS: dict[str, Setting] = {**SETTINGS, **HOST_SETTINGS}
+TRAIN_SETTINGS: dict[str, Setting] = {**TRAIN_SETTINGS, **HOST_SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
 FILE = "start_from"  # the one setting that is a path: on nodes, a LoRA out of the host's list
 DEFAULTS = {"name": "my_lora"}  # where a node has to say something that a command line may leave open
@@ -22,12 +22,12 @@ MOST = 2**31 - 1
 
 def main_inputs() -> list[io.Input]:
     """What stands on the training node for everyone."""
-    return [_input(SETTINGS[name], advanced=False) for name in MAIN]
+    return [_input(TRAIN_SETTINGS[name], advanced=False) for name in MAIN]
 
 
 def further_inputs(advanced: bool) -> list[io.Input]:
     """All other settings."""
-    return [_input(setting, advanced) for setting in SETTINGS.values() if setting.name not in MAIN]
+    return [_input(setting, advanced) for setting in TRAIN_SETTINGS.values() if setting.name not in MAIN]
 
 
 def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,11 +37,15 @@ def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are not as they would be without the node."""
-    return {name: value for name, value in values.items() if name not in SETTINGS or value != SETTINGS[name].default}
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in TRAIN_SETTINGS or value != TRAIN_SETTINGS[name].default
+    }
 
 
 def _value(name: str, value: Any) -> Any:
-    known = SETTINGS.get(RENAMED.get(name, name))
+    known = TRAIN_SETTINGS.get(RENAMED_SETTINGS.get(name, name))
     if known is None or not isinstance(value, str):
         return value
     if known.name == FILE:

@@ -8,7 +8,7 @@ import comfy.utils
 from comfy_api.latest import io, ui
 
 from ..dataset_cache import CacheError, read_manifest
-from ..lora_train import check_name, plot_loss
+from ..lora_train import check_run_name, plot_loss
 from . import setting_inputs, sockets
 from .host.app import cache_roots, caches_changed, caller_of, find_lora, lora_folder, lora_stamp, runs_folder
 from .library import (
@@ -121,7 +121,7 @@ def _outputs() -> list[io.Output]:
 
 def _check_name(name: str) -> None:
     """One folder's and one file's name, on every system, which leads nowhere else."""
-    check_name(name)
+    check_run_name(name)
     contained(lora_folder(), [f"{parse_name(name)[0]}.safetensors"], name)
     contained(runs_folder(), [name], name)
 

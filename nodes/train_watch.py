@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..lora_train import Hooks, Progress, Run, draw_grid, file_name, plot_loss, read_description
+from ..lora_train import Run, TrainHooks, TrainProgress, draw_grid, plot_loss, read_run_json, sample_file_name
 from .host.app import NodeProgress, current_client, send_event
 from .server import RUNS, LiveRun, sample_mtime, thin
 
@@ -36,7 +36,7 @@ class TrainWatch:
         self._at, self._steps = 0, 1
 
     @contextmanager
-    def running(self, run: Run) -> Iterator[Hooks]:
+    def running(self, run: Run) -> Iterator[TrainHooks]:
         """While a run trains: it is listed as live, and every page hears how it begins and ends."""
         self.live.name, self._folder = run.name, run.samples
         run.describe(notes="\n".join(self.notes))
@@ -47,10 +47,12 @@ class TrainWatch:
         finally:
             self._end(run)  # when it is no longer listed as live: pages ask at once how it ended
 
-    def hooks(self) -> Hooks:
-        return Hooks(progress=self.step, samples=self.samples, validation=self.validation, stop=self.live.stop.is_set)
+    def hooks(self) -> TrainHooks:
+        return TrainHooks(
+            progress=self.step, samples=self.samples, validation=self.validation, stop=self.live.stop.is_set
+        )
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: TrainProgress) -> None:
         self._losses.append((progress.step, progress.loss))
         self.live.tell(progress)
         self._at, self._steps = progress.step, progress.steps
@@ -67,7 +69,7 @@ class TrainWatch:
 
     def samples(self, step: int, pictures: Sequence[Image.Image]) -> None:
         for number in range(len(pictures)):
-            file = file_name(step, number)
+            file = sample_file_name(step, number)
             facts = {"step": step, "prompt": number, "file": file, "mtime": sample_mtime(self._folder / file)}
             send_event(SAMPLE_EVENT, {"run": self.live.name, **facts})
         self._samples = draw_grid([list(pictures)], [f"step {step}"])
@@ -88,7 +90,7 @@ class TrainWatch:
         self._cost = self._drawn - began
 
     def _end(self, run: Run) -> None:
-        told = read_description(run.folder)
+        told = read_run_json(run.folder)
         facts = {name: told[name] for name in ("status", "step", "steps", "problem") if name in told}
         if facts.get("status") == "running":
             facts["status"] = "interrupted"  # nobody came to write how it ended

@@ -11,16 +11,16 @@ from ..dataset_cache import realize
 from ..lora_train import (
     Curves,
     Prompt,
-    Result,
     Run,
     TrainConfig,
     TrainError,
-    Watch,
-    check_name,
+    TrainResult,
+    WatchRun,
+    check_run_name,
     load_config,
     read_curves,
     train_in_run,
-    with_samples,
+    with_sample_images,
 )
 from .host import HostSettings, split_settings
 from .host.model import make_denoiser
@@ -39,7 +39,7 @@ class Pictures:
 class Trained:
     """A finished (or stopped) training."""
 
-    result: Result
+    result: TrainResult
     run: Run
     curves: Curves
 
@@ -58,14 +58,14 @@ def train_lora(
     pictures: Pictures,
     loras: Path,
     runs: Path,
-    watch: Watch,
+    watch: WatchRun,
 ) -> Trained:
     """Train on an open dataset; the LoRA lies in `loras` under the run's name, also if the training is stopped."""
     denoiser = make_denoiser(patcher, config, host, pictures.negative)
     config = _with_free_name(config, loras, runs)
     decode = None
     if pictures.vae is not None:
-        config, decode = with_samples(config), lambda latents: denoiser.decode(pictures.vae, latents)
+        config, decode = with_sample_images(config), lambda latents: denoiser.decode(pictures.vae, latents)
     result, run = train_in_run(
         denoiser,
         dataset,
@@ -79,7 +79,7 @@ def train_lora(
     return Trained(result, run, read_curves(run.metrics))
 
 
-def describe_end(result: Result, run: str, asked: str) -> str:
+def describe_end(result: TrainResult, run: str, asked: str) -> str:
     """What to say of a training that ended, or was stopped, under the name that it got instead of the one asked for."""
     if not result.stopped:
         share = f"{result.data_wait:.1%} waiting for data"
@@ -91,7 +91,7 @@ def describe_end(result: Result, run: str, asked: str) -> str:
 
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
     """A new run never replaces a LoRA that is there: it is called my_lora-2, and so on, as its folder is."""
-    check_name(config.name)
+    check_run_name(config.name)
     name, number = config.name, 1
     if config.mode == "resume" and not (runs / name).exists() and (loras / f"{name}.safetensors").exists():
         raise TrainError(f'mode = "resume": there is a LoRA {name}, but no run that it came from; choose another name')

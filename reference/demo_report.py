@@ -9,8 +9,8 @@ from PIL import Image
 from ..dataset_cache import Cache, EncodeReport, decode_thumbnail
 from ..lora_train import (
     Curves,
-    Result,
     Section,
+    TrainResult,
     draw_grid,
     format_seconds,
     plot_buckets,
@@ -29,7 +29,7 @@ class Story:
 
     dataset: Cache
     encoded: EncodeReport
-    result: Result
+    result: TrainResult
     run: Path
     asked: Sequence[str]
     before: Sequence[Image.Image]

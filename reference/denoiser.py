@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..lora_train import Naming, Prediction, Prepared, TrainError, rows
+from ..lora_train import Naming, Prediction, PreparedBatch, TrainError, per_row
 from . import text, vae
 from .model import ReferenceModel
 
@@ -45,7 +45,7 @@ class ReferenceDenoiser:
         self.guidance = guidance
         self.device = model.image_in.weight.device
 
-    def check(self, dataset: Any) -> None:
+    def prepare_for(self, dataset: Any) -> None:
         for bucket, indices in dataset.buckets().items():
             shape, expected = tuple(bucket.shape), self.model.size.channels
             if len(shape) != 3 or shape[0] != expected:
@@ -55,9 +55,9 @@ class ReferenceDenoiser:
                 )
             self._check_text(dataset[int(indices[0])].conditioning)
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> PreparedBatch:
         latents = batch.latents.to(self.device, torch.float32) / vae.spread(self.device)
-        return Prepared(latents, self._join(batch.conditionings))
+        return PreparedBatch(latents, self._join(batch.conditionings))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Text) -> Tensor:
         return self.model(x_t, t, conditioning.tokens, conditioning.pooled)
@@ -117,9 +117,9 @@ class ReferenceDenoiser:
             without = self.predict(x, t, empty)
             out = without + self.guidance * (out - without)
         if self._flows:
-            share = rows(t, x)
+            share = per_row(t, x)
             return x - share * out, x + (1 - share) * out
-        alpha = rows(self.schedule.alpha(t), x)
+        alpha = per_row(self.schedule.alpha(t), x)
         signal, noise = alpha.sqrt(), (1 - alpha).sqrt()
         if self.schedule.prediction == "v":
             return signal * x - noise * out, noise * x + signal * out

@@ -13,7 +13,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..lora_train import DiffusionSchedule, FlowSchedule, Prediction, Schedule, TrainError, rows, scaled_linear_alphas
+from ..lora_train import (
+    DiffusionSchedule,
+    FlowSchedule,
+    NoiseSchedule,
+    Prediction,
+    TrainError,
+    per_row,
+    scaled_linear_alphas,
+)
 from . import text, vae
 
 LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share
@@ -120,13 +128,13 @@ class ReferenceModel(nn.Module):
     def _native(self, clean: Tensor, x_t: Tensor, t: Tensor) -> Tensor:
         # Guessing the clean picture is far easier to learn than guessing noise; the native prediction follows from it.
         if self.size.prediction == "flow":
-            return (x_t - clean) / rows(t.clamp(min=LEAST_NOISE), x_t)
-        alpha = rows(self.schedule.alpha(t), x_t)
+            return (x_t - clean) / per_row(t.clamp(min=LEAST_NOISE), x_t)
+        alpha = per_row(self.schedule.alpha(t), x_t)
         signal, noise = alpha.sqrt(), (1 - alpha).sqrt().clamp(min=LEAST_NOISE)
         return (x_t - signal * clean if self.size.prediction == "eps" else signal * x_t - clean) / noise
 
 
-def schedule_of(prediction: Prediction) -> Schedule:
+def schedule_of(prediction: Prediction) -> NoiseSchedule:
     """The noise schedule that belongs to a prediction."""
     return FlowSchedule() if prediction == "flow" else DiffusionSchedule(scaled_linear_alphas(), prediction)
 

@@ -23,7 +23,7 @@ from ..dataset_cache import (
     open_cache,
     verify,
 )
-from ..lora_train import Hooks, Result, TrainConfig, build_network, open_run, read_lora, train
+from ..lora_train import TrainConfig, TrainHooks, TrainResult, build_network, open_run, read_lora, train
 from . import model as reference
 from . import text, vae
 from .demo_report import Story, write_story
@@ -160,7 +160,7 @@ def make_base(path: Path, scale: Scale) -> ReferenceDenoiser:
     return ReferenceDenoiser(model)
 
 
-def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Scale) -> tuple[Result, Path]:
+def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Scale) -> tuple[TrainResult, Path]:
     config = TrainConfig(
         steps=scale.steps,
         batch_size=6,
@@ -179,7 +179,7 @@ def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Sc
         sample_captions=tuple(dict.fromkeys(dataset.captions(index)[0] for index in range(4))),
         sample_steps=SAMPLE_STEPS,
     )
-    hooks = Hooks(progress=lambda step: tick("Train", step.step, step.steps, step.smooth))
+    hooks = TrainHooks(progress=lambda step: tick("Train", step.step, step.steps, step.smooth))
     with open_run(out / "runs", CONCEPT) as run:
         result = train(denoiser, dataset, config, run, out / f"{CONCEPT}.safetensors", hooks, decode_pictures)
     size = result.lora.stat().st_size / 1e6

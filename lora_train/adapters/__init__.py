@@ -1,6 +1,6 @@
 """Adapters: small trainable changes that hang on a model's layers and leave the model itself alone."""
 
-from .adapter import KINDS, generator
+from .adapter import KINDS, seeded_generator
 from .dora import AXES, Axis
 from .lora_file import read_lora, split_lora
 from .network import AdapterSettings, Network, build_network
@@ -13,8 +13,8 @@ __all__ = [
     "Axis",
     "Network",
     "build_network",
-    "generator",
     "read_lora",
+    "seeded_generator",
     "select_modules",
     "split_lora",
 ]

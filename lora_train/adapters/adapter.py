@@ -89,12 +89,12 @@ class Adapter(nn.Module):
         if not (self.training and self.dropout):
             return x
         assert self.step >= 0, "network.begin(step) comes before a training step with dropout"
-        made = generator(f"{self.seed}:{self.step}:{self.name}", x.device)
+        made = seeded_generator(f"{self.seed}:{self.step}:{self.name}", x.device)
         keep = torch.rand(x.shape, generator=made, device=x.device) >= self.dropout
         return x * keep / (1 - self.dropout)
 
 
-def generator(text: str, device: torch.device | str = "cpu") -> torch.Generator:
+def seeded_generator(text: str, device: torch.device | str = "cpu") -> torch.Generator:
     """A private generator that follows from this text alone."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)

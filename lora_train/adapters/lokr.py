@@ -30,7 +30,7 @@ class Lokr(nn.Module):
     def create(
         cls, layer: Layer, rank: int, alpha: float, generator: torch.Generator, factor: int | None = None
     ) -> Lokr:
-        (p, q), (m, n) = split(layer.outputs, factor), split(layer.inputs, factor)
+        (p, q), (m, n) = split_size(layer.outputs, factor), split_size(layer.inputs, factor)
         factors = {"lokr_w1": uniform((p, m), m, generator)}
         if 2 * rank < max(q, n):
             columns = layer.fan_in // m
@@ -106,7 +106,7 @@ class Lokr(nn.Module):
         return a @ b
 
 
-def split(size: int, factor: int | None = None) -> tuple[int, int]:
+def split_size(size: int, factor: int | None = None) -> tuple[int, int]:
     """size = small · large, small the greatest divisor up to `factor` (without one: up to the root)."""
     bound = int(size**0.5) if factor is None else min(factor, int(size**0.5))
     small = next(candidate for candidate in range(max(bound, 1), 0, -1) if size % candidate == 0)

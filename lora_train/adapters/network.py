@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..denoiser import Denoiser
 from ..errors import TrainError
 from . import dora, targets
-from .adapter import KINDS, Adapter, Factors, generator
+from .adapter import KINDS, Adapter, Factors, seeded_generator
 from .layer import Layer, layer_of
 from .lora_file import LoraFile
 
@@ -153,7 +153,7 @@ def _create(name: str, layer: Layer, module: nn.Module, settings: AdapterSetting
 
 def _factors(name: str, layer: Layer, settings: AdapterSettings) -> Factors:
     # Each module has a generator of its own: adding a target changes no other module's start.
-    made = generator(f"{settings.seed}:{name}")
+    made = seeded_generator(f"{settings.seed}:{name}")
     rank = settings.rank if settings.kind == "lokr" else min(settings.rank, layer.full_rank)
     alpha = float(torch.tensor(settings.scale * rank))  # as a file's float32 will hold it
     if settings.kind == "lokr":

@@ -76,7 +76,7 @@ class Epoch:
 class Order:
     """The order of a whole run; it makes one epoch at a time and keeps none."""
 
-    columns: Columns
+    columns: DatasetColumns
     seed: int
     batch_size: int
     rules: Mapping[str, SetRule] = field(default_factory=dict)
@@ -283,7 +283,7 @@ def _join(*parts: tuple[np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, np.
 
 
 @dataclass(frozen=True)
-class Columns:
+class DatasetColumns:
     """Flat arrays over the samples of a dataset."""
 
     bucket: np.ndarray
@@ -293,7 +293,7 @@ class Columns:
     variants: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def read_columns(dataset: Any) -> Columns:
+def read_columns(dataset: Any) -> DatasetColumns:
     """The columns of a cache; a hole in a field that training needs is an error that names the sample."""
     if not len(dataset):
         raise TrainError("the dataset has no samples; encode some images into it first")
@@ -303,7 +303,7 @@ def read_columns(dataset: Any) -> Columns:
     if "mask" in variants:
         _refuse_unaligned(dataset, variants["latent"], variants["mask"])
     bucket, repeats, sets = (np.asarray(dataset.column(name)) for name in ("bucket", "repeats", "set"))
-    return Columns(bucket, repeats, sets, tuple(dataset.sets), variants)
+    return DatasetColumns(bucket, repeats, sets, tuple(dataset.sets), variants)
 
 
 def _refuse_holes(dataset: Any, name: str, counts: np.ndarray | None) -> None:

@@ -1,32 +1,32 @@
 """The run folder: states, metrics, plots."""
 
-from .folder import Run, check_name, is_held, open_run, read_description
-from .metrics import Curves, MetricsFile, Progress, Reporter, format_seconds, open_events, read_curves
+from .folder import Run, check_run_name, is_run_locked, open_run, read_run_json
+from .metrics import Curves, MetricsFile, Reporter, TrainProgress, format_seconds, open_events, read_curves
 from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_loss, plot_share
-from .saved_state import Origin, State, StateFolder, check_origin, resumed_position
+from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 
 __all__ = [
     "BLUE",
     "ORANGE",
     "Curves",
     "MetricsFile",
-    "Origin",
-    "Progress",
     "Reporter",
     "Run",
-    "State",
+    "SavedState",
     "StateFolder",
-    "check_name",
+    "StateOrigin",
+    "TrainProgress",
     "check_origin",
+    "check_run_name",
     "draw_grid",
     "format_seconds",
-    "is_held",
+    "is_run_locked",
     "open_events",
     "open_run",
     "plot_buckets",
     "plot_loss",
     "plot_share",
     "read_curves",
-    "read_description",
+    "read_run_json",
     "resumed_position",
 ]

@@ -62,7 +62,7 @@ class Run:
         """Write run.json, in one step."""
         path = self.folder / "run.json"
         temporary = path.with_suffix(".part")
-        body = {**read_description(self.folder), **facts, "name": self.name, "updated": round(time.time(), 1)}
+        body = {**read_run_json(self.folder), **facts, "name": self.name, "updated": round(time.time(), 1)}
         temporary.write_text(json.dumps(body, indent=1), encoding="utf-8")
         os.replace(temporary, path)
 
@@ -71,11 +71,11 @@ class Run:
 def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
     """The run's folder, made ready for its mode and held against a second trainer."""
     root = Path(root)
-    check_name(name)
+    check_run_name(name)
     if mode not in MODES:
         raise TrainError(f'mode = "{mode}": expected one of {", ".join(MODES)}')
     folder = _free(root, name) if mode == "new" else root / name
-    check_name(folder.name)
+    check_run_name(folder.name)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / "run.json").exists():
         raise TrainError(f"{folder}: is no run's folder; give another name")
@@ -87,19 +87,19 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
             log.info("%s has no saved state yet; the run starts at step 0", folder.name)
         run = Run(folder, resume)
         # Who held it before was killed: should this training not come to its first step, nobody trains it either.
-        cut_off = read_description(folder).get("status") == "running"
+        cut_off = read_run_json(folder).get("status") == "running"
         run.describe(**{"status": "interrupted"} if cut_off else {})
         yield run
 
 
-def check_name(name: str) -> None:
+def check_run_name(name: str) -> None:
     """A run's name is one folder's name on every system."""
     too_long = len(name) > 120 or len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES
     if too_long or not _NAME.fullmatch(name) or name != name.rstrip(". "):
         raise TrainError(f'name = "{name}": expected a plain folder name, such as my_run')
 
 
-def read_description(folder: Path) -> Mapping[str, Any]:
+def read_run_json(folder: Path) -> Mapping[str, Any]:
     """What run.json says, or nothing."""
     try:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -108,7 +108,7 @@ def read_description(folder: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def is_held(folder: Path) -> bool:
+def is_run_locked(folder: Path) -> bool:
     """Whether somebody trains this run now, in this process or another."""
     try:
         return is_locked(folder / LOCK)

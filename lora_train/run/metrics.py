@@ -90,7 +90,7 @@ def _keep_until(path: Path, step: int) -> None:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainProgress:
     """A step as the live callback hears of it."""
 
     step: int
@@ -121,7 +121,7 @@ class Reporter:
         metrics: MetricsFile,
         steps: int,
         device: torch.device,
-        callback: Callable[[Progress], None] | None = None,
+        callback: Callable[[TrainProgress], None] | None = None,
         events: Any = None,
     ) -> None:
         self._metrics, self._steps, self._device = metrics, steps, device
@@ -134,7 +134,9 @@ class Reporter:
         self.waited = 0.0
         self.paused = 0.0  # seconds in saving, validation and samples: no part of a step
 
-    def step(self, step: int, epoch: int, loss: float, learning_rate: float, waited: float, rows: int = 1) -> Progress:
+    def step(
+        self, step: int, epoch: int, loss: float, learning_rate: float, waited: float, rows: int = 1
+    ) -> TrainProgress:
         """A step that has ended, with the rows it trained on; `waited` is the whole run's waiting for data so far."""
         now = time.perf_counter()
         self._times.append(now - self.paused)
@@ -142,7 +144,7 @@ class Reporter:
         self._average, self._weight = 0.98 * self._average + 0.02 * loss, 0.98 * self._weight + 0.02
         self.waited = waited
         rate = self._rate()
-        progress = Progress(
+        progress = TrainProgress(
             step=step,
             steps=self._steps,
             epoch=epoch,

@@ -28,7 +28,7 @@ _GLOB = "step-*.safetensors"
 
 
 @dataclass(frozen=True)
-class Origin:
+class StateOrigin:
     """What a state belongs to: a run is only itself again on the same data with the same settings."""
 
     dataset: str
@@ -37,14 +37,14 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class State:
+class SavedState:
     """A run after `step` steps. Noise, times, dropout and order follow from (seed, batch number), so that no
     generator has a state of its own: `position`, the number of consumed batches, is enough."""
 
     step: int
     position: int
     epoch_length: int
-    origin: Origin
+    origin: StateOrigin
     adapter: Mapping[str, Tensor]
     optimizer: Mapping[str, Any]
     carried: Mapping[str, Tensor] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class StateFolder:
     def __init__(self, path: Path, keep: int = 2) -> None:
         self.path, self.keep = path, keep
 
-    def save(self, state: State) -> Path:
+    def save(self, state: SavedState) -> Path:
         """Write a state, then drop the oldest. If it cannot be written, every earlier state stays."""
         content = _encode(state)
         path = self.path / f"step-{state.step:08}.safetensors"
@@ -83,7 +83,7 @@ class StateFolder:
         """Paths of the states, oldest first."""
         return sorted(self.path.glob(_GLOB))
 
-    def latest(self) -> State | None:
+    def latest(self) -> SavedState | None:
         """The newest state that can be read; a damaged one is named and passed over."""
         damaged = None
         for path in reversed(self.files()):
@@ -102,7 +102,7 @@ class StateFolder:
         return f"{path}: could not be saved ({error.strerror}); {kept}. Make room, then resume"
 
 
-def read_state(path: Path) -> State:
+def read_state(path: Path) -> SavedState:
     """A state from its file."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
@@ -113,10 +113,10 @@ def read_state(path: Path) -> State:
     if metadata.get("format") != FORMAT:
         raise TrainError(f'{path}: format "{metadata.get("format")}" is not "{FORMAT}"; resume it with its own release')
     fields = unpack(json.loads(metadata["state"]), tensors)
-    return State(**{**fields, "origin": Origin(**fields["origin"])})
+    return SavedState(**{**fields, "origin": StateOrigin(**fields["origin"])})
 
 
-def check_origin(state: State, dataset: Any, config: TrainConfig) -> None:
+def check_origin(state: SavedState, dataset: Any, config: TrainConfig) -> None:
     """Refuse to go on with other data or settings, naming each, unless that is asked for."""
     changes = differences(state.origin.config, config)
     if state.origin.dataset != dataset.id:
@@ -132,14 +132,14 @@ def check_origin(state: State, dataset: Any, config: TrainConfig) -> None:
         log.warning("Resuming with a change: %s", change)
 
 
-def resumed_position(state: State, epoch_length: int) -> int:
+def resumed_position(state: SavedState, epoch_length: int) -> int:
     """Where to go on in the order: the same place, or the next whole epoch where epochs have another length now."""
     if state.epoch_length == epoch_length:
         return state.position
     return -(-state.position // state.epoch_length) * epoch_length
 
 
-def _encode(state: State) -> bytes:
+def _encode(state: SavedState) -> bytes:
     tree, tensors = pack({**vars(state), "origin": asdict(state.origin)})
     return safetensors.torch.save(tensors, {"format": FORMAT, "state": json.dumps(tree, allow_nan=False)})
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...lora_train import Progress
+from ...lora_train import TrainProgress
 from .refusals import Refused
 
 # More steps than a run takes between two writes of its metrics, so that those two together have no gap.
@@ -26,11 +26,11 @@ class LiveRun:
     node: str | None = None
     client: str | None = None
     began: float = field(default_factory=time.time)
-    progress: Progress | None = None
+    progress: TrainProgress | None = None
     recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: TrainProgress) -> None:
         self.progress = progress
         self.recent.append((progress.step, progress.loss, progress.learning_rate))
 

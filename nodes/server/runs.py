@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...lora_train import Run, check_name, is_held, read_description
+from ...lora_train import Run, check_run_name, is_run_locked, read_run_json
 from ..library import contained
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
@@ -62,7 +62,7 @@ class Runs:
         return sorted(found, key=lambda row: (not row["live"], -row["updated"]))[:MOST_RUNS]
 
     def row(self, folder: Path, client: str = "") -> dict[str, Any]:
-        told, live = read_description(folder), self.live.find(folder.name)
+        told, live = read_run_json(folder), self.live.find(folder.name)
         status = _status(folder, told, live)
         row = {
             "name": folder.name,
@@ -84,7 +84,7 @@ class Runs:
         """One run with its curves, settings and pictures."""
         folder = self.folder(name)
         live, run = self.live.find(name), Run(folder)
-        settings = as_dict(read_description(folder).get("config"))
+        settings = as_dict(read_run_json(folder).get("config"))
         report = folder / "report.html"
         return {
             "run": self.row(folder, client),
@@ -108,7 +108,7 @@ class Runs:
 
     def folder(self, name: str) -> Path:
         """A run's folder by its name, which leads nowhere else."""
-        check_name(name)
+        check_run_name(name)
         folder = contained(self.places.runs, [name], name)
         if not (folder / "run.json").is_file():
             raise Refused(f"there is no run {name}", 404)
@@ -117,7 +117,7 @@ class Runs:
     def idle_folder(self, name: str) -> Path:
         """The folder of a run that nobody trains, so that it can be moved."""
         folder = self.folder(name)
-        if self.live.find(name) is not None or is_held(folder):
+        if self.live.find(name) is not None or is_run_locked(folder):
             raise Refused(f"{name} is training; stop it first", 409)
         return folder
 
@@ -160,7 +160,7 @@ def _status(folder: Path, told: Mapping[str, Any], live: LiveRun | None) -> str:
     status = told.get("status")
     if status not in (None, "running"):
         return status if status in ENDS else "failed"
-    if is_held(folder):
+    if is_run_locked(folder):
         return "running"
     # Its process ended without a word; or, without a status, it never came to its first step.
     return "interrupted" if status else "failed"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import is_link, is_regular, refuse_link
-from ...lora_train import check_name
+from ...lora_train import check_run_name
 from ..library import contained, path_to_create
 from .moves import move_folder, remove_empty_parents
 from .refusals import Refused
@@ -113,7 +113,7 @@ def folder_bytes(folder: Path) -> int:
 
 def _run_place(name: str, root: Path) -> Path:
     """Where a run goes back to. What was a run's name may be none for a cache."""
-    check_name(name)
+    check_run_name(name)
     target = contained(root, [name], name)
     if os.path.lexists(target):
         raise Refused(f"there is another run {name}; rename or delete it first", 409)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageFilter
 from safetensors import safe_open
 
-from streamcache.lora_train.samples import file_name
+from streamcache.lora_train.samples import sample_file_name
 from streamcache.tests.browser.chrome import brightness
 from streamcache.tests.browser.gallery import landscape
 from streamcache.tests.browser.training_page import CARD, NODE, PANEL, RUNS, TICK, TrainingPage
@@ -254,7 +254,7 @@ def write_samples(folder: Path, steps: range, last: int) -> None:
         for step in steps:
             share = 0.15 + 0.85 * min(step / last, 1) ** 0.6
             soft = whole.filter(ImageFilter.GaussianBlur(14 * (1 - share)))
-            Image.blend(noise, soft, share).save(folder / file_name(step, prompt))
+            Image.blend(noise, soft, share).save(folder / sample_file_name(step, prompt))
 
 
 @pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"draws the pictures of the documentation anew with {UPDATE}=1")

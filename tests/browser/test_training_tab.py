@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from streamcache.lora_train.samples import file_name
+from streamcache.lora_train.samples import sample_file_name
 from streamcache.tests.browser.training_page import CARD, NODE, PANEL, RUNS, TrainingPage, write_run
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.trainings import until
@@ -84,7 +84,7 @@ def test_whether_a_run_trains_is_what_the_server_says(training: TrainingPage, se
 
 
 def test_pictures_of_a_run_that_is_overwritten_are_its_own(training: TrainingPage, server: Server):
-    file = file_name(2, 0)
+    file = sample_file_name(2, 0)
     path = write_run(server, "painted", [0.5] * 3) / file
     Image.new("RGB", (8, 8), "red").save(path)
     training.open_tab()
@@ -101,7 +101,7 @@ def test_pictures_of_a_run_that_is_overwritten_are_its_own(training: TrainingPag
 def test_the_picture_that_is_pressed_is_the_one_enlarged(training: TrainingPage, server: Server):
     folder = write_run(server, "drawn", [0.5] * 3)
     for step in (1, 2):
-        Image.new("RGB", (8, 8), "red").save(folder / file_name(step, 0))
+        Image.new("RGB", (8, 8), "red").save(folder / sample_file_name(step, 0))
     training.open_tab()
     training.look_again()
     training.choose("drawn")

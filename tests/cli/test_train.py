@@ -16,7 +16,7 @@ from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import CacheWriter
 from streamcache.dataset_cache.setting import parse_setting
-from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig
+from streamcache.lora_train.config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig
 from streamcache.reference import model as reference
 from streamcache.reference import text, vae
 from streamcache.reference.pictures import creatures
@@ -51,7 +51,7 @@ def small(tmp_path: Path) -> list[str]:
 
 def test_every_setting_is_a_flag() -> None:
     examples = {int: "3", float: "0.5", bool: "true", str: "x", tuple: "a|b", dict: "main=2"}
-    for name, setting in SETTINGS.items():
+    for name, setting in TRAIN_SETTINGS.items():
         text = setting.limits.choices[-1] if setting.limits.choices else examples[setting.type]
         config = config_of("--" + name.replace("_", "-"), text)
         assert config == TrainConfig(**{name: parse_setting(setting, text)})
@@ -60,7 +60,7 @@ def test_every_setting_is_a_flag() -> None:
 def test_b6_old_names_are_flags_too(capsys) -> None:
     assert config_of("--lr", "0.5").learning_rate == 0.5
     assert "lr is now learning_rate" in capsys.readouterr().err
-    for old in RENAMED:
+    for old in RENAMED_SETTINGS:
         build_parser().parse_args([*BASIC, "--" + old.replace("_", "-"), "1"])
 
 

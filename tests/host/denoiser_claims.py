@@ -249,7 +249,7 @@ def a_cache_of_another_family_is_refused_with_both_numbers(case: Case) -> None:
     for folder, numbers in wanted.items():
         try:
             with training(case.denoiser()) as denoiser:
-                denoiser.check(open_cache(case.folder / folder))
+                denoiser.prepare_for(open_cache(case.folder / folder))
         except TrainError as refused:
             assert all(number in str(refused) for number in numbers), refused
         else:
@@ -259,7 +259,7 @@ def a_cache_of_another_family_is_refused_with_both_numbers(case: Case) -> None:
 @claim
 def a_fitting_cache_is_accepted(case: Case) -> None:
     with training(case.denoiser()) as denoiser:
-        denoiser.check(case.dataset)
+        denoiser.prepare_for(case.dataset)
 
 
 @claim
@@ -274,7 +274,7 @@ def a_conditioning_of_several_entries_or_for_an_area_is_refused_by_name(case: Ca
         write(case.folder / "special", case.latents[:1], [conditioning])
         try:
             with training(case.denoiser()) as denoiser:
-                denoiser.check(open_cache(case.folder / "special"))
+                denoiser.prepare_for(open_cache(case.folder / "special"))
         except TrainError as refused:
             assert word in str(refused) and "0.png" in str(refused), refused
         else:
@@ -299,7 +299,7 @@ def checkpointed_blocks_give_the_same_gradients_and_run_again_in_the_backward_pa
 
     gradients, calls = [], []
     with training(case.denoiser()) as denoiser:
-        denoiser.check(case.dataset)
+        denoiser.prepare_for(case.dataset)
         for blocks in ([], denoiser.blocks()):
             count = {id(block): 0 for block in denoiser.blocks()}
             with checkpointed(blocks), watched_forwards(denoiser.blocks(), count):

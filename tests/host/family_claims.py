@@ -38,7 +38,7 @@ def training(name: str, folder: Path, **changes: Any) -> Iterator[tuple[Any, Any
     denoiser = HostDenoiser(make_patcher(name, **changes))
     with torch.inference_mode(False), torch.enable_grad(), denoiser.session():
         dataset = open_cache(folder / name)
-        denoiser.check(dataset)
+        denoiser.prepare_for(dataset)
         yield denoiser, dataset
 
 
@@ -391,7 +391,7 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
             patched, _ = comfy.sd.load_lora_for_models(denoiser.patcher, None, tensors, 1.0, 0.0)
             loaded = HostDenoiser(patched)
             with torch.inference_mode(False), loaded.session(), torch.no_grad():
-                loaded.check(dataset)
+                loaded.prepare_for(dataset)
                 applied = loss_of(loaded, dataset, [0, 1])
             assert abs(live - base) > 1e-3, (name, kind, live, base)
             close(live, applied, 1e-4, 1e-5, f"{name} {kind}")

@@ -8,24 +8,31 @@ import pytest
 
 from streamcache.dataset_cache import SettingError
 from streamcache.dataset_cache.setting import parse_setting
-from streamcache.lora_train.config import RENAMED, SETTINGS, TrainConfig, differences, load_config, read_config
+from streamcache.lora_train.config import (
+    RENAMED_SETTINGS,
+    TRAIN_SETTINGS,
+    TrainConfig,
+    differences,
+    load_config,
+    read_config,
+)
 from streamcache.lora_train.errors import TrainError
 
 EXAMPLES = {int: 3, float: 0.5, bool: True, str: "x", tuple: ["a", "b"], dict: {"main": 2.0}}
 
 
 def example(name: str) -> object:
-    limits = SETTINGS[name].limits
-    return limits.choices[-1] if limits.choices else EXAMPLES[SETTINGS[name].type]
+    limits = TRAIN_SETTINGS[name].limits
+    return limits.choices[-1] if limits.choices else EXAMPLES[TRAIN_SETTINGS[name].type]
 
 
 def test_every_setting_says_what_it_is_for_and_its_default_is_allowed() -> None:
     TrainConfig()
-    assert all(setting.limits.about and setting.limits.group for setting in SETTINGS.values())
+    assert all(setting.limits.about and setting.limits.group for setting in TRAIN_SETTINGS.values())
 
 
 def test_b6_every_renamed_setting_loads_under_its_old_name_from_a_dict_and_is_said() -> None:
-    for old, new in RENAMED.items():
+    for old, new in RENAMED_SETTINGS.items():
         said: list[str] = []
         config = load_config({old: example(new)}, "old workflow", said.append)
         assert config.to_dict()[new] == example(new)
@@ -45,8 +52,8 @@ def test_b6_an_old_config_file_loads(tmp_path) -> None:
 
 
 def test_b6_no_old_name_hides_a_setting_of_today() -> None:
-    assert not set(RENAMED) & set(SETTINGS)
-    assert set(RENAMED.values()) <= set(SETTINGS)
+    assert not set(RENAMED_SETTINGS) & set(TRAIN_SETTINGS)
+    assert set(RENAMED_SETTINGS.values()) <= set(TRAIN_SETTINGS)
 
 
 def test_old_and_new_name_together_are_refused() -> None:
@@ -108,12 +115,12 @@ def test_a_missing_or_broken_file_is_named(tmp_path) -> None:
 
 
 def test_text_of_a_command_line_means_what_the_setting_holds() -> None:
-    assert parse_setting(SETTINGS["rank"], "8") == 8
-    assert parse_setting(SETTINGS["dora"], "yes") is True
-    assert parse_setting(SETTINGS["set_weights"], "main=0.5, extra=2") == {"main": 0.5, "extra": 2.0}
-    assert parse_setting(SETTINGS["sample_captions"], "a cat|a dog") == ("a cat", "a dog")
+    assert parse_setting(TRAIN_SETTINGS["rank"], "8") == 8
+    assert parse_setting(TRAIN_SETTINGS["dora"], "yes") is True
+    assert parse_setting(TRAIN_SETTINGS["set_weights"], "main=0.5, extra=2") == {"main": 0.5, "extra": 2.0}
+    assert parse_setting(TRAIN_SETTINGS["sample_captions"], "a cat|a dog") == ("a cat", "a dog")
     with pytest.raises(SettingError, match='rank = "big": expected a whole number'):
-        parse_setting(SETTINGS["rank"], "big")
+        parse_setting(TRAIN_SETTINGS["rank"], "big")
 
 
 def test_differences_name_both_values_and_pass_over_what_decides_nothing() -> None:
@@ -140,8 +147,8 @@ def test_a_configuration_survives_its_own_dictionary() -> None:
 def test_the_documentation_has_every_setting_with_its_default_and_meaning() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
-    assert list(rows) == list(SETTINGS)
-    for name, setting in SETTINGS.items():
+    assert list(rows) == list(TRAIN_SETTINGS)
+    for name, setting in TRAIN_SETTINGS.items():
         assert setting.limits.about in rows[name]
         shown = rows[name].split("|")[2].strip()
         assert not shown or parse_setting(setting, shown) == setting.default

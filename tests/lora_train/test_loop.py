@@ -20,7 +20,7 @@ from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.data.order import BatchPlan
 from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.loop import Hooks, with_samples
+from streamcache.lora_train.loop import TrainHooks, with_sample_images
 from streamcache.lora_train.optim import available
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.run.metrics import read_curves, read_metrics
@@ -112,7 +112,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path) -> None:
 
     run_training(tmp_path / "whole", dataset, **FULL)
     with pytest.raises(KeyboardInterrupt):
-        run_training(tmp_path / "cut", dataset, hooks=Hooks(progress=interrupt), **FULL)
+        run_training(tmp_path / "cut", dataset, hooks=TrainHooks(progress=interrupt), **FULL)
     assert last_state(tmp_path / "cut").step == 7
     assert json.loads((tmp_path / "cut/runs/test/run.json").read_text())["status"] == "interrupted"
     run_training(tmp_path / "cut", dataset, mode="resume", **FULL)
@@ -128,7 +128,7 @@ def test_every_installed_optimizer_resumes_exactly(tmp_path, optimizer: str) -> 
     settings = {"optimizer": optimizer, "steps": 8, "validation_share": 0.1, "validation_every": 2}
     asked = iter(range(100))
     run_training(tmp_path / "whole", dataset, **settings)
-    run_training(tmp_path / "cut", dataset, hooks=Hooks(stop=lambda: next(asked) == 5), **settings)
+    run_training(tmp_path / "cut", dataset, hooks=TrainHooks(stop=lambda: next(asked) == 5), **settings)
     run_training(tmp_path / "cut", dataset, mode="resume", **settings)
     assert_same_state(last_state(tmp_path / "whole"), last_state(tmp_path / "cut"))
 
@@ -140,13 +140,13 @@ sys.path.insert(0, root)
 import tests.conftest
 from pathlib import Path
 from tests.lora_train import test_loop
-from tests.support.small_parts import Hooks, run_training
+from tests.support.small_parts import TrainHooks, run_training
 from streamcache.dataset_cache import open_cache
 def kill(progress):
     if progress.step == step:
         os.kill(os.getpid(), signal.SIGKILL)
 dataset = open_cache(Path(folder).parent / "set")
-run_training(Path(folder), dataset, hooks=Hooks(progress=kill), mode="resume", **test_loop.FULL)
+run_training(Path(folder), dataset, hooks=TrainHooks(progress=kill), mode="resume", **test_loop.FULL)
 """
 
 
@@ -174,7 +174,7 @@ def test_b5_no_sample_is_skipped_or_repeated_over_a_stop(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set", 24)
     denoiser = SmallDenoiser()
     seen = []
-    run_training(tmp_path, dataset, denoiser, Hooks(stop=lambda: len(denoiser.calls) >= 2), steps=6)
+    run_training(tmp_path, dataset, denoiser, TrainHooks(stop=lambda: len(denoiser.calls) >= 2), steps=6)
     run_training(tmp_path, dataset, denoiser, mode="resume", steps=6)
     for call in denoiser.calls:
         seen += call["text"][:, 0, 0].tolist()
@@ -184,7 +184,7 @@ def test_b5_no_sample_is_skipped_or_repeated_over_a_stop(tmp_path) -> None:
 def test_a_stop_saves_the_work_and_says_so(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     count = iter(range(100))
-    result = run_training(tmp_path, dataset, hooks=Hooks(stop=lambda: next(count) == 3), steps=50)
+    result = run_training(tmp_path, dataset, hooks=TrainHooks(stop=lambda: next(count) == 3), steps=50)
     assert result.stopped and result.step == 3 and result.lora.exists() and last_state(tmp_path).step == 3
 
 
@@ -235,13 +235,13 @@ root, folder = sys.argv[1], sys.argv[2]
 sys.path.insert(0, root)
 import tests.conftest
 from pathlib import Path
-from tests.support.small_parts import Hooks, TrainError, make_dataset, run_training
+from tests.support.small_parts import TrainHooks, TrainError, make_dataset, run_training
 def fill(progress):
     if progress.step == 3:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # no file can grow beyond: as a full disk
 dataset = make_dataset(Path(folder) / "set")
 try:
-    run_training(Path(folder), dataset, hooks=Hooks(progress=fill), save_every=2)
+    run_training(Path(folder), dataset, hooks=TrainHooks(progress=fill), save_every=2)
 except TrainError as error:
     print(error)
 """
@@ -321,7 +321,7 @@ def test_epochs_are_counted_in_whole_passes(tmp_path) -> None:
 
 def test_samples_are_drawn_at_intervals_with_the_same_seed(tmp_path) -> None:
     heard = []
-    hooks = Hooks(samples=lambda step, pictures: heard.append((step, len(pictures))))
+    hooks = TrainHooks(samples=lambda step, pictures: heard.append((step, len(pictures))))
     settings = {"sample_every": 2, "sample_captions": ("caption 3", "caption 5"), "sample_steps": 2}
     run_training(tmp_path, make_dataset(tmp_path / "set"), hooks=hooks, **settings)
     assert heard == [(0, 2), (2, 2), (4, 2), (6, 2)]
@@ -406,4 +406,4 @@ def test_metrics_hold_every_fact_of_a_step(tmp_path) -> None:
     ],
 )
 def test_pictures_come_at_an_interval_also_where_none_is_set(settings: dict, every: int):
-    assert with_samples(TrainConfig(**settings)).sample_every == every
+    assert with_sample_images(TrainConfig(**settings)).sample_every == every

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from streamcache.lora_train.denoiser import Schedule
+from streamcache.lora_train.denoiser import NoiseSchedule
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
@@ -20,7 +20,7 @@ def pair(batch: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 
 @EVERY
 def test_every_schedule_follows_the_protocol(schedule):
-    assert isinstance(schedule, Schedule)
+    assert isinstance(schedule, NoiseSchedule)
 
 
 def test_flow_is_the_data_at_0_and_the_noise_at_1():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from streamcache.lora_train.denoiser import Prepared
+from streamcache.lora_train.denoiser import PreparedBatch
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 from streamcache.lora_train.objective import (
@@ -43,7 +43,7 @@ class CountingDenoiser:
 def test_defect_1_a_batch_of_3_is_one_model_call_of_3_rows(schedule):
     latents, noise = torch.randn(3, 4, 6, 6), torch.randn(3, 4, 6, 6)
     denoiser = CountingDenoiser(schedule, latents, noise)
-    losses = evaluate(denoiser, Prepared(latents, "captions"), noise, torch.rand(3), ObjectiveSettings())
+    losses = evaluate(denoiser, PreparedBatch(latents, "captions"), noise, torch.rand(3), ObjectiveSettings())
     assert denoiser.calls == [(3, "captions")] and losses.shape == (3,)
 
 
@@ -52,7 +52,7 @@ def test_defect_4_an_error_of_one_in_native_space_costs_one_at_every_time(schedu
     latents, noise = torch.randn(3, 4, 6, 6), torch.randn(3, 4, 6, 6)
     denoiser = CountingDenoiser(schedule, latents, noise)
     t = torch.tensor([0.01, 0.5, 0.99])
-    losses = evaluate(denoiser, Prepared(latents, None), noise, t, ObjectiveSettings())
+    losses = evaluate(denoiser, PreparedBatch(latents, None), noise, t, ObjectiveSettings())
     torch.testing.assert_close(losses, torch.ones(3), rtol=1e-4, atol=0)
 
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.adapters import AdapterSettings, build_network
-from streamcache.lora_train.adapters.adapter import generator
+from streamcache.lora_train.adapters.adapter import seeded_generator
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.data.order import BatchPlan
 from streamcache.lora_train.data.prefetch import Loaded
-from streamcache.lora_train.loop import Hooks
+from streamcache.lora_train.loop import TrainHooks
 from streamcache.lora_train.objective import draw_noise, draw_times
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.session import open_session
@@ -75,8 +75,8 @@ def test_defect_4_the_loss_is_taken_against_the_native_target(tmp_path) -> None:
     plan = BatchPlan(0, 0, [0, 3], {}, 2)
     loss = session.stepper.loss(Loaded(plan, dataset.read_batch(plan.indices)))
     latents = torch.cat([latent_of(number, SHAPES[0])["samples"] for number in (0, 3)]) * SCALE
-    noise = draw_noise(latents, config.objective(), generator(f"{config.seed}:0:noise"))
-    t = draw_times(2, denoiser.schedule, config.objective(), generator(f"{config.seed}:0:times"))
+    noise = draw_noise(latents, config.objective(), seeded_generator(f"{config.seed}:0:noise"))
+    t = draw_times(2, denoiser.schedule, config.objective(), seeded_generator(f"{config.seed}:0:times"))
     call = denoiser.calls[0]
     prediction = SmallDenoiser().predict(call["x_t"], t, call["text"])
     # Velocity against velocity: no σ² of an x0 loss.
@@ -128,7 +128,7 @@ def test_defect_8_a_run_of_one_step_is_plotted(tmp_path) -> None:
 def test_defect_9_epochs_go_without_replacement_and_a_cancel_loses_nothing(tmp_path) -> None:
     dataset, denoiser = make_dataset(tmp_path / "set", 24), SmallDenoiser()
     calls = itertools.count()
-    run_training(tmp_path, dataset, denoiser, Hooks(stop=lambda: next(calls) == 8), epochs=3)
+    run_training(tmp_path, dataset, denoiser, TrainHooks(stop=lambda: next(calls) == 8), epochs=3)
     run_training(tmp_path, dataset, denoiser, mode="resume", epochs=3)
     seen = torch.cat([call["text"][:, 0, 0] for call in denoiser.calls]).view(3, 24)
     assert all(sorted(epoch) == list(range(24)) for epoch in seen.tolist())

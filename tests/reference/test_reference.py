@@ -206,7 +206,7 @@ def encoded(tmp_path):
 
 def test_a_cached_batch_prepares_like_the_uncached_one(encoded):
     denoiser = ReferenceDenoiser(awake())
-    denoiser.check(encoded)
+    denoiser.prepare_for(encoded)
     index = int(next(iter(encoded.buckets().values()))[0])
     picture = list(pictures.creatures(4))[index]
     cached = denoiser.prepare(encoded.read_batch([index]))
@@ -217,12 +217,12 @@ def test_a_cached_batch_prepares_like_the_uncached_one(encoded):
 
 def test_a16_latents_of_another_model_are_refused_with_both_numbers(encoded):
     with pytest.raises(TrainError, match=f"found latents of {vae.CHANNELS} channels.*expected 16 channels"):
-        ReferenceDenoiser(awake(channels=16)).check(encoded)
+        ReferenceDenoiser(awake(channels=16)).prepare_for(encoded)
 
 
 def test_captions_of_another_width_are_refused_with_both_numbers(encoded):
     with pytest.raises(TrainError, match=f"found a width of {text.WIDTH}, expected 32"):
-        ReferenceDenoiser(awake(text_width=32)).check(encoded)
+        ReferenceDenoiser(awake(text_width=32)).prepare_for(encoded)
 
 
 def test_a_conditioning_without_pooled_output_is_refused():

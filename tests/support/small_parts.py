@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.config import TrainConfig
-from streamcache.lora_train.denoiser import Prepared
+from streamcache.lora_train.denoiser import PreparedBatch
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.loop import Hooks, Result, train
+from streamcache.lora_train.loop import TrainHooks, TrainResult, train
 from streamcache.lora_train.noise_schedule import FlowSchedule
 from streamcache.lora_train.run.folder import open_run
 
@@ -42,13 +42,13 @@ class SmallDenoiser:
             parameter.data = torch.randn(parameter.shape, generator=random) * 0.3
             parameter.requires_grad_(False)
 
-    def check(self, dataset: Any) -> None:
+    def prepare_for(self, dataset: Any) -> None:
         for bucket in dataset.buckets():
             if bucket.shape[0] != CHANNELS:
                 raise TrainError(f"the dataset has latents of {bucket.shape[0]} channels, the model takes {CHANNELS}")
 
-    def prepare(self, batch: Any) -> Prepared:
-        return Prepared(batch.latents.float() * SCALE, torch.cat([words[0][0] for words in batch.conditionings]))
+    def prepare(self, batch: Any) -> PreparedBatch:
+        return PreparedBatch(batch.latents.float() * SCALE, torch.cat([words[0][0] for words in batch.conditionings]))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Tensor) -> Tensor:
         self.calls.append({"rows": len(x_t), "shape": tuple(x_t.shape), "t": t.tolist(), "text": conditioning.clone()})
@@ -120,10 +120,10 @@ def run_training(
     folder: Path,
     dataset: Any,
     denoiser: SmallDenoiser | None = None,
-    hooks: Hooks | None = None,
+    hooks: TrainHooks | None = None,
     mode: str = "new",
     **settings: Any,
-) -> Result:
+) -> TrainResult:
     """Train in `folder`/runs/test with small defaults."""
     config = TrainConfig(**{"steps": 6, "batch_size": 4, "rank": 2, "learning_rate": 1e-2, **settings})
     with open_run(folder / "runs", "test", mode) as run:

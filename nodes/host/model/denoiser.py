@@ -18,7 +18,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ....dataset_cache import realize
-from ....lora_train import EMPTY_CAPTION, Naming, Prepared, TrainConfig, TrainError, choose_precision, select_modules
+from ....lora_train import (
+    EMPTY_CAPTION,
+    Naming,
+    PreparedBatch,
+    TrainConfig,
+    TrainError,
+    choose_precision,
+    select_modules,
+)
 from ..settings import HostSettings
 from . import conditioning as conds
 from . import fit, layers
@@ -77,7 +85,7 @@ class HostDenoiser:
         """The family: the name of ComfyUI's configuration class, in lower case."""
         return fit.family(self.model).lower()
 
-    def check(self, dataset: Any) -> None:
+    def prepare_for(self, dataset: Any) -> None:
         self.sizes = conds.Sizes.of(dataset)
         if self.preview.negative is None and EMPTY_CAPTION in dataset.named:
             empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
@@ -86,11 +94,11 @@ class HostDenoiser:
         fit.check_entries(dataset)
         self._try_out(dataset)
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> PreparedBatch:
         self.return_to_device()
         latents = self.scale(batch.latents)
         extras = [self._extra_inputs(index, latents.shape) for index in batch.indices]
-        return Prepared(latents, conds.join(self.model, latents, batch.conditionings, extras))
+        return PreparedBatch(latents, conds.join(self.model, latents, batch.conditionings, extras))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Sequence[conds.Rows]) -> Tensor:
         sigma = self.schedule.sigma(t)

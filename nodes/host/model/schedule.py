@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....lora_train import EPS_PER_NATIVE, SNR_BOUND, Prediction, TrainError, rows
+from ....lora_train import EPS_PER_NATIVE, SNR_BOUND, Prediction, TrainError, per_row
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class ModelSchedule:
 
     def noisy(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         tables, place = self._at(t), self.place(t)
-        return rows(tables.signal[place], latents) * latents + rows(tables.noise[place], latents) * noise
+        return per_row(tables.signal[place], latents) * latents + per_row(tables.noise[place], latents) * noise
 
     def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         tables, place = self._at(t), self.place(t)
-        wanted = rows(tables.from_noise[place], latents) * noise
-        return wanted + rows(tables.from_latents[place], latents) * latents
+        wanted = per_row(tables.from_noise[place], latents) * noise
+        return wanted + per_row(tables.from_latents[place], latents) * latents
 
     def snr(self, t: Tensor) -> Tensor:
         return self._at(t).snr[self.place(t)].clamp(1 / SNR_BOUND, SNR_BOUND)

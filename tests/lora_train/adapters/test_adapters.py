@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
-from streamcache.lora_train.adapters.lokr import split
+from streamcache.lora_train.adapters.lokr import split_size
 from streamcache.lora_train.errors import TrainError
 
 
@@ -354,4 +354,4 @@ def test_two_networks_add_up_and_leave_separately(toy):
     "size, factor, expected", [(128, None, (8, 16)), (127, None, (1, 127)), (360, 4, (4, 90)), (1, 8, (1, 1))]
 )
 def test_lokr_splits_a_size_near_its_root(size, factor, expected):
-    assert split(size, factor) == expected
+    assert split_size(size, factor) == expected

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamcache.lora_train.data.order import BatchPlan, Columns, Order, SetRule
+from streamcache.lora_train.data.order import BatchPlan, DatasetColumns, Order, SetRule
 from streamcache.lora_train.errors import TrainError
 
 # What seed 42 gave in epoch 7 when the order was released: a run resumed by a later release must find the same.
@@ -17,11 +17,11 @@ GOLDEN = [[7, 6], [5, 0], [2, 3], [1, 4], [8]]
 GOLDEN_VARIANTS = [[0, 3], [3, 1], [3, 2], [3, 0], [3]]
 
 
-def columns(buckets, repeats=1, sets=0, names=("main",), **variants) -> Columns:
+def columns(buckets, repeats=1, sets=0, names=("main",), **variants) -> DatasetColumns:
     bucket = np.asarray(buckets, np.int64)
     full = lambda value, dtype: np.full(len(bucket), 0, dtype) + np.asarray(value, dtype)  # noqa: E731
     counts = {name: full(value, np.uint32) for name, value in variants.items()}
-    return Columns(bucket, full(repeats, np.uint32), full(sets, np.int64), names, counts)
+    return DatasetColumns(bucket, full(repeats, np.uint32), full(sets, np.int64), names, counts)
 
 
 def plans(order: Order, epoch: int) -> list[BatchPlan]:

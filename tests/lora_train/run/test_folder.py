@@ -3,7 +3,7 @@
 import pytest
 
 from streamcache.lora_train.errors import TrainError
-from streamcache.lora_train.run.folder import open_run, read_description
+from streamcache.lora_train.run.folder import open_run, read_run_json
 
 
 def test_new_takes_the_next_free_name_and_resume_takes_the_old_one(tmp_path) -> None:
@@ -28,7 +28,7 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(tmp_path) -> None:
         run.lora.touch()
     with open_run(tmp_path, "cat", "overwrite") as run:
         assert sorted(path.name for path in run.folder.iterdir()) == [".lock", "notes.txt", "run.json"]
-        assert not run.resume and "status" not in read_description(run.folder)
+        assert not run.resume and "status" not in read_run_json(run.folder)
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "resume"])

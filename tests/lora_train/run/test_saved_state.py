@@ -14,9 +14,9 @@ import torch
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.saved_state import (
-    Origin,
-    State,
+    SavedState,
     StateFolder,
+    StateOrigin,
     check_origin,
     pack,
     read_state,
@@ -28,12 +28,12 @@ ROOT = Path(__file__).resolve().parents[3]
 DATASET = SimpleNamespace(id="d1", generation="g1")
 
 
-def make_state(step: int = 5, **changes) -> State:
+def make_state(step: int = 5, **changes) -> SavedState:
     facts = {
         "step": step,
         "position": 10,
         "epoch_length": 7,
-        "origin": Origin("d1", "g1", TrainConfig().to_dict()),
+        "origin": StateOrigin("d1", "g1", TrainConfig().to_dict()),
         "adapter": {"a.lora_up.weight": torch.randn(3, 2), "a.alpha": torch.tensor(2.0)},
         "optimizer": {
             "state": {0: {"step": torch.tensor(1.0)}},
@@ -41,7 +41,7 @@ def make_state(step: int = 5, **changes) -> State:
         },
         "ema": {"~updates": torch.tensor(4)},
     }
-    return State(**{**facts, **changes})
+    return SavedState(**{**facts, **changes})
 
 
 def test_a_state_comes_back_as_it_was(tmp_path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.lora_train.run.folder import open_run, read_description
+from streamcache.lora_train.run.folder import open_run, read_run_json
 from streamcache.nodes.library import opened, paths
 from streamcache.nodes.library.handles import handle_of
 from streamcache.nodes.server import cleaning, jobs, trash, views
@@ -183,7 +183,7 @@ class TestTrash:
             run.describe(status="done")
         number = trash.throw_away(root, name, run.folder, lambda: None)
         assert trash.restore(number, [Root(tmp_path), root]).name == name
-        assert read_description(run.folder)["status"] == "done"
+        assert read_run_json(run.folder)["status"] == "done"
         again = trash.throw_away(root, name, run.folder, lambda: None)
         run.folder.mkdir()
         with pytest.raises(Refused, match="another run"):

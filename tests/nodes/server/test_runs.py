@@ -10,15 +10,15 @@ import pytest
 
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
-from streamcache.lora_train.run.metrics import MetricsFile, Progress
+from streamcache.lora_train.run.metrics import MetricsFile, TrainProgress
 from streamcache.nodes.server.curves import CurveReader, smooth, thin
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.server.refusals import Refused
 from streamcache.nodes.server.runs import RunPlaces, Runs
 
 
-def progress(step: int, loss: float = 0.5) -> Progress:
-    return Progress(step, 100, 0, loss, loss, 1e-4, 2.0, 8.0, 49.0, 0.01, 1 << 20)
+def progress(step: int, loss: float = 0.5) -> TrainProgress:
+    return TrainProgress(step, 100, 0, loss, loss, 1e-4, 2.0, 8.0, 49.0, 0.01, 1 << 20)
 
 
 @pytest.fixture
