@@ -1,0 +1,64 @@
+"""Documents name files and functions that exist, and link to pages that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")]
+DOCUMENTS = [document for document in DOCUMENTS if document.exists()]
+PATH = re.compile(rf"^(?:(?:{'|'.join(TOPS)}|\.github)/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))$")
+MADE = ("demo/",)  # written by a command, not part of the repository
+
+
+def prose(document: Path) -> str:
+    """A document without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.S | re.M)
+
+
+def code_spans(document: Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", prose(document))
+
+
+def names_in(file: Path) -> set[str]:
+    """Functions, classes, `Class.method`s and constants of a Python file; of JavaScript, all declared names."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".js":
+        return set(re.findall(r"(?:function\*?|class|const|let) (\w+)", text))
+    names = set()
+    for node in ast.parse(text).body:
+        names |= {getattr(node, "name", "")}
+        names |= {t.id for t in getattr(node, "targets", [getattr(node, "target", None)]) if isinstance(t, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.AsyncFunctionDef)}
+    return names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_path_in_a_document_exists(document: Path):
+    paths = [span.partition("::")[0] for span in code_spans(document)]
+    named = [path for path in paths if PATH.match(path) and not path.startswith(MADE)]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_function_in_a_document_exists(document: Path):
+    named = [span.split("::") for span in code_spans(document) if "::" in span]
+    missing = [f"{path}::{name}" for path, name in named if name not in names_in(ROOT / path)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document: Path):
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose(document))
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert sorted(page for page in pages if f"({page})" not in index) == []
