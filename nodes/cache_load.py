@@ -7,9 +7,9 @@ from comfy_api.latest import io
 from ..dataset_cache import CacheError, read_manifest
 from . import sockets
 from .host.app import cache_roots
-from .library import Listing, handle_of, list_names, path_to_open, problem_of, published_generation, summarize
+from .library import Choices, handle_of, list_names, path_to_open, problem_of, published_generation, summarize
 
-_CACHES = Listing(lambda: list_names(cache_roots()))
+_CACHES = Choices(lambda: list_names(cache_roots()))
 
 
 def name_input(tooltip: str) -> io.Input:

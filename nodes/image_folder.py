@@ -17,9 +17,9 @@ from ..dataset_cache import (
 )
 from . import sockets
 from .host.app import source_roots
-from .library import Listing, list_folders, path_of_folder, problem_of
+from .library import Choices, list_folders, path_of_folder, problem_of
 
-_FOLDERS = Listing(lambda: list_folders(source_roots()))
+_FOLDERS = Choices(lambda: list_folders(source_roots()))
 
 
 class StreamCacheImageFolder(io.ComfyNode):

@@ -7,7 +7,7 @@ from comfy_api.latest import io
 
 from ..dataset_cache import CacheError
 from .host.app import NodeProgress, cache_roots, caches_changed, caller_of
-from .library import Saved, leave_result, path_to_save, problem_of, result_fingerprint
+from .library import Saved, path_to_save, problem_of, record_result, result_fingerprint
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")
 
@@ -35,7 +35,7 @@ def checked_path(name: str, hidden: Any) -> Path:
 
 def answer(saved: Saved, watch: NodeProgress, node_id: Any) -> io.NodeOutput:
     """The output of a node that saved."""
-    leave_result(saved.handle.path, caller_of(node_id), saved.handle.generation)
+    record_result(saved.handle.path, caller_of(node_id), saved.handle.generation)
     caches_changed()
     watch.show("\n".join(saved.lines))
     return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})

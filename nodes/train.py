@@ -15,10 +15,10 @@ from .library import (
     DatasetHandle,
     Given,
     contained,
-    leave_result,
     parse_name,
     path_to_save,
     problem_of,
+    record_result,
     result_fingerprint,
     save,
 )
@@ -147,7 +147,7 @@ def _leave(trained: Trained, asked: str, node_id: Any) -> None:
     """What was trained stays fresh while its LoRA is there; a run that was stopped is to go on."""
     file = trained.result.lora
     state = None if trained.result.stopped else lora_stamp(file)
-    leave_result(runs_folder() / asked, caller_of(node_id), state, lambda: lora_stamp(file))
+    record_result(runs_folder() / asked, caller_of(node_id), state, lambda: lora_stamp(file))
 
 
 def _output(trained: Trained, asked: str, notes: list[str], cls: type) -> io.NodeOutput:

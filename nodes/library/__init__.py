@@ -1,12 +1,11 @@
-"""The library: datasets as nodes hand them around."""
+"""Datasets as nodes pass them on: names and paths, handles and plans, open caches, saving, freshness."""
 
 from .bucket_names import bucket_names, count_by_name, peek_bucket_names
-from .freshness import forget_result, leave_result, result_fingerprint
-from .handles import DatasetHandle, handle_of, lazy_field, published_generation
-from .listing import Listing
-from .open_caches import Kept
-from .opened import close_idle
+from .freshness import forget_result, record_result, result_fingerprint
+from .handles import DatasetHandle, DatasetPlan, handle_of, is_plan, lazy_field, published_generation
+from .open_caches import Kept, close_idle
 from .paths import (
+    Choices,
     contained,
     is_published,
     list_caches,
@@ -19,15 +18,14 @@ from .paths import (
     path_to_save,
     problem_of,
 )
-from .plans import DatasetPlan, is_plan
 from .saving import Given, Saved, describe, gather_parts, save, summarize
 
 __all__ = [
+    "Choices",
     "DatasetHandle",
     "DatasetPlan",
     "Given",
     "Kept",
-    "Listing",
     "Saved",
     "bucket_names",
     "close_idle",
@@ -40,7 +38,6 @@ __all__ = [
     "is_plan",
     "is_published",
     "lazy_field",
-    "leave_result",
     "list_caches",
     "list_folders",
     "list_names",
@@ -52,6 +49,7 @@ __all__ = [
     "peek_bucket_names",
     "problem_of",
     "published_generation",
+    "record_result",
     "result_fingerprint",
     "save",
     "summarize",

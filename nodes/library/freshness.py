@@ -1,8 +1,8 @@
-"""Freshness: whether what a node made is still as it left it, so that the host runs the node again only if it is not.
+"""Whether a node's result is still as the node left it, so that ComfyUI runs the node again only if it is not.
 
-The host asks for a fingerprint before a node runs, and again at the next prompt. What a node fingerprints here is the
-very thing that it makes, so its own changes must not count: the number returned moves only when somebody else changed
-it, or when the node itself did for another workflow (the `asker` differs then): the host may have kept both results.
+ComfyUI asks for a fingerprint before a node runs, and again at the next prompt. The fingerprint covers the node's own
+result, so its own changes must not count. The number changes only if something else changed the result, or the node
+itself did so for another workflow (with another `caller`): ComfyUI may have cached the results of both.
 """
 
 import itertools
@@ -25,39 +25,41 @@ class _Left:
 
 
 _lock = threading.Lock()
-_left: dict[tuple[str, str], _Left] = {}  # (place, asker) → how it was left
+_left: dict[tuple[str, str], _Left] = {}  # (place, caller) → how it was left
 _numbers = itertools.count()
 
 
-def result_fingerprint(place: Path, asker: str, look: Callable[[], Hashable] | None = None) -> int:
-    """A number that stays the same while what `asker` made at `place` (a cache, unless `look` looks at something else)
-    is as it was left."""
+def result_fingerprint(place: Path, caller: str, look: Callable[[], Hashable] | None = None) -> int:
+    """A number that stays the same while the result of `caller` at `place` is as it was left.
+
+    `look` returns the current state of the result; by default the generation of a cache.
+    """
     with _lock:
-        left = _recall(place, asker, look or (lambda: published(place)))
+        left = _recall(place, caller, look or (lambda: _published(place)))
         now = left.look()
         if left.state != now:
             left.state, left.number = now, next(_numbers)
         return left.number
 
 
-def leave_result(place: Path, asker: str, state: Hashable, look: Callable[[], Hashable] | None = None) -> None:
-    """The asker made what is there now: `state` is what looking at it gives as long as nobody changes it."""
-    look = look or (lambda: published(place))
+def record_result(place: Path, caller: str, state: Hashable, look: Callable[[], Hashable] | None = None) -> None:
+    """Record that `caller` made the result: `look` returns `state` until it is changed."""
+    look = look or (lambda: _published(place))
     with _lock:
-        left = _recall(place, asker, look)
+        left = _recall(place, caller, look)
         left.look, left.state = look, state
 
 
 def forget_result(place: Path) -> None:
-    """What nodes made here is no longer there: they must run again."""
+    """Mark the results at `place` as gone: their nodes must run again."""
     with _lock:
         for (known, _), left in _left.items():
             if known == str(place):
                 left.state = _FORGOTTEN
 
 
-def published(path: Path) -> str | None:
-    """The generation of a cache, which is what it looks like."""
+def _published(path: Path) -> str | None:
+    """The generation of a cache, or the error if it cannot be read."""
     try:
         manifest = read_manifest(path)
     except CacheError as error:
@@ -65,8 +67,8 @@ def published(path: Path) -> str | None:
     return manifest.generation if manifest else None
 
 
-def _recall(place: Path, asker: str, look: Callable[[], Hashable]) -> _Left:
-    key = str(place), asker
+def _recall(place: Path, caller: str, look: Callable[[], Hashable]) -> _Left:
+    key = str(place), caller
     if key not in _left:
         while len(_left) >= _MOST:
             del _left[next(iter(_left))]

@@ -1,22 +1,27 @@
-"""Handles: a saved dataset as it travels between nodes: where it is, which generation, which of its samples.
+"""Datasets as nodes pass them on: the handle of a cache, or the plan of a dataset that is not encoded yet.
 
-A handle is small and immutable, and opens its dataset only while it is used. So are the lazy tensors made from one.
+Both are small and immutable. A handle opens its cache only while it is used; so do the lazy tensors made from one.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ...dataset_cache import CacheError, LazyTensor, Subset, codec_for, read_manifest
-from .opened import opened
+from .open_caches import opened
+
+if TYPE_CHECKING:
+    from ...dataset_cache import Encoder, ImageEncoder, Plan, Settings, Source
 
 
 @dataclass(frozen=True)
 class DatasetHandle:
-    """One generation of a saved dataset, or some of its samples."""
+    """One generation of a cache, or some of its samples."""
 
     name: str
     path: Path
@@ -24,12 +29,12 @@ class DatasetHandle:
     indices: np.ndarray | None = field(default=None, compare=False, repr=False)  # None: all
 
     def open(self) -> Any:
-        """The dataset, for as long as the caller keeps it: nothing in use is removed by others."""
+        """The dataset. While the caller keeps it, a lease protects its files from cleaning."""
         cache = opened(self.path, self.generation)
         return cache if self.indices is None else Subset(cache, self.indices)
 
-    def select(self, indices: np.ndarray) -> "DatasetHandle":
-        """The handle of some of this handle's samples."""
+    def select(self, indices: np.ndarray) -> DatasetHandle:
+        """A handle of some of these samples."""
         chosen = indices if self.indices is None else self.indices[indices]
         return DatasetHandle(self.name, self.path, self.generation, chosen)
 
@@ -37,37 +42,61 @@ class DatasetHandle:
         return len(self.open()) if self.indices is None else len(self.indices)
 
 
+@dataclass(frozen=True, eq=False)
+class DatasetPlan:
+    """What to encode and how. Each use scans the sources again."""
+
+    sources: tuple[Source, ...]
+    image_encoder: ImageEncoder | None
+    text_encoder: Encoder | None
+    settings: Settings
+
+    def plan(self) -> Plan:
+        from ...dataset_cache import make_plan  # on use: ComfyUI starts faster
+
+        return make_plan(
+            list(self.sources),
+            image_encoder=self.image_encoder,
+            text_encoder=self.text_encoder,
+            settings=self.settings,
+        )
+
+
+def is_plan(dataset: Any) -> bool:
+    return isinstance(dataset, DatasetPlan)
+
+
 def handle_of(name: str, path: Path) -> DatasetHandle:
-    """The handle of what is published at `path` now."""
+    """A handle of the generation that is published at `path` now."""
     return DatasetHandle(name, path, published_generation(path, name))
 
 
 def published_generation(path: Path, name: str) -> str:
     manifest = read_manifest(path)
     if manifest is None:
-        raise CacheError(f"the dataset {name} was never finished; run the workflow that saves it again")
+        raise CacheError(f"cache {name} was never finished; run the workflow that saves it again")
     return manifest.generation
 
 
 def lazy_field(handle: DatasetHandle, number: int, name: str) -> Any:
-    """A field of a sample with tensors that open the dataset when they are read, and hold nothing until then."""
+    """A field of a sample with tensors that open the cache when they are read, and keep nothing open until then."""
     structure = handle.open().sample(number).fields.get(name)
     if structure is None:
         source = handle.open().source(number)
         raise CacheError(f"sample {number} ({source}) of {handle.name} has no {name}; encode the dataset again")
     count = -1
 
-    def let_go(tensor: LazyTensor) -> LazyTensor:
+    def detach(tensor: LazyTensor) -> LazyTensor:
         nonlocal count
         count += 1
         return LazyTensor(tuple(tensor.shape), tensor.dtype, _Place(handle, number, name, count))
 
-    return _map_lazy(structure, let_go)
+    return _map_lazy(structure, detach)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor is: the how-manieth of a sample's field."""
+    """Locates one tensor: the n-th in a field of a sample."""
 
     handle: DatasetHandle
     number: int

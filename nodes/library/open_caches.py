@@ -1,4 +1,8 @@
-"""Kept: things of caches that were used a moment ago, open for the next use. One that is idle is let go."""
+"""Caches kept open between two uses, and closed when idle.
+
+Results that ComfyUI's executor caches must not hold a lease: cleaning or replacing a cache never waits for an old
+workflow.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from ...dataset_cache import MANIFEST
+from ...dataset_cache import MANIFEST, Cache, CacheError, open_cache, read_manifest
+from . import freshness
 
 IDLE_SECONDS = 10.0
 
@@ -21,36 +26,36 @@ T = TypeVar("T", bound=OfGeneration)
 
 
 class Kept(Generic[T]):
-    """By folder and generation. Nothing on disk is touched while the lock is held: a slow one stops nobody else."""
+    """Open things by folder and generation. The disk is never accessed under the lock: a slow one blocks no other."""
 
     def __init__(
         self, open: Callable[[Path, str], T], most: int | None = None, idle_seconds: float = IDLE_SECONDS
     ) -> None:
         self._open, self._most, self._idle_seconds = open, most, idle_seconds
         self._lock = threading.Lock()
-        self._things: dict[tuple[str, str], tuple[T, float]] = {}  # with the time of use, the latest last
+        self._things: dict[tuple[str, str], tuple[T, float]] = {}  # with the time of the last use, the latest last
         self._timer: threading.Timer | None = None
 
     def __len__(self) -> int:
         return len(self._things)
 
     def get(self, folder: Path, generation: str = "") -> T:
-        """The thing of this generation; one that is not kept is opened."""
+        """The thing of this generation; opened if it is not in the pool."""
         found = self._find(folder, generation) if (folder / MANIFEST).exists() else None
         thing = self._open(folder, generation) if found is None else found
         key, gone = (str(folder), thing.generation), []
         with self._lock:
             known = self._things.pop(key, None)
-            thing, spare = (thing, None) if known is None else (known[0], thing)  # another thread may have been quicker
+            thing, spare = (thing, None) if known is None else (known[0], thing)  # another thread may have been faster
             while self._most is not None and len(self._things) >= self._most:
                 gone.append(self._things.pop(next(iter(self._things))))
             self._things[key] = (thing, time.monotonic())
             self._start_timer()
-        del gone, spare  # which may close files
+        del gone, spare  # outside the lock: this may close files
         return thing
 
     def close(self, folder: Path | None = None, idle: float = 0.0) -> None:
-        """Let go of what was not used for so long: of a folder, or of all. Whoever uses one now keeps it open."""
+        """Drop what was not used for `idle` seconds, of one folder or of all. Things still in use stay open."""
         now = time.monotonic()
         with self._lock:
             keys = [key for key, (_, used) in self._things.items() if now - used >= idle]
@@ -58,7 +63,7 @@ class Kept(Generic[T]):
         del gone
 
     def tick(self) -> None:
-        """Close what is idle, and come again while anything is kept."""
+        """Drop what is idle; repeats while anything is open."""
         self.close(idle=self._idle_seconds)
         with self._lock:
             self._timer = None
@@ -75,3 +80,30 @@ class Kept(Generic[T]):
             self._timer = threading.Timer(self._idle_seconds, self.tick)
             self._timer.daemon = True
             self._timer.start()
+
+
+def opened(path: Path, generation: str) -> Cache:
+    """The cache at `path` in this generation: the published one, or one that is still open."""
+    return KEPT.get(path, generation)
+
+
+def close_idle(path: Path | None = None) -> None:
+    """Drop the cache at `path`, or all of them. Callers that still use one keep it open."""
+    KEPT.close(path)
+
+
+def _open_generation(path: Path, generation: str) -> Cache:
+    if read_manifest(path) is None:
+        freshness.forget_result(path)
+        raise CacheError(f"cache {path.name} is gone: {path} was removed or renamed; save it again")
+    cache = open_cache(path)
+    if cache.generation != generation:
+        freshness.forget_result(path)
+        raise CacheError(
+            f"cache {path.name} was saved again since it was loaded (generation {generation[:8]}, now "
+            f"{cache.generation[:8]}); queue the workflow again to use the new one"
+        )
+    return cache
+
+
+KEPT = Kept(_open_generation)

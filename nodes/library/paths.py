@@ -1,30 +1,69 @@
-"""Paths: the only place where text from a widget becomes a path. Whatever the text, the path stays below its roots."""
+"""Names from widgets as paths below their roots, and the lists of names that widgets offer.
+
+This is the only place where text from a widget becomes a path. Whatever the text, the path stays below its roots.
+"""
 
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import BUILD, MANIFEST, CacheBusy, CacheError
 
-MAX_PART = 120  # characters of one folder's name; a run's may have as many
-MAX_PART_BYTES = 255  # what file systems take
+MAX_PART = 120  # characters per folder name, as for the name of a run
+MAX_PART_BYTES = 255  # the limit of common file systems
 MAX_DEPTH = 8
-LISTED_DEPTH = 4  # folders below a root that are looked through for caches
+LISTED_DEPTH = 4  # levels below a root that are searched for caches
 MAX_LISTED = 2000
+FRESH_SECONDS = 1.0
+PATIENCE_SECONDS = 0.2
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"|?*]')
 # Windows opens a device under these names in every folder, with any extension.
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])", re.IGNORECASE)
 
 
+class Choices:
+    """The names that `find` returns, as the choices of a widget.
+
+    They are searched in a thread: ComfyUI asks for a node's definition at every prompt and must not wait for a disk.
+    """
+
+    def __init__(self, find: Callable[[], list[str]]) -> None:
+        self._find = find
+        self._names: list[str] = []
+        self._found_at = float("-inf")
+        self._search: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """The result of the last search. A slow search shows up in a later call."""
+        with self._lock:
+            if self._search is None and time.monotonic() - self._found_at > FRESH_SECONDS:
+                self._search = threading.Thread(target=self._run, name="streamcache listing", daemon=True)
+                self._search.start()
+            search = self._search
+        if search is not None:
+            search.join(PATIENCE_SECONDS)
+        return list(self._names)
+
+    def _run(self) -> None:
+        try:
+            self._names = self._find()
+        finally:
+            with self._lock:
+                self._found_at, self._search = time.monotonic(), None
+
+
 def parse_name(text: str) -> tuple[str, ...]:
-    """The folders that a name such as `group/my_set` consists of. The same names are allowed on every system."""
+    """The parts of a name such as `group/my_set`. The same names are allowed on every system."""
     if not isinstance(text, str) or not text.strip():
-        raise CacheError("the name is empty; give one such as my_set")
+        raise CacheError("the name is empty; enter one, such as my_set")
     parts = tuple(text.strip().replace("\\", "/").split("/"))
     if len(parts) > MAX_DEPTH:
-        raise CacheError(f"the name {_shown(text)} has {len(parts)} parts, {MAX_DEPTH} are allowed")
+        raise CacheError(f"the name {_shown(text)} has {len(parts)} parts; at most {MAX_DEPTH} are allowed")
     for part in parts:
         problem = _problem(part)
         if problem:
@@ -33,10 +72,10 @@ def parse_name(text: str) -> tuple[str, ...]:
 
 
 def contained(root: Path, parts: Sequence[str], text: str) -> Path:
-    """The path of these parts below `root`, also after links are followed."""
+    """The path of these parts below `root`. It must be below `root` even after links are followed."""
     path = root.joinpath(*parts)
     real_root, real = os.path.realpath(root), os.path.realpath(path)
-    # On Windows, commonpath of two drives raises; a path on another drive is not below the root.
+    # On Windows, commonpath raises for two drives; a path on another drive is not below the root.
     if os.path.splitdrive(real_root)[0] != os.path.splitdrive(real)[0] or (
         os.path.commonpath([real_root, real]) != real_root
     ):
@@ -45,21 +84,21 @@ def contained(root: Path, parts: Sequence[str], text: str) -> Path:
 
 
 def path_to_save(name: str, roots: Sequence[Path]) -> Path:
-    """Where a cache of this name is written: where it is already, else below the first root."""
+    """Where a cache of this name is written: its current place, or below the first root if it is new."""
     parts = parse_name(name)
     path = _find(parts, roots, name) or contained(roots[0], parts, name)
     for above in list(path.parents)[: len(parts) - 1]:
         if (above / MANIFEST).is_file():
-            raise CacheError(f"the name {_shown(name)} lies inside the dataset {above.name}; choose another name")
+            raise CacheError(f"the name {_shown(name)} is inside the cache {above.name}; choose another name")
     if path.is_file():
         raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
     if path.is_dir() and not _is_cache(path) and any(path.iterdir()):
-        raise CacheError(f"the folder {_shown(name)} holds files that are no dataset's; choose another name")
+        raise CacheError(f"the folder {_shown(name)} contains files that do not belong to a cache; choose another name")
     return path
 
 
 def path_to_create(name: str, roots: Sequence[Path]) -> Path:
-    """Where something new of this name goes: below the first root. Nothing may have the name yet below any of them."""
+    """Where a new cache of this name goes: below the first root. The name must be free below all roots."""
     path = path_to_save(name, roots)
     if os.path.lexists(path):
         raise CacheBusy(f"the name {_shown(name)} is taken; choose another name")
@@ -72,22 +111,22 @@ def path_to_open(name: str, roots: Sequence[Path]) -> Path:
     path = _find(parts, roots, name)
     if path is None:
         found = ", ".join(list_names(roots)[:8]) or "none"
-        raise CacheError(f"there is no dataset {_shown(name)}; save it first, or choose one of: {found}")
+        raise CacheError(f"cache {_shown(name)} not found; save it first, or choose one of: {found}")
     return path
 
 
 def problem_of(name: str | None, resolve: Callable[[], Any]) -> bool | str:
-    """Why a name cannot be used, as the host's validation takes it."""
-    if name is not None:  # None: linked, so it is looked at when it is known
+    """True if the name can be used, otherwise the reason, as ComfyUI's validation expects it."""
+    if name is not None:  # None: linked, so the value is checked when it is known
         try:
             resolve()
-        except ValueError as error:  # the pack's own errors are kin of it
+        except ValueError as error:  # the base of the pack's own errors
             return str(error)
     return True
 
 
 def path_of_folder(name: str, roots: dict[str, Sequence[Path]]) -> Path:
-    """A folder of sources. `input/cats` looks below that root only, `cats` below all of them, in order."""
+    """A folder of images. `input/cats` is searched below that root only, `cats` below all of them in order."""
     parts = parse_name(name)
     wanted = [(below, parts[1:]) for label, below in roots.items() if len(parts) > 1 and parts[0] == label]
     wanted += [(below, parts) for below in roots.values()]
@@ -97,7 +136,7 @@ def path_of_folder(name: str, roots: dict[str, Sequence[Path]]) -> Path:
             if path.is_dir():
                 return path
     places = ", ".join(str(root) for below in roots.values() for root in below)
-    raise CacheError(f"there is no folder {_shown(name)}; put the images into a folder below one of: {places}")
+    raise CacheError(f"folder {_shown(name)} not found; put the images into a folder below one of: {places}")
 
 
 def list_names(roots: Sequence[Path]) -> list[str]:
@@ -106,7 +145,7 @@ def list_names(roots: Sequence[Path]) -> list[str]:
 
 
 def list_caches(roots: Sequence[Path]) -> dict[str, Path]:
-    """Where all caches below the roots are, by their names; of two of one name, the one that would be opened."""
+    """Name → path of all caches below the roots. If two have the same name, the one that would be opened."""
     found: dict[str, Path] = {}
     for root in roots:
         for folder in _walk(root, LISTED_DEPTH, is_published):
@@ -117,7 +156,7 @@ def list_caches(roots: Sequence[Path]) -> dict[str, Path]:
 
 
 def list_folders(roots: dict[str, Sequence[Path]]) -> list[str]:
-    """The folders that sources can be read from, each with its root's label."""
+    """The folders that images can be read from, each with the label of its root."""
     found: set[str] = set()
     for label, below in roots.items():
         for root in below:
@@ -130,19 +169,19 @@ def list_folders(roots: dict[str, Sequence[Path]]) -> list[str]:
 
 def _problem(part: str) -> str:
     if part == "..":
-        return "climbs out of its folder"
+        return "leaves its folder"
     if not part:
         return "is an absolute path or has an empty part"
     if _FORBIDDEN.search(part):
-        return 'has a character that not every system allows (: < > " | ? * or a control character)'
+        return 'contains a character that not every system allows (: < > " | ? * or a control character)'
     if part[0] == "." or part[-1] in ". " or part[0] == " ":
-        return "has a part that begins or ends with a dot or a space"
+        return "has a part that starts or ends with a dot or a space"
     if _DEVICE.fullmatch(part.split(".")[0].strip()):
-        return f"has the part {part!r}, which is a device on Windows"
+        return f"has the part {part!r}, which is a device name on Windows"
     if len(part) > MAX_PART:
-        return f"has a part of {len(part)} characters, {MAX_PART} are allowed"
+        return f"has a part with {len(part)} characters; at most {MAX_PART} are allowed"
     if not _is_text(part):
-        return "is no valid Unicode"
+        return "is not valid Unicode"
     return "" if len(part.encode()) <= MAX_PART_BYTES else "has a part that is too long for a file system"
 
 
@@ -160,11 +199,11 @@ def _is_cache(path: Path) -> bool:
 
 
 def is_published(path: Path) -> bool:
-    return os.path.isfile(path / MANIFEST)  # False also where nobody may look
+    return os.path.isfile(path / MANIFEST)  # False also if reading is not permitted
 
 
 def _walk(root: Path, depth: int, stop: Callable[[Path], bool], every: bool = False) -> Iterator[Path]:
-    """Folders below `root` where `stop` is true, or all of them; links are not followed, hidden ones not entered."""
+    """Folders below `root` for which `stop` is true, or all of them. Links and hidden folders are skipped."""
     try:
         below = sorted(e.name for e in os.scandir(root) if e.is_dir(follow_symlinks=False) and e.name[0] != ".")
     except OSError:

@@ -1,4 +1,4 @@
-"""Saving: whatever a node is given as a dataset becomes a cache with a name."""
+"""Saves what a node gets as a dataset (a plan, a dataset, lists of latents) as a cache with a name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...dataset_cache import CacheError, CacheWriter, Manifest, Part, gather, read_manifest, split_rows
 from .bucket_names import count_by_name, peek_bucket_names
-from .handles import DatasetHandle
-from .plans import DatasetPlan
+from .handles import DatasetHandle, DatasetPlan
 
 if TYPE_CHECKING:
     from ...dataset_cache import EncodeReport, Progress
@@ -20,7 +19,7 @@ _LISTED = 8  # buckets and excluded files that are shown on a node
 
 
 class Watcher(Protocol):
-    """Who looks on: told how far the work is, and able to stop it by raising."""
+    """Shows progress, and may stop the work by raising."""
 
     def __call__(self, done: int, total: int | None, text: str = "") -> None: ...
 
@@ -29,7 +28,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Given:
-    """What a node was given to save: a dataset, or the host's own lists."""
+    """The inputs to save: a dataset, or lists from other nodes."""
 
     dataset: DatasetHandle | DatasetPlan | None = None
     latents: Sequence[dict] = ()
@@ -39,7 +38,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved dataset, and what to say about it."""
+    """A saved dataset with its summary, as lines for the node and as facts for the page."""
 
     handle: DatasetHandle
     lines: tuple[str, ...]
@@ -47,16 +46,16 @@ class Saved:
 
 
 def save(given: Given, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str] = {}) -> Saved:
-    """Save to `path` what was given, and note the purpose. Entries that are there already are reused."""
+    """Save the inputs to `path`, with the purpose in the provenance. Entries that are already stored are reused."""
     if given.dataset is not None and (given.latents or given.conditionings):
-        raise CacheError("both a dataset and lists are connected; connect one of the two")
+        raise CacheError("both a dataset and lists are connected; connect only one of them")
     if isinstance(given.dataset, DatasetPlan):
         return _save_plan(given.dataset, name, path, watch, purpose)
     if isinstance(given.dataset, DatasetHandle):
         parts = [Part(given.dataset.open())]
         return describe(name, path, gather_parts(parts, path, watch), ())
     if not given.latents and not given.conditionings:
-        raise CacheError("there is nothing to save: connect a dataset, or latents and conditioning")
+        raise CacheError("nothing to save: connect a dataset, or latents and conditioning")
     return describe(name, path, _save_lists(given, path, watch, purpose), ())
 
 
@@ -68,7 +67,7 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
 
 
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
-    from ...dataset_cache import encode  # when it is used: the host's start stays short
+    from ...dataset_cache import encode  # on use: ComfyUI starts faster
 
     def progress(now: Progress) -> None:
         left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
@@ -79,7 +78,7 @@ def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose
         watch.check()
         return False
 
-    watch(0, None, "Looking at the images")
+    watch(0, None, "Scanning the images")
     report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
     return describe(name, path, report.generation, _report_lines(report), report)
 
@@ -88,18 +87,18 @@ def _save_lists(given: Given, path: Path, watch: Watcher, purpose: Mapping[str, 
     latents, conditionings, captions = given.latents, given.conditionings, given.captions
     if len(latents) != len(conditionings):
         raise CacheError(
-            f"there are {len(latents):,} latents and {len(conditionings):,} conditionings; give one for each latent"
+            f"found {len(latents):,} latents and {len(conditionings):,} conditionings, expected one per latent"
         )
     if len(captions) not in (0, 1, len(latents)):
         raise CacheError(
-            f"there are {len(captions):,} captions for {len(latents):,} latents; give one for each, or none"
+            f"found {len(captions):,} captions for {len(latents):,} latents, expected one each, one for all, or none"
         )
     with CacheWriter(path, provenance={**purpose, "made by": "lists of latents and conditionings"}) as writer:
         for number, (latent, conditioning) in enumerate(zip(latents, conditionings, strict=True)):
             watch(number, len(latents), f"Saving {number:,} of {len(latents):,} latents")
             caption = captions[number if len(captions) > 1 else 0] if captions else ()
             rows = split_rows(
-                latent, conditioning, f"item {number}", "connect what VAE Encode and CLIP Text Encode give"
+                latent, conditioning, f"item {number}", "connect the outputs of VAE Encode and CLIP Text Encode"
             )
             for row, condition, suffix in rows:
                 writer.add(row, condition, caption, source=f"item-{number:05d}{suffix}")
@@ -107,10 +106,10 @@ def _save_lists(given: Given, path: Path, watch: Watcher, purpose: Mapping[str, 
 
 
 def describe(name: str, path: Path, generation: str, lines: Sequence[str], report: EncodeReport | None = None) -> Saved:
-    """The handle of what was saved, with its size and buckets."""
+    """The handle of the saved cache, with its size and buckets."""
     manifest = read_manifest(path)
     if manifest is None or manifest.generation != generation:
-        raise CacheError(f"the dataset {name} was changed by somebody else while it was being saved; save it again")
+        raise CacheError(f"cache {name} was changed by another process while it was being saved; save it again")
     facts = summarize(name, path, manifest)
     buckets, size = facts["buckets"], facts["bytes"]
     first = f"{facts['samples']:,} samples in {len(buckets):,} buckets, {size / 1e6:,.1f} MB: {name}"
@@ -123,7 +122,7 @@ def describe(name: str, path: Path, generation: str, lines: Sequence[str], repor
 
 
 def summarize(name: str, path: Path, manifest: Manifest) -> dict[str, Any]:
-    """What a page shows of a dataset in one line and a chart. Buckets are told in pixels where that is known."""
+    """What a page shows of a cache in one line and a chart. Buckets in pixels if known."""
     rows = count_by_name(peek_bucket_names(path, manifest), manifest.buckets)
     return {
         "name": name,
@@ -144,11 +143,11 @@ def _report_lines(report: EncodeReport) -> list[str]:
 
 
 def _warnings(report: EncodeReport) -> list[str]:
-    """What people should know before they train."""
-    lines = [f"Without a caption: {report.uncaptioned:,} of {report.samples:,} samples"] if report.uncaptioned else []
+    """What to know before training."""
+    lines = [f"No caption: {report.uncaptioned:,} of {report.samples:,} samples"] if report.uncaptioned else []
     if report.unmasked:
-        lines.append(f"Without a mask: {report.unmasked:,} of {report.samples:,} samples; all of each counts")
+        lines.append(f"No mask: {report.unmasked:,} of {report.samples:,} samples (the whole image is used)")
     if report.excluded:
-        lines.append(f"Left out: {len(report.excluded):,} of the files")
+        lines.append(f"Skipped: {len(report.excluded):,} files")
         lines += [f"{e.source}: {e.reason}" for e in report.excluded[:_LISTED]]
     return lines

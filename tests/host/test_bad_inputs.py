@@ -1,4 +1,4 @@
-"""What goes wrong is said on the node, with what to do about it, and the server goes on."""
+"""Errors are shown on the node with a remedy, and the server keeps running."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from streamcache.tests.host.test_dataset_nodes import cache_path, write_lists
 from streamcache.tests.nodes.library.test_paths import ATTACKS
 
 pytestmark = pytest.mark.host
-# A space at the end is cut off, as a slip of the hand.
+# A trailing space is stripped, as a typing error.
 NAMES = [name for name in ATTACKS if name.isprintable() and len(name) < 60 and name != "trailing "]
 
 
@@ -61,13 +61,13 @@ def fail_with(server: Server, graph: Graph, words: str) -> None:
     assert words in outcome.error, outcome.error
 
 
-def test_a_cache_that_is_not_there_is_named(server: Server, lists: str):
+def test_a_missing_cache_is_reported(server: Server, lists: str):
     graph = Graph(server)
     graph.add("StreamCachePreview", dataset=graph(graph.add("StreamCacheCacheLoad", name="no such set")))
-    fail_with(server, graph, "no dataset 'no such set'; save it first, or choose one of")
+    fail_with(server, graph, "cache 'no such set' not found; save it first, or choose one of")
 
 
-def test_a_cache_that_was_removed_since_it_was_loaded_is_named(server: Server):
+def test_a_cache_removed_since_it_was_loaded_is_reported(server: Server):
     path = cache_path(server, "removed")
     write_lists(path, 2)
     graph = Graph(server)
@@ -76,10 +76,10 @@ def test_a_cache_that_was_removed_since_it_was_loaded_is_named(server: Server):
     graph.add("ProbeStructure", latent=graph(chosen, 1))
     server.succeed(graph.prompt)
     shutil.rmtree(path)
-    fail_with(server, graph, "no dataset 'removed'")
+    fail_with(server, graph, "cache 'removed' not found")
 
 
-def test_a_damaged_cache_is_named(server: Server):
+def test_a_damaged_cache_is_reported(server: Server):
     path = cache_path(server, "damaged")
     write_lists(path, 2)
     (path / "dataset.json").write_text((path / "dataset.json").read_text()[:200])
@@ -88,14 +88,14 @@ def test_a_damaged_cache_is_named(server: Server):
     fail_with(server, graph, "is not JSON")
 
 
-def test_nothing_to_save_is_said(server: Server):
+def test_nothing_to_save_is_reported(server: Server):
     graph = Graph(server)
     graph.add("StreamCacheCacheSave", name="empty")
     fail_with(server, graph, "nothing to save: connect a dataset, or latents and conditioning")
     assert not cache_path(server, "empty").exists()
 
 
-def test_lists_of_different_lengths_are_counted(server: Server, lists: str):
+def test_lists_of_different_lengths_are_refused(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     three, one = (graph.add("StreamCacheSelect", dataset=graph(load), limit=limit) for limit in (3, 1))
@@ -109,7 +109,7 @@ def test_a_dataset_and_lists_at_once_are_refused(server: Server, lists: str):
     chosen = graph.add("StreamCacheSelect", dataset=graph(load))
     links = {"latents": graph(chosen, 1), "conditioning": graph(chosen, 2)}
     graph.add("StreamCacheCacheSave", name="both", dataset=graph(load), **links)
-    fail_with(server, graph, "connect one of the two")
+    fail_with(server, graph, "connect only one of them")
 
 
 def test_two_nodes_that_save_to_one_name_are_refused(server: Server, lists: str):
@@ -128,13 +128,13 @@ def test_a_taken_name_is_refused_if_asked(server: Server, lists: str):
     load = graph.add("StreamCacheCacheLoad", name=lists)
     graph.add("StreamCacheCacheSave", name=lists, dataset=graph(load), if_exists="refuse")
     fail_with(server, graph, "there is a dataset bad inputs already")
-    # What a save that was stopped left behind is no dataset yet: it goes on.
+    # What a stopped save left behind is not a published cache: saving continues it.
     (server.base / "output" / "streamcache" / "unfinished" / ".build").mkdir(parents=True)
     graph.prompt["2"]["inputs"]["name"] = "unfinished"
     server.succeed(graph.prompt)
 
 
-def test_a_selection_that_is_empty_says_what_there_is(server: Server, lists: str):
+def test_an_empty_selection_is_reported_with_the_buckets(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     chosen = graph.add("StreamCacheSelect", dataset=graph(load), caption="unicorn")
@@ -144,7 +144,7 @@ def test_a_selection_that_is_empty_says_what_there_is(server: Server, lists: str
     fail_with(server, graph, "expected width x height")
 
 
-def test_weights_that_are_no_weights_are_refused(server: Server, lists: str):
+def test_invalid_weights_are_refused(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     graph.add("StreamCacheMerge", name="weighed", weights="1, 2", **{"datasets.dataset0": graph(load)})
@@ -161,7 +161,7 @@ def test_weights_that_are_no_weights_are_refused(server: Server, lists: str):
         ({"resolution": 8}, "smaller than min"),
     ],
 )
-def test_an_encoding_that_cannot_be_is_refused(server: Server, change: dict[str, Any], words: str):
+def test_invalid_encode_settings_are_refused(server: Server, change: dict[str, Any], words: str):
     write_pictures(server.base / "input" / "refused", count=1)
     graph = Graph(server)
     save_folder(graph, "input/refused", "refused")
@@ -171,7 +171,7 @@ def test_an_encoding_that_cannot_be_is_refused(server: Server, change: dict[str,
     assert not cache_path(server, "refused").exists()
 
 
-def test_a_folder_without_pictures_is_refused_and_leaves_nothing(server: Server):
+def test_a_folder_without_images_is_refused_and_leaves_nothing(server: Server):
     (server.base / "input" / "bare").mkdir()
     graph = Graph(server)
     save_folder(graph, "input/bare", "bare folder")
@@ -190,7 +190,7 @@ def test_a_plan_is_not_taken_for_a_saved_dataset(server: Server):
     fail_with(server, graph, "not encoded yet; put Streamable Cache Save between")
 
 
-def test_an_output_whose_input_is_missing_says_which(server: Server, lists: str):
+def test_an_output_without_its_input_reports_which_one(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     chosen = graph.add("StreamCacheSelect", dataset=graph(load))
@@ -199,7 +199,7 @@ def test_an_output_whose_input_is_missing_says_which(server: Server, lists: str)
     fail_with(server, graph, "connect its input conditioning")
 
 
-def test_a_workflow_of_an_older_version_runs_without_the_inputs_that_came_later(server: Server):
+def test_a_workflow_of_an_older_version_runs_without_newer_inputs(server: Server):
     write_pictures(server.base / "input" / "older", count=1)
     graph = Graph(server)
     node = save_folder(graph, "input/older", "older")
@@ -214,7 +214,7 @@ def test_a_workflow_of_an_older_version_runs_without_the_inputs_that_came_later(
     assert server.succeed(graph.prompt)[node]["streamcache"][0]["samples"] == 1
 
 
-def test_a_caption_that_is_no_text_leaves_its_image_out_and_nothing_else(server: Server):
+def test_an_invalid_caption_file_excludes_only_its_image(server: Server):
     folder = write_pictures(server.base / "input" / "odd", count=2)
     (folder / "1.txt").write_bytes(b"\xff\xfe\xff")
     graph = Graph(server)

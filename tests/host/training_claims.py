@@ -364,7 +364,7 @@ def a_cache_for_another_model_is_refused_with_both_numbers_before_the_first_step
 def a_cache_that_was_deleted_after_it_was_loaded_is_a_clear_error(case: Case) -> None:
     from streamcache.dataset_cache import CacheError
     from streamcache.nodes.library.handles import handle_of
-    from streamcache.nodes.library.opened import close_idle
+    from streamcache.nodes.library.open_caches import close_idle
 
     path = case.handle.path.parent / f"gone-{case.name}"
     write(path, case.latents[:1], case.conditionings[:1])

@@ -1,4 +1,4 @@
-"""Handles are small, hold nothing while they are idle, and say clearly what became of their dataset."""
+"""Handles are small, keep nothing open while idle, and report clearly what happened to their cache."""
 
 import copy
 import gc
@@ -13,7 +13,7 @@ import torch
 from streamcache.dataset_cache import CacheError, LazyTensor
 from streamcache.dataset_cache.format.codecs import Codec, register_codec
 from streamcache.dataset_cache.read.leases import holders
-from streamcache.nodes.library import freshness, opened
+from streamcache.nodes.library import open_caches
 from streamcache.nodes.library.handles import handle_of, lazy_field
 from streamcache.nodes.library.open_caches import Kept
 
@@ -23,7 +23,7 @@ from ...support.samples import assert_holds, conditioning, latent, write_cache
 @pytest.fixture(autouse=True)
 def nothing_open():
     yield
-    opened.close_idle()
+    open_caches.close_idle()
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -42,27 +42,27 @@ def test_a_handle_opens_what_it_names(tmp_path: Path):
     assert len({dataset.open().generation for dataset in (handle, some, others)}) == 3
 
 
-def test_an_idle_handle_holds_no_lease(tmp_path: Path):
+def test_an_idle_handle_has_no_lease(tmp_path: Path):
     path = write_cache(tmp_path / "set", 3)
     handle = handle_of("set", path)
     lazy = [lazy_field(handle, n, "latent") for n in range(3)]
     assert len(holders(path)) == 1
-    opened.close_idle()
+    open_caches.close_idle()
     gc.collect()
     assert holders(path) == []
     assert same(lazy[2]["samples"].realize(), latent(2)["samples"])
 
 
-def test_what_is_in_use_keeps_its_lease(tmp_path: Path):
+def test_a_dataset_in_use_keeps_its_lease(tmp_path: Path):
     path = write_cache(tmp_path / "set", 3)
     dataset = handle_of("set", path).open()
-    opened.close_idle()
+    open_caches.close_idle()
     gc.collect()
     assert len(holders(path)) == 1
     assert_holds(dataset, range(3))
 
 
-def test_lazy_fields_are_what_was_stored(tmp_path: Path):
+def test_lazy_fields_equal_the_stored_ones(tmp_path: Path):
     handle = handle_of("set", write_cache(tmp_path / "set", 4))
     for number in range(4):
         found = lazy_field(handle, number, "conditioning")
@@ -82,7 +82,7 @@ class Pair:
         self.tensors = tensors
 
 
-def test_lazy_fields_reach_into_types_with_a_codec(tmp_path: Path):
+def test_lazy_fields_work_inside_types_with_a_codec(tmp_path: Path):
     from streamcache.dataset_cache import CacheWriter
 
     register_codec(Codec("tests.handles.pair", Pair, lambda pair: list(pair.tensors), Pair))
@@ -92,7 +92,7 @@ def test_lazy_fields_reach_into_types_with_a_codec(tmp_path: Path):
     assert [same(tensor.realize(), latent(n)["samples"]) for n, tensor in enumerate(found.tensors)] == [True, True]
 
 
-def test_a_superseded_handle_says_so(tmp_path: Path):
+def test_a_superseded_handle_is_reported(tmp_path: Path):
     path = write_cache(tmp_path / "set", 3)
     handle = handle_of("set", path)
     write_cache(path, 2, first=7)
@@ -110,7 +110,7 @@ def test_an_open_dataset_outlives_a_newer_generation(tmp_path: Path):
     assert_holds(handle.open(), range(3))
 
 
-def test_a_removed_dataset_says_so(tmp_path: Path):
+def test_a_removed_cache_is_reported(tmp_path: Path):
     path = write_cache(tmp_path / "set", 3)
     handle = handle_of("set", path)
     assert len(handle.open()) == 3
@@ -119,14 +119,14 @@ def test_a_removed_dataset_says_so(tmp_path: Path):
         handle.open()
 
 
-def test_a_dataset_that_was_never_finished_has_no_handle(tmp_path: Path):
+def test_an_unfinished_cache_has_no_handle(tmp_path: Path):
     (tmp_path / "set" / ".build").mkdir(parents=True)
     with pytest.raises(CacheError, match="never finished"):
         handle_of("set", tmp_path / "set")
 
 
-def test_idle_datasets_close_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(opened, "KEPT", Kept(opened._open_generation, idle_seconds=0.2))
+def test_idle_caches_close_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(open_caches, "KEPT", Kept(open_caches._open_generation, idle_seconds=0.2))
     path = write_cache(tmp_path / "set", 1)
     handle_of("set", path).open()
     for _ in range(600):
@@ -134,42 +134,3 @@ def test_idle_datasets_close_by_themselves(tmp_path: Path, monkeypatch: pytest.M
             break
         time.sleep(0.05)
     assert holders(path) == []
-
-
-class TestFreshness:
-    def test_a_node_is_not_asked_again_for_what_it_made_itself(self, tmp_path: Path):
-        path = tmp_path / "set"
-        before = freshness.result_fingerprint(path, "5")
-        write_cache(path, 3)
-        freshness.leave_result(path, "5", handle_of("set", path).generation)
-        assert freshness.result_fingerprint(path, "5") == before
-
-    def test_it_is_asked_again_when_somebody_else_changed_it(self, tmp_path: Path):
-        path = write_cache(tmp_path / "set", 3)
-        freshness.leave_result(path, "5", handle_of("set", path).generation)
-        before = freshness.result_fingerprint(path, "5")
-        write_cache(path, 2)
-        changed = freshness.result_fingerprint(path, "5")
-        shutil.rmtree(path)
-        gone = freshness.result_fingerprint(path, "5")
-        assert len({before, changed, gone}) == 3
-        assert freshness.result_fingerprint(path, "5") == gone
-
-    def test_it_is_asked_again_when_it_made_something_else_of_it_for_another_workflow(self, tmp_path: Path):
-        path = tmp_path / "set"
-        first = freshness.result_fingerprint(path, "5 of one workflow")
-        freshness.leave_result(path, "5 of one workflow", handle_of("set", write_cache(path, 3)).generation)
-        other = freshness.result_fingerprint(path, "5 of another")
-        freshness.leave_result(path, "5 of another", handle_of("set", write_cache(path, 2)).generation)
-        assert freshness.result_fingerprint(path, "5 of another") == other
-        assert freshness.result_fingerprint(path, "5 of one workflow") not in (first, other)
-
-    def test_it_is_asked_again_when_its_handle_turned_out_to_be_gone(self, tmp_path: Path):
-        path = write_cache(tmp_path / "set", 3)
-        old = handle_of("set", path)
-        write_cache(path, 2)
-        freshness.leave_result(path, "5", handle_of("set", path).generation)
-        before = freshness.result_fingerprint(path, "5")
-        with pytest.raises(CacheError):
-            old.open()
-        assert freshness.result_fingerprint(path, "5") != before

@@ -1,12 +1,15 @@
-"""Text from a widget becomes a path inside its root, or a clear refusal."""
+"""Text from a widget becomes a path inside its root or an error. Choices of widgets never wait for a slow disk."""
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from streamcache.dataset_cache import CacheError, CacheWriter
 from streamcache.nodes.library import paths
+from streamcache.nodes.library.paths import Choices
 
 ATTACKS = [
     "",
@@ -93,7 +96,7 @@ def test_a_root_may_itself_be_a_link(tmp_path: Path):
     assert paths.path_to_open("set", [tmp_path / "root"]) == tmp_path / "root" / "set"
 
 
-def test_a_saved_cache_is_found_in_whichever_root_it_is(tmp_path: Path):
+def test_a_saved_cache_is_found_below_any_root(tmp_path: Path):
     first, second = tmp_path / "first", tmp_path / "second"
     make_cache(second / "group" / "mine")
     assert paths.path_to_open("group/mine", [first, second]) == second / "group" / "mine"
@@ -101,15 +104,15 @@ def test_a_saved_cache_is_found_in_whichever_root_it_is(tmp_path: Path):
     assert paths.path_to_save("group/other", [first, second]) == first / "group" / "other"
 
 
-def test_a_cache_that_is_not_there_is_named_with_those_that_are(tmp_path: Path):
+def test_a_missing_cache_is_reported_with_those_that_exist(tmp_path: Path):
     make_cache(tmp_path / "cats")
-    with pytest.raises(CacheError, match="no dataset 'dogs'.*cats"):
+    with pytest.raises(CacheError, match="cache 'dogs' not found.*cats"):
         paths.path_to_open("dogs", [tmp_path])
 
 
 def test_a_cache_is_not_saved_into_another_one(tmp_path: Path):
     make_cache(tmp_path / "cats")
-    with pytest.raises(CacheError, match="inside the dataset cats"):
+    with pytest.raises(CacheError, match="inside the cache cats"):
         paths.path_to_save("cats/shards/mine", [tmp_path])
 
 
@@ -117,13 +120,13 @@ def test_a_folder_of_other_files_is_not_saved_into(tmp_path: Path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("mine")
     (tmp_path / "note").write_text("mine")
-    with pytest.raises(CacheError, match="no dataset's"):
+    with pytest.raises(CacheError, match="do not belong to a cache"):
         paths.path_to_save("photos", [tmp_path])
     with pytest.raises(CacheError, match="taken by a file"):
         paths.path_to_save("note", [tmp_path])
 
 
-def test_the_list_has_published_caches_only_and_does_not_look_inside_them(tmp_path: Path):
+def test_only_published_caches_are_listed_and_not_searched(tmp_path: Path):
     for name in ("b", "a", "group/c"):
         make_cache(tmp_path / name)
     (tmp_path / "unfinished" / ".build").mkdir(parents=True)
@@ -146,7 +149,7 @@ def test_source_folders_are_found_by_label_or_in_order(tmp_path: Path):
         "input/cats",
         "input/input",
     ]
-    with pytest.raises(CacheError, match="no folder 'birds'"):
+    with pytest.raises(CacheError, match="folder 'birds' not found"):
         paths.path_of_folder("birds", roots)
 
 
@@ -155,3 +158,53 @@ def make_cache(path: Path) -> None:
 
     with CacheWriter(path) as writer:
         writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, conditioning=[[torch.zeros(1, 2, 3), {}]])
+
+
+@pytest.fixture
+def always_searched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paths, "FRESH_SECONDS", 0.0)
+
+
+def test_a_quick_search_is_waited_for(always_searched: None):
+    found = ["a"]
+    names = Choices(lambda: list(found))
+    assert names.names() == ["a"]
+    found.append("b")
+    assert names.names() == ["a", "b"]
+
+
+def test_a_slow_search_is_not_waited_for_and_runs_once(always_searched: None):
+    started, go_on = [], threading.Event()
+
+    def search() -> list[str]:
+        started.append(1)
+        go_on.wait(60)
+        return ["late"]
+
+    names = Choices(search)
+    before = time.monotonic()
+    assert names.names() == [] and names.names() == []
+    assert time.monotonic() - before < 30
+    assert len(started) == 1
+    go_on.set()
+    for _ in range(200):
+        if names.names() == ["late"]:
+            break
+        time.sleep(0.05)
+    assert names.names() == ["late"]
+
+
+def test_a_recent_result_is_returned_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paths, "FRESH_SECONDS", 1000.0)
+    calls = []
+    names = Choices(lambda: calls.append(1) or ["a"])
+    assert [names.names() for _ in range(5)] == [["a"]] * 5
+    assert len(calls) == 1
+
+
+def test_a_failed_search_keeps_the_last_names(always_searched: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    answers = iter([["a"]])
+    names = Choices(lambda: next(answers))
+    assert names.names() == ["a"]
+    assert names.names() == ["a"]

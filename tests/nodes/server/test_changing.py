@@ -13,7 +13,7 @@ import pytest
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.lora_train.run.folder import open_run, read_run_json
-from streamcache.nodes.library import opened, paths
+from streamcache.nodes.library import open_caches, paths
 from streamcache.nodes.library.handles import handle_of
 from streamcache.nodes.server import cleaning, jobs, trash, views
 from streamcache.nodes.server.jobs import Jobs
@@ -29,7 +29,7 @@ from ...support.samples import write_cache
 @pytest.fixture(autouse=True)
 def nothing_open():
     yield
-    opened.close_idle()
+    open_caches.close_idle()
     views.close()
 
 
@@ -258,7 +258,7 @@ class TestCleaning:
     def wasteful(path: Path) -> Path:
         write_set(path, range(6))
         write_set(path, range(2))
-        opened.close_idle()
+        open_caches.close_idle()
         (path / ".index.123.tmp").write_bytes(b"x" * 1000)
         return path
 
