@@ -28,7 +28,7 @@ from ..lora_train import (
 )
 from ..lora_train import TrainProgress as Step
 from ..nodes.host import HOST_SETTINGS, HostSettings
-from ..reference import ReferenceDenoiser, decode_pictures, load_model
+from ..reference import ReferenceDenoiser, decode_images, load_model
 from .host import add_host_options, hand_over, require_models
 from .output import Progress, add_output_option, show
 
@@ -89,7 +89,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser, Decode | None]:
     """The model, and the function that turns its latents into images."""
     if not args.comfyui:
-        return ReferenceDenoiser(load_model(args.model)), decode_pictures
+        return ReferenceDenoiser(load_model(args.model)), decode_images
     given = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
     # Importable only inside ComfyUI.
     from ..nodes.host.encoders import open_model, open_vae

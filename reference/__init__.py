@@ -1,14 +1,13 @@
 """The reference model: a small text-to-image model in plain torch, to try and to test everything on a CPU."""
 
 from .denoiser import ReferenceDenoiser
-from .encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from .encoders import ReferenceImageEncoder, ReferenceTextEncoder, decode_images
 from .model import load_model
-from .vae import decode_pictures
 
 __all__ = [
     "ReferenceDenoiser",
     "ReferenceImageEncoder",
     "ReferenceTextEncoder",
-    "decode_pictures",
+    "decode_images",
     "load_model",
 ]

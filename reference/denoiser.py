@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..lora_train import Naming, Prediction, PreparedBatch, TrainError, per_row
-from . import text, vae
+from .encoders import encode_caption, latent_scale
 from .model import ReferenceModel
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ReferenceDenoiser:
             self._check_text(dataset[int(indices[0])].conditioning)
 
     def prepare(self, batch: Batch) -> PreparedBatch:
-        latents = batch.latents.to(self.device, torch.float32) / vae.spread(self.device)
+        latents = batch.latents.to(self.device, torch.float32) / latent_scale(self.device)
         return PreparedBatch(latents, self._join(batch.conditionings))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Text) -> Tensor:
@@ -97,14 +97,14 @@ class ReferenceDenoiser:
     @torch.no_grad()
     def sample(self, conditioning: Any, shape: Sequence[int], seed: int, steps: int) -> Tensor:
         shape = tuple(shape) if len(shape) == 4 else (1, *shape)
-        given, empty = (self._join([c] * shape[0]) for c in (conditioning, text.encode("")))
+        given, empty = (self._join([c] * shape[0]) for c in (conditioning, encode_caption("")))
         x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(self.device)
         clean = x
         times = self.schedule.shifted(torch.linspace(1, 0, steps + 1), self.shift)
         for now, after in pairwise(times):
             clean, noise = self._guess(x, now.expand(shape[0]).to(self.device), given, empty)
             x = self.schedule.noisy(clean, noise, after.expand(shape[0]).to(self.device))
-        return clean * vae.spread(self.device)
+        return clean * latent_scale(self.device)
 
     @property
     def _flows(self) -> bool:

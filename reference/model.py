@@ -22,7 +22,7 @@ from ..lora_train import (
     per_row,
     scaled_linear_alphas,
 )
-from . import text, vae
+from .encoders import CHANNELS, TEXT_WIDTH
 
 LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share
 
@@ -34,8 +34,8 @@ class ModelSize:
     width: int = 96
     depth: int = 3
     heads: int = 4
-    channels: int = vae.CHANNELS
-    text_width: int = text.WIDTH
+    channels: int = CHANNELS
+    text_width: int = TEXT_WIDTH
     prediction: Prediction = "flow"
 
 

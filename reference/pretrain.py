@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..lora_train import Ema, ObjectiveSettings, draw_noise, draw_times, row_losses
-from . import pictures, text, vae
+from . import images
 from .denoiser import SHIFTS
+from .encoders import encode_caption, encode_image, latent_scale
 from .model import ModelSize, ReferenceModel
 
 # Scored as a model of each kind learns shapes soonest. Of an eps error, most is fine detail: min-SNR holds it down.
@@ -78,9 +79,11 @@ def pretrain(
 def encode_shapes(recipe: Recipe) -> list[Shelf]:
     """The pictures to learn from, by size."""
     by_size: dict[tuple[int, ...], list[tuple[Tensor, Tensor, Tensor]]] = {}
-    for picture in pictures.shapes(recipe.pictures, recipe.seed):
-        latent = vae.encode(torch.from_numpy(numpy.asarray(picture.image, dtype=numpy.float32) / 255)) / vae.spread()
-        ((tokens, extra),) = text.encode(picture.caption)
+    for picture in images.shapes(recipe.pictures, recipe.seed):
+        latent = (
+            encode_image(torch.from_numpy(numpy.asarray(picture.image, dtype=numpy.float32) / 255)) / latent_scale()
+        )
+        ((tokens, extra),) = encode_caption(picture.caption)
         by_size.setdefault(tuple(latent.shape), []).append((latent, tokens, extra["pooled_output"]))
     return [Shelf(*(torch.cat(column) for column in zip(*rows, strict=True))) for rows in by_size.values()]
 
@@ -95,7 +98,7 @@ def _loss(model: ReferenceModel, shelf: Shelf, recipe: Recipe, generator: torch.
     settings = OBJECTIVES[model.size.prediction]
     chosen = torch.randint(len(shelf.latents), (recipe.batch_size,), generator=generator)
     latents, tokens, pooled = shelf.latents[chosen], shelf.tokens[chosen], shelf.pooled[chosen]
-    ((nothing, extra),) = text.encode("")
+    ((nothing, extra),) = encode_caption("")
     dropped = torch.rand(len(chosen), generator=generator) < recipe.caption_dropout
     tokens = torch.where(dropped[:, None, None], nothing, tokens)
     pooled = torch.where(dropped[:, None], extra["pooled_output"], pooled)

@@ -25,13 +25,11 @@ from ..dataset_cache import (
 )
 from ..lora_train import TrainConfig, TrainHooks, TrainResult, build_network, open_run, read_lora, train
 from . import model as reference
-from . import text, vae
 from .demo_report import Story, write_story
 from .denoiser import SHIFT, ReferenceDenoiser
-from .encoders import ReferenceImageEncoder, ReferenceTextEncoder
-from .pictures import Picture, creatures, shapes
+from .encoders import CHANNELS, ReferenceImageEncoder, ReferenceTextEncoder, decode_images, encode_caption
+from .images import Picture, creatures, shapes
 from .pretrain import Recipe, pretrain
-from .vae import decode_pictures
 
 CONCEPT, OTHERS = "zogglewump", "shapes"
 ASKED = (
@@ -181,7 +179,7 @@ def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Sc
     )
     hooks = TrainHooks(progress=lambda step: tick("Train", step.step, step.steps, step.smooth))
     with open_run(out / "runs", CONCEPT) as run:
-        result = train(denoiser, dataset, config, run, out / f"{CONCEPT}.safetensors", hooks, decode_pictures)
+        result = train(denoiser, dataset, config, run, out / f"{CONCEPT}.safetensors", hooks, decode_images)
     size = result.lora.stat().st_size / 1e6
     say("Train", f"{result.steps} steps in {result.seconds:.0f} s, {result.data_wait:.2%} of it waiting for data")
     say("Save", f"{result.lora} ({size:.1f} MB)")
@@ -189,9 +187,9 @@ def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Sc
 
 
 def draw_asked(denoiser: ReferenceDenoiser) -> list[Image.Image]:
-    shape = (vae.CHANNELS, 8, 8)
-    latents = [denoiser.sample(text.encode(words), shape, 5 + n, SAMPLE_STEPS) for n, words in enumerate(ASKED)]
-    return [picture for latent in latents for picture in decode_pictures(latent)]
+    shape = (CHANNELS, 8, 8)
+    latents = [denoiser.sample(encode_caption(words), shape, 5 + n, SAMPLE_STEPS) for n, words in enumerate(ASKED)]
+    return [picture for latent in latents for picture in decode_images(latent)]
 
 
 def draw_with_lora(denoiser: ReferenceDenoiser, path: Path) -> list[Image.Image]:

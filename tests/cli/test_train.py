@@ -18,8 +18,8 @@ from streamcache.dataset_cache import CacheWriter
 from streamcache.dataset_cache.setting import parse_setting
 from streamcache.lora_train.config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig
 from streamcache.reference import model as reference
-from streamcache.reference import text, vae
-from streamcache.reference.pictures import creatures
+from streamcache.reference.encoders import encode_caption, encode_image
+from streamcache.reference.images import creatures
 
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
@@ -40,8 +40,8 @@ def small(tmp_path: Path) -> list[str]:
         for picture in creatures(6):
             pixels = torch.from_numpy(np.asarray(picture.image, np.float32) / 255)
             writer.add(
-                latent={"samples": vae.encode(pixels)},
-                conditioning=text.encode(picture.caption),
+                latent={"samples": encode_image(pixels)},
+                conditioning=encode_caption(picture.caption),
                 caption=picture.caption,
             )
     paths = {"dataset": "set", "out": "out/my_lora.safetensors", "model": "base.safetensors"}

@@ -12,9 +12,8 @@ from streamcache.dataset_cache.encode.plan import Plan, Settings, make_plan
 from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.lora_train.errors import TrainError
-from streamcache.reference import text
 from streamcache.reference.denoiser import ReferenceDenoiser
-from streamcache.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from streamcache.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder, encode_caption
 from streamcache.reference.model import ModelSize, ReferenceModel
 
 from ..support.small_parts import run_training
@@ -41,7 +40,7 @@ class Watched(ReferenceDenoiser):
     def prepare(self, batch):
         prepared = super().prepare(batch)
         for row, caption in enumerate(batch.captions):
-            tokens = text.encode(caption)[0][0][0]
+            tokens = encode_caption(caption)[0][0][0]
             assert torch.equal(prepared.conditioning.tokens[row, : len(tokens)], tokens)
             self.rows.append((batch.latents[row].clone(), caption))
         return prepared

@@ -20,8 +20,8 @@ from streamcache.lora_train.loop import TrainHooks
 from streamcache.lora_train.objective import draw_noise, draw_times
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.session import open_session
-from streamcache.reference import text, vae
 from streamcache.reference.denoiser import ReferenceDenoiser
+from streamcache.reference.encoders import CHANNELS, encode_caption
 from streamcache.reference.model import ModelSize, ReferenceModel
 
 from ..support.small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training
@@ -61,7 +61,7 @@ def test_defect_3_checkpointing_recomputes_each_block_by_itself(tmp_path) -> Non
     for number, block in enumerate(model.blocks):
         block.attn.register_forward_hook(lambda *_, number=number: visits.append(number))
     with CacheWriter(tmp_path / "set") as writer:
-        writer.add(latent={"samples": torch.randn(1, vae.CHANNELS, 4, 4)}, conditioning=text.encode("a cat"))
+        writer.add(latent={"samples": torch.randn(1, CHANNELS, 4, 4)}, conditioning=encode_caption("a cat"))
     run_training(tmp_path, open_cache(tmp_path / "set"), ReferenceDenoiser(model), steps=1, checkpointing=True)
     # Forward through all, then each one again in the backward pass, last block first.
     assert visits == [0, 1, 2, 2, 1, 0]

@@ -12,10 +12,19 @@ from streamcache.lora_train.denoiser import Denoiser
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.memory import checkpointed
 from streamcache.lora_train.objective import ObjectiveSettings, draw_noise, evaluate
+from streamcache.reference import images
 from streamcache.reference import model as models
-from streamcache.reference import pictures, text, vae
 from streamcache.reference.denoiser import ReferenceDenoiser
-from streamcache.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder
+from streamcache.reference.encoders import (
+    CHANNELS,
+    TEXT_WIDTH,
+    ReferenceImageEncoder,
+    ReferenceTextEncoder,
+    decode_latents,
+    encode_caption,
+    encode_image,
+    latent_scale,
+)
 from streamcache.reference.model import ModelSize, ReferenceModel
 from streamcache.reference.pretrain import Recipe, pretrain
 
@@ -37,42 +46,42 @@ def tensor(picture) -> torch.Tensor:
 
 
 def batch(captions, height=4, width=4):
-    latents = torch.randn(len(captions), vae.CHANNELS, height, width, generator=torch.Generator().manual_seed(3))
-    return SimpleNamespace(latents=latents, conditionings=[text.encode(caption) for caption in captions])
+    latents = torch.randn(len(captions), CHANNELS, height, width, generator=torch.Generator().manual_seed(3))
+    return SimpleNamespace(latents=latents, conditionings=[encode_caption(caption) for caption in captions])
 
 
 def test_a_picture_survives_the_vae_recognisably():
-    for picture in pictures.shapes(8, seed=1):
+    for picture in images.shapes(8, seed=1):
         image = tensor(picture)
-        restored = vae.decode(vae.encode(image))[0]
+        restored = decode_latents(encode_image(image))[0]
         assert restored.shape == image.shape and (restored - image).square().mean().sqrt() < 0.06
 
 
 def test_latents_are_an_eighth_of_the_picture_and_decode_to_what_they_encode():
-    latent = torch.randn(1, vae.CHANNELS, 3, 5) * 0.05
-    assert vae.encode(torch.rand(24, 40, 3)).shape == (1, vae.CHANNELS, 3, 5)
-    torch.testing.assert_close(vae.encode(vae.decode(latent)[0]), latent, rtol=0, atol=1e-5)
+    latent = torch.randn(1, CHANNELS, 3, 5) * 0.05
+    assert encode_image(torch.rand(24, 40, 3)).shape == (1, CHANNELS, 3, 5)
+    torch.testing.assert_close(encode_image(decode_latents(latent)[0]), latent, rtol=0, atol=1e-5)
 
 
 def test_d7_encoding_is_the_mode_twice_the_same_bits():
     image = torch.rand(16, 24, 3)
-    assert torch.equal(vae.encode(image), vae.encode(image))
+    assert torch.equal(encode_image(image), encode_image(image))
 
 
 def test_an_image_that_is_no_multiple_of_8_is_refused():
-    with pytest.raises(TrainError, match=r"\(20, 16, 3\).*steps of 8"):
-        vae.encode(torch.rand(20, 16, 3))
+    with pytest.raises(TrainError, match=r"\(20, 16, 3\).*multiples of 8"):
+        encode_image(torch.rand(20, 16, 3))
 
 
 def test_a_word_has_the_same_vector_in_every_caption_but_hears_the_word_before():
-    (first, _), (second, _) = text.encode("a red circle on blue")[0], text.encode("one red circle on red")[0]
+    (first, _), (second, _) = encode_caption("a red circle on blue")[0], encode_caption("one red circle on red")[0]
     assert torch.equal(first[0, 3], second[0, 3])  # "circle", after "red"
     assert not torch.equal(second[0, 2], second[0, 5])  # "red" after "one", and after "on"
 
 
 def test_long_captions_get_more_tokens_and_the_empty_one_has_some():
-    assert text.encode("")[0][0].shape == (1, 8, text.WIDTH) and text.encode("")[0][0].abs().max() > 0
-    assert text.encode("word " * 20)[0][0].shape == (1, 24, text.WIDTH)
+    assert encode_caption("")[0][0].shape == (1, 8, TEXT_WIDTH) and encode_caption("")[0][0].abs().max() > 0
+    assert encode_caption("word " * 20)[0][0].shape == (1, 24, TEXT_WIDTH)
 
 
 @PREDICTIONS
@@ -118,7 +127,7 @@ def test_defect_1_a_batch_is_one_model_call():
 @pytest.mark.parametrize("height, width", [(4, 4), (3, 7), (7, 3)])
 def test_defect_2_latents_of_every_bucket_are_scaled(height, width):
     denoiser, rows = ReferenceDenoiser(awake()), batch(["x", "y"], height, width)
-    torch.testing.assert_close(denoiser.prepare(rows).latents * vae.spread(), rows.latents)
+    torch.testing.assert_close(denoiser.prepare(rows).latents * latent_scale(), rows.latents)
 
 
 def test_preparing_changes_nothing_of_the_batch():
@@ -132,7 +141,7 @@ def test_preparing_changes_nothing_of_the_batch():
 @PREDICTIONS
 def test_a_perfect_guess_of_the_picture_is_the_native_target(prediction):
     model = awake(prediction)
-    latents, noise = torch.randn(4, vae.CHANNELS, 4, 4), torch.randn(4, vae.CHANNELS, 4, 4)
+    latents, noise = torch.randn(4, CHANNELS, 4, 4), torch.randn(4, CHANNELS, 4, 4)
     t = torch.tensor([0.1, 0.4, 0.7, 0.99])
     native = model._native(latents, model.schedule.noisy(latents, noise, t), t)
     torch.testing.assert_close(native, model.schedule.target(latents, noise, t), rtol=1e-3, atol=1e-3)
@@ -141,16 +150,16 @@ def test_a_perfect_guess_of_the_picture_is_the_native_target(prediction):
 @PREDICTIONS
 def test_sampling_with_a_perfect_model_finds_the_picture(prediction):
     denoiser = ReferenceDenoiser(awake(prediction))
-    wanted = torch.randn(2, vae.CHANNELS, 4, 4)
+    wanted = torch.randn(2, CHANNELS, 4, 4)
     denoiser.predict = lambda x, t, conditioning: denoiser.model._native(wanted, x, t)
-    found = denoiser.sample(text.encode("x"), wanted.shape, seed=0, steps=6)
-    torch.testing.assert_close(found, wanted * vae.spread(), rtol=1e-3, atol=1e-3)
+    found = denoiser.sample(encode_caption("x"), wanted.shape, seed=0, steps=6)
+    torch.testing.assert_close(found, wanted * latent_scale(), rtol=1e-3, atol=1e-3)
 
 
 def test_samples_follow_from_their_seed_and_shape():
-    denoiser, conditioning = ReferenceDenoiser(awake()), text.encode("a red circle")
-    first, again, other = (denoiser.sample(conditioning, (vae.CHANNELS, 3, 5), seed, 3) for seed in (1, 1, 2))
-    assert first.shape == (1, vae.CHANNELS, 3, 5) and torch.equal(first, again) and not torch.equal(first, other)
+    denoiser, conditioning = ReferenceDenoiser(awake()), encode_caption("a red circle")
+    first, again, other = (denoiser.sample(conditioning, (CHANNELS, 3, 5), seed, 3) for seed in (1, 1, 2))
+    assert first.shape == (1, CHANNELS, 3, 5) and torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_a_session_freezes_the_model_and_gives_it_back_after_an_error():
@@ -196,7 +205,7 @@ def encoded(tmp_path):
     """A cache of four pictures in the reference encoding."""
     image_encoder, text_encoder = ReferenceImageEncoder(), ReferenceTextEncoder()
     with CacheWriter(tmp_path / "set") as writer:
-        for picture in pictures.creatures(4):
+        for picture in images.creatures(4):
             with image_encoder.lease(), text_encoder.lease():
                 (latent,) = image_encoder.encode([tensor(picture)])
                 (conditioning,) = text_encoder.encode([picture.caption])
@@ -208,26 +217,26 @@ def test_a_cached_batch_prepares_like_the_uncached_one(encoded):
     denoiser = ReferenceDenoiser(awake())
     denoiser.prepare_for(encoded)
     index = int(next(iter(encoded.buckets().values()))[0])
-    picture = list(pictures.creatures(4))[index]
+    picture = list(images.creatures(4))[index]
     cached = denoiser.prepare(encoded.read_batch([index]))
-    fresh = SimpleNamespace(latents=vae.encode(tensor(picture)), conditionings=[text.encode(picture.caption)])
+    fresh = SimpleNamespace(latents=encode_image(tensor(picture)), conditionings=[encode_caption(picture.caption)])
     assert torch.equal(cached.latents, denoiser.prepare(fresh).latents)
     assert torch.equal(cached.conditioning.tokens, denoiser.prepare(fresh).conditioning.tokens)
 
 
 def test_a16_latents_of_another_model_are_refused_with_both_numbers(encoded):
-    with pytest.raises(TrainError, match=f"found latents of {vae.CHANNELS} channels.*expected 16 channels"):
+    with pytest.raises(TrainError, match=f"found latents of {CHANNELS} channels.*expected 16 channels"):
         ReferenceDenoiser(awake(channels=16)).prepare_for(encoded)
 
 
 def test_captions_of_another_width_are_refused_with_both_numbers(encoded):
-    with pytest.raises(TrainError, match=f"found a width of {text.WIDTH}, expected 32"):
+    with pytest.raises(TrainError, match=f"found a width of {TEXT_WIDTH}, expected 32"):
         ReferenceDenoiser(awake(text_width=32)).prepare_for(encoded)
 
 
 def test_a_conditioning_without_pooled_output_is_refused():
     rows = batch(["x"])
-    rows.conditionings = [[[torch.zeros(1, 8, text.WIDTH), {}]]]
+    rows.conditionings = [[[torch.zeros(1, 8, TEXT_WIDTH), {}]]]
     with pytest.raises(TrainError, match="expected one with a pooled_output"):
         ReferenceDenoiser(awake()).prepare(rows)
 
@@ -238,17 +247,17 @@ def test_encoder_identities_name_version_and_settings():
 
 
 def test_pictures_follow_from_their_seed_and_come_in_three_sizes():
-    first, again, other = (list(pictures.shapes(30, seed)) for seed in (1, 1, 2))
+    first, again, other = (list(images.shapes(30, seed)) for seed in (1, 1, 2))
     assert [p.caption for p in first] == [p.caption for p in again] != [p.caption for p in other]
     assert all(a.image.tobytes() == b.image.tobytes() for a, b in zip(first, again, strict=True))
-    assert {p.image.size for p in first} == set(pictures.SIZES)
+    assert {p.image.size for p in first} == set(images.SIZES)
 
 
 def test_a_saved_model_predicts_the_same(tmp_path):
     model = awake("eps")
     models.save(tmp_path / "base.safetensors", model)
     again = models.load_model(tmp_path / "base.safetensors")
-    rows = torch.randn(1, vae.CHANNELS, 4, 4), torch.tensor([0.5]), torch.randn(1, 8, 64), torch.randn(1, 64)
+    rows = torch.randn(1, CHANNELS, 4, 4), torch.tensor([0.5]), torch.randn(1, 8, 64), torch.randn(1, 64)
     assert torch.equal(model(*rows), again(*rows)) and again.size == model.size
 
 
