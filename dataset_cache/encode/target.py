@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import Manifest, abandoned, dropped_keys, read_manifest, recover
+from ..format import Manifest, abandoned, dropped_keys, read_manifest, recover, storage_at
 from ..read import Cache, open_cache
 from ..sources import State, open_state
 from .identity import digest_of
@@ -48,7 +48,8 @@ class Target:
         """Keys of entries that an unfinished build left ready."""
         if self.path is None:
             return frozenset()
-        left = [recover(folder) for folder in abandoned(self.path)]
+        storage = storage_at(self.path)
+        left = [recover(storage, folder) for folder in abandoned(storage)]
         return frozenset(entry.key for found in left for entry in found.entries)
 
     @cached_property

@@ -3,6 +3,19 @@
 from .blobs import BlobTable, blob_table, layout_texts
 from .codecs import Codec, codec_for, register_codec
 from .dropped import DAMAGED, dropped_keys, forget_stored, remember_dropped
+from .files import (
+    OpenFile,
+    create_file,
+    is_link,
+    is_locked,
+    is_regular,
+    link_or_copy,
+    move_file,
+    refuse_link,
+    remove_file,
+    replace_file,
+    sync_folder,
+)
 from .index import (
     ENTRY,
     NO_BUCKET,
@@ -33,7 +46,6 @@ from .index_arrays import (
     variant_cells,
 )
 from .lazy import LazyTensor, realize, tensor_bytes
-from .locks import is_locked
 from .manifest import (
     ASIDE_FIELDS,
     MANIFEST,
@@ -61,6 +73,7 @@ from .segment import (
     publish_shard,
     recover,
     remove_segment,
+    segments,
 )
 from .shard import (
     ALIGNMENT,
@@ -78,17 +91,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, TensorSpec, split
-from .storage import (
-    OpenFile,
-    create_file,
-    is_link,
-    is_regular,
-    link_or_copy,
-    move_file,
-    refuse_link,
-    remove_file,
-    sync_folder,
-)
+from .storage import LocalStorage, Place, Storage, StoredFile, storage_at
 from .tensors import DTYPES, NAMES, count_bytes, dtype_named
 
 __all__ = [
@@ -125,12 +128,16 @@ __all__ = [
     "Key",
     "Layout",
     "LazyTensor",
+    "LocalStorage",
     "Manifest",
     "OpenFile",
+    "Place",
     "Recovered",
     "Segment",
     "ShardFile",
     "Split",
+    "Storage",
+    "StoredFile",
     "TensorSpec",
     "abandoned",
     "blob_hash",
@@ -174,9 +181,12 @@ __all__ = [
     "remove_file",
     "remove_segment",
     "render_header",
+    "replace_file",
+    "segments",
     "sort_order",
     "split",
     "split_location",
+    "storage_at",
     "sync_folder",
     "tensor_bytes",
     "tensor_distances",

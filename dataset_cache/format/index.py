@@ -10,15 +10,12 @@ entry_order, ref_order   entries in the order of their keys, references in the o
 """
 
 import json
-import mmap
-import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ from .manifest import Manifest
 from .routes import NO_ROUTE, route_row
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
-from .storage import OpenFile, create_file
+from .storage import Place, Storage, StoredFile, storage_at
 
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
 
@@ -107,16 +104,14 @@ def sort_order(keys: np.ndarray) -> np.ndarray:
     return np.lexsort((halves[:, 1], halves[:, 0])).astype("<u4")
 
 
-def write_index(path: Path, arrays: IndexArrays) -> tuple[int, str]:
+def write_index(storage: Storage, name: str, arrays: IndexArrays) -> tuple[int, str]:
     """Write the arrays as a safetensors file. Returns its size and hash; the caller makes its name durable."""
     digest = xxhash.xxh3_128()
-    with create_file(path) as file:
+    with storage.create(name) as file:
         for piece in _pieces(arrays):
             digest.update(piece)
             file.write(piece)
         size = file.tell()
-        file.flush()
-        os.fsync(file.fileno())
     return size, digest.hexdigest()
 
 
@@ -162,18 +157,17 @@ def pack_sample(*row: Any) -> bytes:
 class Index:
     """A mapped index. Rows are unpacked when asked for; every number is checked against what it points into."""
 
-    def __init__(self, path: Path, nbytes: int, field_count: int, digest: str | None) -> None:
+    def __init__(self, file: StoredFile, nbytes: int, field_count: int, digest: str | None) -> None:
         """Map the file. With a `digest` the whole file is read and compared with it."""
-        file = OpenFile(path)
         if file.size != nbytes:
             raise CacheError(
-                f"{path.name}: has {file.size:,} bytes, the manifest says {nbytes:,}; restore it from a copy"
+                f"{file.name}: has {file.size:,} bytes, the manifest says {nbytes:,}; restore it from a copy"
             )
         header, start = read_header(file, _MAX_HEADER)
-        self._map = mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
+        self._map = file.map()
         if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
             raise CacheError(
-                f"{path.name}: its content does not match its hash; restore it, or remove the dataset and save it again"
+                f"{file.name}: its content does not match its hash; restore it, or remove the dataset and save it again"
             )
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
@@ -184,11 +178,11 @@ class Index:
         self._routes, self._row_layouts = views["routes"], views["row_layouts"]
         self._width, self._route_row = field_count, route_row(field_count)
         if len(self._routes) != self.sample_count * self._route_row.size:
-            raise CacheError(f"{path.name}: its routes are not those of {field_count} fields; restore it from a copy")
+            raise CacheError(f"{file.name}: its routes are not those of {field_count} fields; restore it from a copy")
         self._layouts: dict[int, Layout] = {}
 
     def _view(self, offsets: Sequence[int], start: int) -> memoryview:
-        return memoryview(self._map)[start + offsets[0] : start + offsets[1]]
+        return self._map[start + offsets[0] : start + offsets[1]]
 
     def _array(self, header: dict[str, Any], name: str, start: int) -> np.ndarray:
         dtype = ARRAY_TYPES[name]
@@ -323,12 +317,14 @@ def split_location(location: int) -> tuple[int, int]:
     return location >> OFFSET_BITS, location & (1 << OFFSET_BITS) - 1
 
 
-def open_index(folder: Path, manifest: Manifest, check: bool = False) -> Index:
-    """The index of a published generation. A large one is compared with its hash only if `check` is set."""
-    digest = manifest.index_hash if check or manifest.index_bytes <= _CHECKED_INDEX_BYTES else None
-    index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), digest)
+def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> Index:
+    """The index of a published generation. `check` compares it with its hash, by default only if it is small."""
+    storage = storage_at(place)
+    if check is None:
+        check = manifest.index_bytes <= _CHECKED_INDEX_BYTES
+    digest = manifest.index_hash if check else None
+    index = Index(storage.open(manifest.index_name), manifest.index_bytes, len(manifest.fields), digest)
     if index.sample_count != manifest.counts.get("samples"):
-        raise CacheError(
-            f"{folder}: the manifest counts {manifest.counts.get('samples')} samples, the index {index.sample_count}"
-        )
+        expected = manifest.counts.get("samples")
+        raise CacheError(f"{storage.path}: the index has {index.sample_count} samples, the manifest says {expected}")
     return index

@@ -5,14 +5,13 @@ ends the journal.
 """
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import xxhash
 
-from .storage import OWN_FILE, is_regular, write_all
+from ..errors import CacheError
+from .storage import GrowingFile, Storage, stream
 
 JOURNAL = "journal"
 MAX_LINE = 256 << 20  # a longer one nobody wrote; it is not taken into memory
@@ -22,9 +21,9 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class Journal:
     """Lines collect in memory and reach the disk together, at `flush`. An existing journal is continued."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self._file: GrowingFile | None = None
         self._end = self._checksum = 0
         self._facts: list[bytes] = []
 
@@ -34,44 +33,43 @@ class Journal:
     def flush(self) -> None:
         if not self._facts:
             return
-        self._open()
+        file = self._file or self._open()
         lines, checksum = [], self._checksum
         for fact in self._facts:
             checksum = _checksum(fact, checksum)
             lines.append(b"%016x %s\n" % (checksum, fact))
         data = b"".join(lines)
-        # Where the last whole line ended: an earlier flush may have filled the disk in the middle of a line.
-        os.lseek(self._fd, self._end, os.SEEK_SET)
-        write_all(self._fd, data)
-        os.ftruncate(self._fd, self._end + len(data))
-        os.fsync(self._fd)
+        # Behind the last complete line: an earlier flush may have filled the disk in the middle of a line.
+        file.write(self._end, data)
+        file.truncate(self._end + len(data))
+        file.sync()
         self._facts.clear()
         self._end, self._checksum = self._end + len(data), checksum
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _open(self) -> None:
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | OWN_FILE, 0o666)
-            self._end = self._checksum = 0
-            with open(self._path, "rb") as file:
-                for _, self._checksum, self._end in _read_lines(file):
+    def _open(self) -> GrowingFile:
+        exists = self._storage.stat(self._name) is not None
+        self._file = self._storage.edit(self._name, new=not exists)
+        self._end = self._checksum = 0
+        if exists:
+            with stream(self._storage.open(self._name)) as lines:
+                for _, self._checksum, self._end in _read_lines(lines):
                     pass
+        return self._file
 
 
-def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+def read_journal(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
     """The facts up to the first line that is torn or damaged."""
-    if not is_regular(path):
-        return
     try:
-        file = open(path, "rb")  # noqa: SIM115
-    except OSError:
+        file = storage.open(name)
+    except CacheError:
         return
-    with file:
-        for fact, _, _ in _read_lines(file):
+    with stream(file) as lines:
+        for fact, _, _ in _read_lines(lines):
             try:
                 value = json.loads(fact)
             except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import CacheError
 from .shard import SHARD_NAME, ShardFile
-from .storage import OpenFile, replace_file
+from .storage import Place, storage_at
 from .tensors import dtype_named
 
 SHARDS = "shards"
@@ -67,29 +67,26 @@ def index_name(generation: str) -> str:
     return f"index-{generation}.safetensors"
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    replace_file(folder / MANIFEST, manifest.to_json())
+def write_manifest(place: Place, manifest: Manifest) -> None:
+    storage_at(place).replace(MANIFEST, manifest.to_json())
 
 
-def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
-    """Changes whenever a manifest is published; None where there is none. Cheaper than reading it."""
+def manifest_stamp(place: Place) -> tuple[int, int, int] | None:
+    """Changes whenever a manifest is published; None if there is none. Cheaper than reading it."""
     try:
-        status = (folder / MANIFEST).lstat()
-    except (OSError, ValueError):
+        status = storage_at(place).stat(MANIFEST)
+    except CacheError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return None if status is None else status.stamp
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The published manifest, checked; None where nothing was published."""
-    path = folder / MANIFEST
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+def read_manifest(place: Place) -> Manifest | None:
+    """The published manifest, checked; None if nothing was published."""
+    storage = storage_at(place)
+    path = storage.path / MANIFEST
+    if storage.stat(MANIFEST) is None:
         return None
-    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-        raise CacheError(f"{path}: cannot be read: {error}") from error
-    file = OpenFile(path)
+    file = storage.open(MANIFEST)
     if file.size > _MAX_BYTES:
         raise CacheError(f"{path}: {file.size:,} bytes are too many for a manifest")
     try:

@@ -4,28 +4,24 @@ At every `flush` the shards, then the journal, are made durable. After a kill, `
 """
 
 import base64
-import contextlib
 import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from ..errors import CacheError
 from .journal import JOURNAL, Journal, read_journal
-from .locks import is_locked
 from .manifest import SHARDS
 from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
 from .skeleton import Layout, TensorSpec
-from .storage import OpenFile, create_file, is_link, is_regular, move_file, sync_folder
+from .storage import Lock, Storage
 
 BUILD = ".build"
 DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
 SEGMENT_LOCK = "lock"
 _MAX_HEADER_BYTES = 64 << 20
+_COPY_BYTES = 1 << 20
 _TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is cut to size when the shard is sealed
 
 
@@ -44,8 +40,9 @@ class EntryRecord:
 class BuildShard:
     """A shard that is not published yet. `file` is its name among the shards once it has moved there."""
 
+    storage: Storage
     name: str  # segment and number, by which journals refer to it whether it has moved or not
-    path: Path
+    place: str  # the name of its file
     kind: str
     data_start: int = HEADER_BYTES
     blobs: list[Blob] = field(default_factory=list)
@@ -61,26 +58,30 @@ class BuildShard:
     def read(self, offset: int, size: int) -> bytes | bytearray:
         if self.writer is not None:
             return self.writer.read(offset, size)
-        return OpenFile(self.path).read(offset, size)
+        return self.storage.open(self.place).read(offset, size)
 
 
 class Segment:
     """A folder of its own below `.build`. Its lock tells a living writer from one that was killed."""
 
-    def __init__(self, dataset: Path) -> None:
-        self.folder = dataset / BUILD / secrets.token_hex(8)
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.folder = f"{BUILD}/{secrets.token_hex(8)}"
         self.shards: list[BuildShard] = []
         self._layouts: dict[str, int] = {}
         self.entry_count = 0
         try:
-            self.folder.mkdir(parents=True)
-            self._lock = FileLock(str(self.folder / SEGMENT_LOCK), thread_local=False)
-            self._lock.acquire(timeout=0)
-            self._journal = Journal(self.folder / JOURNAL)
-            for folder in (self.folder.parent, dataset):  # which may be as new as the segment
-                sync_folder(folder)
+            storage.make_folder(self.folder, new=True)
+            self._lock: Lock = storage.lock(f"{self.folder}/{SEGMENT_LOCK}")
+            self._journal = Journal(storage, f"{self.folder}/{JOURNAL}")
+            for folder in (BUILD, ""):  # which may be as new as the segment
+                storage.sync(folder)
         except OSError as error:
-            raise CacheError(f"{self.folder}: cannot be made: {error.strerror or error}") from error
+            raise CacheError(f"{self._place}: cannot be made: {error.strerror or error}") from error
+
+    @property
+    def _place(self) -> Path:
+        return self._storage.path / self.folder
 
     def append(self, kind: str, digest: bytes, spec: TensorSpec, data: memoryview, apart: bool) -> Blob:
         """Store a blob; a new shard appears in `shards` when the last one is full.
@@ -97,7 +98,7 @@ class Segment:
                 raise
         except OSError as error:
             raise CacheError(
-                f"{self.folder}: cannot be written: {error.strerror}; what was stored before is safe"
+                f"{self._place}: cannot be written: {error.strerror}; what was stored before is safe"
             ) from error
 
     def record(self, entry: EntryRecord) -> None:
@@ -119,7 +120,7 @@ class Segment:
             if shard.writer is not None:
                 shard.writer.sync()
         self._journal.flush()
-        sync_folder(self.folder)
+        self._storage.sync(self.folder)
 
     def close(self) -> None:
         for shard in self.shards:
@@ -131,7 +132,7 @@ class Segment:
 
     def remove(self) -> None:
         self.close()
-        remove_segment(self.folder)
+        remove_segment(self._storage, self.folder)
 
     def _shard_for(self, kind: str, nbytes: int, apart: bool) -> BuildShard:
         last = next((shard for shard in reversed(self.shards) if shard.kind == kind), None)
@@ -139,10 +140,10 @@ class Segment:
             if last.writer is not None and last.writer.has_room(nbytes) and not apart:
                 return last
             self._finish(last)
-        shard = _new_shard(self.folder, len(self.shards), kind, self._journal)
-        # An earlier attempt may have left a file of this name that the journal never heard of.
-        shard.path.unlink(missing_ok=True)
-        shard.writer = ShardWriter(shard.path)
+        shard = _new_shard(self._storage, self.folder, len(self.shards), kind, self._journal)
+        # An earlier attempt may have left a file of this name that is not in the journal.
+        self._storage.remove(shard.place)
+        shard.writer = ShardWriter(self._storage, shard.place)
         shard.blobs = shard.writer.blobs
         self.shards.append(shard)
         self._journal.append(kind="shard", type=kind, start=shard.data_start)
@@ -160,7 +161,8 @@ class Segment:
 class Recovered:
     """What a killed writer had made durable. References are as they were written: `BuildShard.shift` is not in them."""
 
-    folder: Path
+    storage: Storage
+    folder: str
     journal: Journal
     shards: list[BuildShard]
     entries: list[EntryRecord]
@@ -171,56 +173,64 @@ class Recovered:
 
     def remove(self) -> None:
         self.journal.close()
-        remove_segment(self.folder)
+        remove_segment(self.storage, self.folder)
 
 
-def abandoned(dataset: Path) -> Iterator[Path]:
-    """The segments below this dataset whose writer is gone."""
+def segments(storage: Storage) -> list[str]:
+    """The folders of all segments, of running writers too."""
+    folders = [f"{BUILD}/{name}" for name in storage.list(BUILD)]
+    return [folder for folder in folders if _kind(storage, folder) == "folder"]
+
+
+def abandoned(storage: Storage) -> Iterator[str]:
+    """The folders of the segments whose writer is gone."""
+    for folder in segments(storage):
+        lock = f"{folder}/{SEGMENT_LOCK}"
+        kind = _kind(storage, lock)
+        # A folder without a lock is not a writer's but was left by a compaction.
+        if kind is None or (kind != "link" and not _may_be_locked(storage, lock)):
+            yield folder
+
+
+def _kind(storage: Storage, name: str) -> str | None:
+    status = storage.stat(name)
+    return None if status is None else status.kind
+
+
+def _may_be_locked(storage: Storage, lock: str) -> bool:
     try:
-        folders = sorted(path for path in (dataset / BUILD).iterdir() if path.is_dir() and not is_link(path))
+        return storage.is_locked(lock)
     except OSError:
-        return
-    for folder in folders if not is_link(dataset / BUILD) else ():
-        if not (folder / SEGMENT_LOCK).exists():  # no writer's: what a compaction left
-            yield folder
-            continue
-        if is_link(folder / SEGMENT_LOCK):
-            continue
-        try:
-            held = is_locked(folder / SEGMENT_LOCK)
-        except OSError:
-            held = True  # nobody can tell
-        if not held:
-            yield folder
+        return True
 
 
-def recover(folder: Path) -> Recovered:
-    """Read a segment's journal. Shards whose bytes are not all there are left out."""
-    journal = Journal(folder / JOURNAL)
+def recover(storage: Storage, folder: str) -> Recovered:
+    """Read a segment's journal. Incomplete shards are skipped."""
+    journal = Journal(storage, f"{folder}/{JOURNAL}")
     shards: dict[str, BuildShard] = {}
     layouts: list[tuple[str, tuple[TensorSpec, ...]]] = []
     blobs: dict[str, dict[tuple[int, bytes], Blob]] = {}
     entries: list[EntryRecord] = []
-    for fact in read_journal(folder / JOURNAL):
+    for fact in read_journal(storage, f"{folder}/{JOURNAL}"):
         try:
             if fact["kind"] == "shard":
-                shard = _new_shard(folder, len(shards), fact["type"], journal, fact["start"])
+                shard = _new_shard(storage, folder, len(shards), fact["type"], journal, fact["start"])
                 shards[shard.name], blobs[shard.name] = shard, {}
             elif fact["kind"] == "layout":
                 layouts.append((fact["text"], Layout(fact["text"]).specs))
             elif fact["kind"] == "entry":
                 entries.append(_read_entry(fact, layouts, blobs))
             elif fact["kind"] == "sealed":
-                _apply_seal(shards[f"{folder.name}/{fact['shard']}"], folder.parent.parent, fact)
+                _apply_seal(shards[f"{_last(folder)}/{fact['shard']}"], fact)
         except (KeyError, IndexError, TypeError, ValueError):
             break  # written by something else: what comes after it is not understood either
     for name, shard in shards.items():
         found = sorted(blobs[name].values(), key=lambda blob: (blob.offset, blob.nbytes))
         shard.blobs = [replace(blob, offset=blob.offset - shard.shift) for blob in found]
-    return Recovered(folder, journal, [shard for shard in shards.values() if _is_whole(shard)], entries)
+    return Recovered(storage, folder, journal, [shard for shard in shards.values() if _is_complete(shard)], entries)
 
 
-def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
+def publish_shard(shard: BuildShard, number: int) -> None:
     """Write the header, cut it to size where it would waste space, and move the file among the dataset's shards.
 
     The segment's journal learns of it before the move, so that a kill between the two is understood by `recover`.
@@ -228,44 +238,45 @@ def publish_shard(shard: BuildShard, dataset: Path, number: int) -> None:
     if shard.writer is not None:
         shard.writer.close()
         shard.writer = None
-    source, blobs, start = shard.path, shard.blobs, shard.data_start
+    storage, source, blobs, start = shard.storage, shard.place, shard.blobs, shard.data_start
     if start * _TIGHTEN_BELOW > shard.end - start:
         source, blobs, start = _tighten(shard)
     end = max((blob.offset + blob.nbytes for blob in blobs), default=start)
-    digest = seal(source, blobs, start, end)
+    digest = seal(storage, source, blobs, start, end)
     shift, file = shard.data_start - start, f"{shard.kind}-{number:05d}-{digest}.safetensors"
     if shard.journal is not None:
-        shard.journal.append(kind="sealed", shard=int(shard.path.name), file=file, shift=shift)
+        shard.journal.append(kind="sealed", shard=int(_last(shard.place)), file=file, shift=shift)
         shard.journal.flush()
-    target = dataset / SHARDS / file
-    target.parent.mkdir(exist_ok=True)
-    move_file(source, target)
-    shard.path, shard.blobs, shard.data_start, shard.file, shard.shift = target, blobs, start, file, shift
+    target = f"{SHARDS}/{file}"
+    storage.make_folder(SHARDS)
+    storage.move(source, target)
+    shard.place, shard.blobs, shard.data_start, shard.file, shard.shift = target, blobs, start, file, shift
 
 
-def remove_segment(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # another segment is there
-        folder.parent.rmdir()
+def remove_segment(storage: Storage, folder: str) -> None:
+    storage.remove_folder(folder, content=True)
+    storage.remove_folder(BUILD)  # stays if it contains another segment
 
 
-def _new_shard(folder: Path, number: int, kind: str, journal: Journal, start: int = HEADER_BYTES) -> BuildShard:
+def _new_shard(
+    storage: Storage, folder: str, number: int, kind: str, journal: Journal, start: int = HEADER_BYTES
+) -> BuildShard:
     if kind not in (DATA, ASIDE) or type(start) is not int or not 0 < start <= _MAX_HEADER_BYTES:
         raise ValueError(f"a shard of kind {kind!r} that starts at {start!r}")
-    return BuildShard(f"{folder.name}/{number}", folder / f"{number}", kind, start, journal=journal)
+    return BuildShard(storage, f"{_last(folder)}/{number}", f"{folder}/{number}", kind, start, journal=journal)
 
 
-def _tighten(shard: BuildShard) -> tuple[Path, list[Blob], int]:
+def _tighten(shard: BuildShard) -> tuple[str, list[Blob], int]:
     """A copy of a small shard with a header of just the size it needs. Blobs move by a multiple of their alignment."""
     start = tight_start(shard.blobs, shard.data_start, shard.end)
     shift = shard.data_start - start
-    path = shard.path.with_suffix(".tight")
-    with open(shard.path, "rb") as source, create_file(path) as target:
-        source.seek(shard.data_start)
-        target.seek(start)
-        shutil.copyfileobj(source, target, 1 << 20)
+    place, source = f"{shard.place}.tight", shard.storage.open(shard.place)
+    with shard.storage.create(place, durable=False) as target:
+        target.write(bytes(start))
+        for at in range(shard.data_start, source.size, _COPY_BYTES):
+            target.write(source.read(at, min(_COPY_BYTES, source.size - at)))
     blobs = [Blob(blob.hash, blob.dtype, blob.shape, blob.offset - shift) for blob in shard.blobs]
-    return path, blobs, start
+    return place, blobs, start
 
 
 def _read_entry(
@@ -290,18 +301,20 @@ def _read_entry(
     return EntryRecord(key, field, text, base64.b64decode(fact["leaves"]), refs)
 
 
-def _apply_seal(shard: BuildShard, dataset: Path, fact: dict[str, Any]) -> None:
+def _apply_seal(shard: BuildShard, fact: dict[str, Any]) -> None:
     file, shift = fact["file"], fact["shift"]
     if not SHARD_NAME.fullmatch(file) or type(shift) is not int or not 0 <= shift < shard.data_start:
         raise ValueError(f"a shard that was sealed as {file!r}")
-    published = dataset / SHARDS / file
-    if published.exists():
-        shard.path, shard.file, shard.shift = published, file, shift
+    published = f"{SHARDS}/{file}"
+    if shard.storage.stat(published) is not None:
+        shard.place, shard.file, shard.shift = published, file, shift
         shard.data_start -= shift
 
 
-def _is_whole(shard: BuildShard) -> bool:
-    try:
-        return is_regular(shard.path) and shard.path.stat().st_size >= shard.end
-    except OSError:
-        return False
+def _is_complete(shard: BuildShard) -> bool:
+    status = shard.storage.stat(shard.place)
+    return status is not None and status.kind == "file" and status.size >= shard.end
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -5,17 +5,15 @@ hash and start on 64-byte boundaries; tensors named `~pad…` fill the gaps, sin
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from ..errors import CacheError
-from .storage import OWN_FILE, OpenFile, start_writing, write_all
+from .storage import Storage, StoredFile
 from .tensors import MAX_AXES, count_bytes
 
 ALIGNMENT = 64
@@ -69,14 +67,13 @@ def hash_start(dtype: str, shape: tuple[int, ...]) -> xxhash.xxh3_128:
 class ShardWriter:
     """A growing shard. Its file is a valid safetensors file only after `seal`."""
 
-    def __init__(self, path: Path, header_bytes: int = HEADER_BYTES) -> None:
-        self.path = path
+    def __init__(self, storage: Storage, name: str, header_bytes: int = HEADER_BYTES) -> None:
         self.data_start = header_bytes
         self.end = header_bytes
         self.blobs: list[Blob] = []
         self._header_used = 128  # length, metadata and braces
         self._writing = header_bytes  # up to here the system was told to begin
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | OWN_FILE, 0o666)
+        self._file = storage.edit(name, new=True)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether one more blob fits; an empty shard takes a blob of any size."""
@@ -86,17 +83,15 @@ class ShardWriter:
 
     def append(self, digest: bytes, dtype: str, shape: tuple[int, ...], data: memoryview) -> Blob:
         gap = -self.end % ALIGNMENT
-        # Where the last blob ended, wherever an interrupted write or a comparison left the file's position.
-        os.lseek(self._fd, self.end, os.SEEK_SET)
         if gap:
-            write_all(self._fd, bytes(gap))
+            self._file.write(self.end, bytes(gap))
         blob = Blob(digest, dtype, shape, self.end + gap)
-        write_all(self._fd, data)
+        self._file.write(blob.offset, data)
         self.end = blob.offset + len(data)
         self.blobs.append(blob)
         self._header_used += _LISTED + len(dtype) + len(str(shape)) + (_LISTED_PAD if gap else 0)
         if self.end - self._writing >= _WRITING_STEP:
-            start_writing(self._fd, self._writing, self.end - self._writing)
+            self._file.start_writing(self._writing, self.end - self._writing)
             self._writing = self.end
         return blob
 
@@ -105,33 +100,29 @@ class ShardWriter:
         del self.blobs[blobs:]
         self.end = end
         self._writing = min(self._writing, end)
-        os.ftruncate(self._fd, end)
+        self._file.truncate(end)
 
     def sync(self) -> None:
-        os.fsync(self._fd)
+        self._file.sync()
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes that were written before, to compare them with new ones."""
-        os.lseek(self._fd, offset, os.SEEK_SET)
-        with open(self._fd, "rb", closefd=False) as file:
-            return file.read(size)
+        return self._file.read(offset, size)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
 
-def seal(path: Path, blobs: list[Blob], data_start: int, end: int) -> str:
+def seal(storage: Storage, name: str, blobs: list[Blob], data_start: int, end: int) -> str:
     """Write the header in front of the blobs of a growing file and cut off what came after them. Returns its hash."""
     header = render_header(blobs, data_start, end)
-    fd = os.open(path, os.O_RDWR | OWN_FILE)
+    file = storage.edit(name)
     try:
-        os.ftruncate(fd, end)
-        write_all(fd, header)
-        os.fsync(fd)
+        file.truncate(end)
+        file.write(0, header)
+        file.sync()
     finally:
-        os.close(fd)
+        file.close()
     return header_hash(header)
 
 
@@ -178,9 +169,9 @@ def _pad(begin: int, end: int) -> dict[str, Any]:
     return {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
 
 
-def read_header(file: OpenFile, limit: int = MAX_HEADER_BYTES) -> tuple[dict[str, dict[str, Any]], int]:
+def read_header(file: StoredFile, limit: int = MAX_HEADER_BYTES) -> tuple[dict[str, dict[str, Any]], int]:
     """The tensors that a safetensors file lists, and where its data starts. Refuses what breaks the format's rules."""
-    place = file.path.name
+    place = file.name
     if file.size < 8:
         raise CacheError(f"{place}: {file.size} bytes are no safetensors file")
     size = int.from_bytes(file.read(0, 8), "little")

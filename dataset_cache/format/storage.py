@@ -1,222 +1,275 @@
-"""Access to bytes in files: positional reads into prepared memory, durable writes, and what a platform lacks.
+"""Storage: the one door to the files of a dataset. Another kind of storage is another class here.
 
-Everything that reads tensor bytes goes through `read_into`, so that another kind of storage can stand in.
+A name is relative to the dataset's folder, with `/` between its parts: `shards/s-00000-….safetensors`. Calls that write
+raise OSError if the system refuses; the caller's CacheError explains what that means for the dataset.
 """
 
 import contextlib
+import io
 import os
 import shutil
 import stat
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+from filelock import FileLock
 
 from ..errors import CacheError
+from .files import (
+    OpenFile,
+    WritableFile,
+    create_file,
+    is_link_status,
+    is_locked,
+    link_or_copy,
+    move_file,
+    refuse_link,
+    remove_file,
+    replace_file,
+    sync_folder,
+)
 
-# Tests switch these off to run the paths of platforms that lack the calls (Windows has neither).
-HAS_PREADV = hasattr(os, "preadv")
-HAS_LINKS = hasattr(os, "link")
-LOCKS_OPEN_FILES = os.name == "nt"  # a file that somebody has open can be neither replaced nor removed
-_ATTEMPTS, _PAUSE_SECONDS = 50, 0.02  # a second in all
-_MAX_BUFFERS = 512  # below every platform's IOV_MAX
-_JUNCTION = 0xA0000003  # Windows' IO_REPARSE_TAG_MOUNT_POINT, which `is_symlink` does not see
-# What every file of a dataset is opened with: a folder from somebody else may hold links to what is not its own.
-OWN_FILE = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+class Status(NamedTuple):
+    """What a name stands for. `stamp` changes if the file is replaced or written to."""
+
+    kind: str  # "file", "folder", "link" or "other"
+    size: int
+    modified: float
+    stamp: tuple[int, int, int]
 
 
-class OpenFile:
-    """One file open for positional reads from any number of threads. It closes when the last reference goes."""
+class StoredFile(Protocol):
+    """A file open for reading, from any number of threads. It closes with its last reference."""
 
-    __slots__ = ("_lock", "fd", "identity", "path", "size")
+    size: int
+    identity: tuple[int, ...]  # changes if another file takes the place of this one
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        self.fd = -1
-        self.fd = _open_regular(path)
-        status = os.fstat(self.fd)
-        self.size = status.st_size
-        # What tells this file from one that was put in its place.
-        self.identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    @property
+    def name(self) -> str: ...
 
-    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
-        """Fill `buffers`, `nbytes` in all, one after the other with the bytes from `offset` on."""
+    def read(self, offset: int, size: int) -> bytearray: ...
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None: ...
+
+    def will_need(self, offset: int, size: int) -> None: ...
+
+    def map(self) -> memoryview: ...
+
+
+class GrowingFile(Protocol):
+    """A file open for writes at any position. Nothing is durable before `sync`."""
+
+    def write(self, offset: int, data: memoryview | bytes) -> None: ...
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def start_writing(self, offset: int, size: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """Held until `release`, or until the process ends, however it ends."""
+
+    def release(self) -> None: ...
+
+
+class Storage(Protocol):
+    """The folder of one dataset."""
+
+    @property
+    def path(self) -> Path:
+        """The place as users name it, for messages and reports."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether the folder itself is there."""
+        ...
+
+    def stat(self, name: str) -> Status | None:
+        """What a name stands for, without following links; None if it is missing."""
+        ...
+
+    def list(self, folder: str = "") -> list[str]:
+        """The sorted names in a folder; empty if it is missing or a link."""
+        ...
+
+    def refuse_link(self, name: str) -> None:
+        """Raise a CacheError if a name leads out of the dataset."""
+        ...
+
+    def open(self, name: str) -> StoredFile:
+        """Open a file for reading. Raises a CacheError if it is missing or not a file."""
+        ...
+
+    def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        """A new file in the place of what has the name, complete when the `with` ends."""
+        ...
+
+    def edit(self, name: str, new: bool = False) -> GrowingFile:
+        """Open an existing file, or a `new` one under a free name, for writes at any position."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put `data` under a name in one durable step: readers see the old file or the new one, never a part."""
+        ...
+
+    def touch(self, name: str) -> None:
+        """Set a file's time to now. Creates it if it is missing."""
+        ...
+
+    def move(self, name: str, to: str) -> None: ...
+
+    def link_or_copy(self, name: str, target: "Storage", to: str) -> bool:
+        """Give an immutable file to another dataset. True if both share it and it takes no more space."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove a file if it exists. False if that fails; a later run removes it."""
+        ...
+
+    def make_folder(self, name: str = "", new: bool = False) -> None:
+        """Make a folder inside an existing dataset, or the dataset's own. Refuses with `new` if it exists."""
+        ...
+
+    def remove_folder(self, name: str, content: bool = False) -> None:
+        """Remove a folder if it is empty, or with its `content`. What cannot be removed stays."""
+        ...
+
+    def sync(self, folder: str = "") -> None:
+        """Make new names in a folder durable."""
+        ...
+
+    def lock(self, name: str, patience: float = 0.0) -> Lock:
+        """Take a lock, waiting for `patience` seconds. Raises TimeoutError if another process holds it."""
+        ...
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process holds this lock. Creates no file. Raises OSError if that cannot be found out."""
+        ...
+
+
+Place = str | Path | Storage
+
+
+def storage_at(place: Place) -> Storage:
+    """The storage of a dataset that a user named. Every function that takes a place goes through this."""
+    return LocalStorage(Path(place)) if isinstance(place, str | Path) else place
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """A folder on a disk of this machine, or on a network drive."""
+
+    path: Path
+
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    def stat(self, name: str) -> Status | None:
         try:
-            if not HAS_PREADV:
-                return self._seek_and_read(offset, buffers)
-            found = os.preadv(self.fd, buffers, offset) if len(buffers) <= _MAX_BUFFERS else 0
-            if found != nbytes:
-                self._read_rest(offset, buffers, found)
-        except OSError as error:
-            raise CacheError(f"{self.path}: cannot be read: {error.strerror}") from error
+            found = os.lstat(self.path / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            raise CacheError(f"{self.path / name}: cannot be read: {error}") from error
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        return Status(_kind(found), found.st_size, found.st_mtime, stamp)
 
-    def read(self, offset: int, size: int) -> bytearray:
-        data = bytearray(size)
-        if size:
-            self.read_into(offset, [memoryview(data)], size)
-        return data
-
-    def will_need(self, offset: int, size: int) -> None:
-        """Ask the system to start reading this range, where it takes such hints."""
-        if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(self.fd, offset, size, os.POSIX_FADV_WILLNEED)
-
-    def _read_rest(self, offset: int, buffers: Sequence[memoryview], found: int) -> None:
-        """Go on after a short read: a signal, more than 2 GB or too many buffers at once."""
-        for buffer in buffers:
-            skipped = min(found, len(buffer))
-            found -= skipped
-            while skipped < len(buffer):
-                count = os.preadv(self.fd, [buffer[skipped:]], offset + skipped)
-                if count == 0:
-                    raise CacheError(f"{self.path}: ends at {offset + skipped:,}, before the data that it should hold")
-                skipped += count
-            offset += len(buffer)
-
-    def _seek_and_read(self, offset: int, buffers: Sequence[memoryview]) -> None:
-        with self._lock:
-            os.lseek(self.fd, offset, os.SEEK_SET)
-            for buffer in buffers:
-                done = 0
-                while done < len(buffer):
-                    count = _readinto(self.fd, buffer[done:])
-                    if count == 0:
-                        raise CacheError(f"{self.path}: ends before the data that it should hold")
-                    done += count
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-
-
-def write_all(fd: int, data: memoryview | bytes) -> None:
-    """`os.write` until everything is written."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def start_writing(fd: int, offset: int, size: int) -> None:
-    """Ask the system to begin writing this range to disk, where it takes such hints, so that a later fsync is short."""
-    if hasattr(os, "posix_fadvise"):
-        # On Linux this begins at once and does not wait; pages on their way to the disk stay in the page cache.
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` at `path` in one durable step: readers see the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with create_file(temporary) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        move_file(temporary, path)
-    finally:
-        remove_file(temporary)
-    sync_folder(path.parent)
-
-
-def create_file(path: Path) -> BinaryIO:
-    """A new file for what is to be written. What has the name, as a link could, is not written into but replaced."""
-    with contextlib.suppress(FileNotFoundError):
-        _patiently(os.unlink, path)
-    return open(path, "xb")
-
-
-def move_file(source: Path, target: Path) -> None:
-    """Give a file another name, in the place of what had it."""
-    _patiently(os.replace, source, target)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make new names in `folder` durable. Windows has no such call and needs none."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def link_or_copy(source: Path, target: Path) -> bool:
-    """A second name for an immutable file, or a durable copy of it where there are no links. True if it is a link."""
-    if HAS_LINKS:
+    def list(self, folder: str = "") -> list[str]:
+        path = self.path / folder
         try:
-            os.link(source, target)
-            return True
+            return sorted(os.listdir(path)) if not folder or _kind(os.lstat(path)) == "folder" else []
         except OSError:
-            pass  # another file system, or one without links: copying always works
-    with open(source, "rb") as old, open(target, "wb") as new:
-        shutil.copyfileobj(old, new, 1 << 20)
-        new.flush()
-        os.fsync(new.fileno())
-    return False
+            return []
 
+    def refuse_link(self, name: str) -> None:
+        refuse_link(self.path / name)
 
-def is_link(path: Path) -> bool:
-    """Whether a name leads to another place: a symbolic link, or a junction of Windows."""
-    try:
-        status = os.lstat(path)
-    except (OSError, ValueError):  # it is not there
+    def open(self, name: str) -> OpenFile:
+        return OpenFile(self.path / name)
+
+    def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        return create_file(self.path / name, durable)
+
+    def edit(self, name: str, new: bool = False) -> WritableFile:
+        return WritableFile(self.path / name, new)
+
+    def replace(self, name: str, data: bytes) -> None:
+        replace_file(self.path / name, data)
+
+    def touch(self, name: str) -> None:
+        (self.path / name).touch()
+
+    def move(self, name: str, to: str) -> None:
+        move_file(self.path / name, self.path / to)
+
+    def link_or_copy(self, name: str, target: Storage, to: str) -> bool:
+        if isinstance(target, LocalStorage):
+            return link_or_copy(self.path / name, target.path / to)
+        with stream(self.open(name)) as source, target.create(to) as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
         return False
-    return stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == _JUNCTION
+
+    def remove(self, name: str) -> bool:
+        return remove_file(self.path / name)
+
+    def make_folder(self, name: str = "", new: bool = False) -> None:
+        above = [path for path in reversed((self.path / name).parents) if self.path in path.parents]
+        for path in above:
+            path.mkdir(exist_ok=True)
+        (self.path / name).mkdir(parents=not name, exist_ok=not new)
+
+    def remove_folder(self, name: str, content: bool = False) -> None:
+        if content:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path / name)
+
+    def sync(self, folder: str = "") -> None:
+        sync_folder(self.path / folder)
+
+    def lock(self, name: str, patience: float = 0.0) -> Lock:
+        lock = FileLock(str(self.path / name), thread_local=False)
+        lock.acquire(timeout=patience, poll_interval=0.02)
+        return lock
+
+    def is_locked(self, name: str) -> bool:
+        return is_locked(self.path / name)
 
 
-def refuse_link(path: Path) -> None:
-    if is_link(path):
-        raise CacheError(f"{path}: is a symbolic link; a cache holds only files of its own")
+def stream(file: StoredFile) -> BinaryIO:
+    """A stored file as a stream that is read from front to back."""
+    return io.BufferedReader(_Stream(file), 1 << 20)
 
 
-def is_regular(path: Path) -> bool:
-    """Whether a file itself stands there: no link, no pipe that would keep waiting whoever opens it."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
+class _Stream(io.RawIOBase):
+    def __init__(self, file: StoredFile) -> None:
+        self._file, self._position = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)[: self._file.size - self._position]
+        if view:
+            self._file.read_into(self._position, [view], len(view))
+        self._position += len(view)
+        return len(view)
 
 
-def remove_file(path: Path) -> bool:
-    """Remove a file. False if that cannot be, as when it is held open on Windows; a later run removes it."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True
-
-
-def _open_regular(path: Path) -> int:
-    try:
-        # Asked before it is opened: opening a pipe would wait for somebody to write into it.
-        mode = os.lstat(path).st_mode
-        if not stat.S_ISREG(mode):
-            what = "a symbolic link" if stat.S_ISLNK(mode) else "no file"
-            raise CacheError(f"{path}: is {what}; a cache holds only files of its own")
-        fd = _patiently(os.open, path, os.O_RDONLY | OWN_FILE)
-    except FileNotFoundError as error:
-        raise CacheError(f'{path}: is missing; restore it, or run "streamcache verify" on the cache') from error
-    except OSError as error:
-        raise CacheError(f"{path}: cannot be opened: {error.strerror}") from error
-    return fd
-
-
-def _patiently(call: Callable[..., Any], *args: Any) -> Any:
-    """Where open files are locked, wait for somebody who just looks at one, or is just putting it in place."""
-    for _ in range(_ATTEMPTS if LOCKS_OPEN_FILES else 0):
-        try:
-            return call(*args)
-        except PermissionError:
-            time.sleep(_PAUSE_SECONDS)
-    return call(*args)
-
-
-def _readinto(fd: int, buffer: memoryview) -> int:
-    if hasattr(os, "readinto"):  # Python 3.14
-        return os.readinto(fd, buffer)
-    with open(fd, "rb", buffering=0, closefd=False) as file:
-        return file.readinto(buffer)
+def _kind(status: os.stat_result) -> str:
+    if is_link_status(status):
+        return "link"
+    if stat.S_ISDIR(status.st_mode):
+        return "folder"
+    return "file" if stat.S_ISREG(status.st_mode) else "other"

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from ..format import (
     Key,
     LazyTensor,
     Manifest,
+    Place,
+    Storage,
     TensorSpec,
     blob_hash,
     digest_key,
@@ -27,7 +28,9 @@ from ..format import (
     open_index,
     read_manifest,
     recover,
+    segments,
     split_location,
+    storage_at,
 )
 from .batch import Batch, BatchReader
 from .buffers import BatchBuffers
@@ -51,7 +54,7 @@ class Bucket:
         return f"{'×'.join(map(str, self.shape))} {str(self.dtype).removeprefix('torch.')}"
 
 
-def open_cache(path: str | Path, check: bool = False, mode: str = "pread") -> "Cache":
+def open_cache(path: Place, check: bool = False, mode: str = "pread") -> "Cache":
     """Open the published generation of a dataset. Only metadata is read.
 
     `check` compares everything that is read with its checksum. `mode="map"` hands out views of the mapped shards in
@@ -59,25 +62,25 @@ def open_cache(path: str | Path, check: bool = False, mode: str = "pread") -> "C
     """
     if mode not in MODES:
         raise CacheError(f"mode {mode!r}: one of {', '.join(MODES)} is expected")
-    folder = Path(path)
+    storage = storage_at(path)
     for _ in range(_ATTEMPTS):
-        stamp = manifest_stamp(folder)
-        manifest = read_manifest(folder)
+        stamp = manifest_stamp(storage)
+        manifest = read_manifest(storage)
         if manifest is None:
-            raise _unpublished(folder)
-        lease = Lease(folder, manifest.generation)
+            raise _unpublished(storage)
+        lease = Lease(storage, manifest.generation)
         try:
-            cache = Cache(folder, manifest, open_index(folder, manifest, check), lease, check, mode)
+            cache = Cache(storage, manifest, open_index(storage, manifest, check or None), lease, check, mode)
         except CacheError:
             lease.release()
-            if manifest_stamp(folder) == stamp:
+            if manifest_stamp(storage) == stamp:
                 raise
             continue
         # A second look, with the lease in place: whoever published before it may be about to remove what was opened.
-        if manifest_stamp(folder) == stamp:
+        if manifest_stamp(storage) == stamp:
             return cache
         lease.release()
-    raise CacheError(f"{folder}: was published anew {_ATTEMPTS} times while it was being opened")
+    raise CacheError(f"{storage.path}: was published {_ATTEMPTS} times while it was being opened; open it again")
 
 
 class Cache(Sequence[Sample]):
@@ -85,25 +88,24 @@ class Cache(Sequence[Sample]):
 
     def __init__(
         self,
-        path: Path,
+        place: Place,
         manifest: Manifest,
         index: Index,
         lease: Lease | None,
         check: bool = False,
         mode: str = "pread",
     ) -> None:
-        self.path = path
+        storage = storage_at(place)
+        self.path = storage.path
         self.manifest = manifest
         self.id, self.generation = manifest.id, manifest.generation
         self.provenance, self.sets, self.fields = manifest.provenance, manifest.sets, manifest.fields
         self.named = {name: bytes.fromhex(key) for name, key in manifest.named.items()}
         self._set_names = list(manifest.sets)
         self._index = index
-        self._files = ShardFiles(path, manifest.shards)
+        self._files = ShardFiles(storage, manifest.shards, lease)
         self._check = check
         self._buckets = [Bucket(tuple(b["shape"]), dtype_named(b["dtype"])) for b in manifest.buckets]
-        # Tensors outlive the cache object, so it is the open files that hold the lease.
-        self._files.lease = lease
         self._batches = BatchReader(index, self._files, self.fields, check, mode == "map")
         self._batch_fields = tuple(name for name in self.fields if name not in ASIDE_FIELDS)
 
@@ -300,15 +302,15 @@ def _caption(captions: Sequence[str], variant: int) -> str:
     return captions[variant] if variant < len(captions) else captions[0]
 
 
-def _unpublished(folder: Path) -> CacheError:
-    """What to say of a folder without a manifest: how far a build came, or that this is no dataset."""
-    if not folder.is_dir():
-        return CacheError(f"{folder}: there is no such dataset")
-    if (folder / BUILD).is_dir():
-        ready = [recover(path) for path in sorted((folder / BUILD).iterdir()) if path.is_dir()]
+def _unpublished(storage: Storage) -> CacheError:
+    """The error for a folder without a manifest: how far a build came, or that this is not a cache."""
+    if not storage.exists():
+        return CacheError(f"{storage.path}: no such dataset")
+    if storage.stat(BUILD) is not None:
+        ready = [recover(storage, folder) for folder in segments(storage)]
         entries, nbytes = sum(len(r.entries) for r in ready), sum(r.nbytes for r in ready)
         return CacheError(
-            f"{folder}: was never published; {entries:,} entries ({nbytes / 1e6:,.1f} MB) of its build are ready, "
-            "run the same save again to finish it"
+            f"{storage.path}: was never published; {entries:,} entries ({nbytes / 1e6:,.1f} MB) of its build are "
+            "ready; run the same save again to finish it"
         )
-    return CacheError(f"{folder}: holds no dataset.json, so it is no StreamCache dataset or was never finished")
+    return CacheError(f"{storage.path}: has no dataset.json, so it is not a StreamCache dataset or was never finished")

@@ -13,9 +13,9 @@ import time
 import weakref
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
-from ..format import is_link
+from ..errors import CacheError
+from ..format import Place, Storage, storage_at
 
 LEASES = ".leases"
 HEARTBEAT_SECONDS = 30
@@ -37,8 +37,8 @@ class Holder:
 class Lease:
     """Held from creation until `release`, or until it is garbage-collected."""
 
-    def __init__(self, folder: Path, generation: str) -> None:
-        self._folder = folder / LEASES
+    def __init__(self, place: Place, generation: str) -> None:
+        self._storage = storage_at(place)
         self._generation = generation
         self._take()
         with _guard:
@@ -47,60 +47,61 @@ class Lease:
 
     def _take(self) -> None:
         host = this_host()
-        self._path = self._folder / f"{self._generation}.{host}.{os.getpid()}.{secrets.token_hex(4)}"
+        self._name = f"{LEASES}/{self._generation}.{host}.{os.getpid()}.{secrets.token_hex(4)}"
         self._finalizer = None
-        if is_link(self._folder):
-            return  # what stands behind it is not this dataset's to write to
+        if _is_linked(self._storage):
+            return  # what is behind it does not belong to this dataset
         # In a shared folder that cannot be written to, reading goes on, and cleaning keeps recent generations there.
         with contextlib.suppress(OSError):
-            self._folder.mkdir(exist_ok=True)
-            self._path.touch()
-            self._finalizer = weakref.finalize(self, _remove, self._path, os.getpid())
+            self._storage.make_folder(LEASES)
+            self._storage.touch(self._name)
+            self._finalizer = weakref.finalize(self, _remove, self._storage, self._name, os.getpid())
 
     def beat(self) -> None:
         """Say that this process lives; a file that was taken for stale, as after a long sleep, is made again."""
         if self._finalizer is not None and self._finalizer.alive:
             with contextlib.suppress(OSError):  # the folder went away; the reader says so when it reads
-                self._path.touch()
+                self._storage.touch(self._name)
 
     def release(self) -> None:
         if self._finalizer is not None:
             self._finalizer()
 
 
-def holders(folder: Path) -> list[Holder]:
-    """Everybody who reads a generation of this dataset now. Leases of the dead are removed on the way."""
-    found = []
-    for path in _lease_files(folder):
-        parts = path.name.split(".")
+def holders(place: Place) -> list[Holder]:
+    """The processes that read a generation of this dataset now. Leases of dead processes are removed on the way."""
+    storage, found = storage_at(place), []
+    for name in storage.list(LEASES):
+        parts = name.split(".")
         if len(parts) != 4 or not parts[2].isdigit():
             continue
         holder = Holder(parts[0], parts[1], int(parts[2]))
-        if _is_stale(path, holder):
-            _remove(path, os.getpid())
+        if _is_stale(storage, f"{LEASES}/{name}", holder):
+            storage.remove(f"{LEASES}/{name}")
         else:
             found.append(holder)
     return found
 
 
-def were_possible(folder: Path) -> bool:
+def were_possible(place: Place) -> bool:
     """Whether readers could leave leases here; if not, recent generations may be in use unseen."""
-    return (folder / LEASES).is_dir() and not is_link(folder / LEASES)
+    status = storage_at(place).stat(LEASES)
+    return status is not None and status.kind == "folder"
 
 
-def _lease_files(folder: Path) -> list[Path]:
+def _is_linked(storage: Storage) -> bool:
+    status = storage.stat(LEASES)
+    return status is not None and status.kind == "link"
+
+
+def _is_stale(storage: Storage, name: str, holder: Holder) -> bool:
     try:
-        return sorted((folder / LEASES).iterdir()) if not is_link(folder / LEASES) else []
-    except OSError:
-        return []
-
-
-def _is_stale(path: Path, holder: Holder) -> bool:
-    try:
-        age = time.time() - path.stat().st_mtime
-    except OSError:
+        status = storage.stat(name)
+    except CacheError:
         return True
-    return age > STALE_SECONDS or (holder.host == this_host() and not _may_live(holder.pid))
+    if status is None or time.time() - status.modified > STALE_SECONDS:
+        return True
+    return holder.host == this_host() and not _may_live(holder.pid)
 
 
 @lru_cache(1)
@@ -126,11 +127,10 @@ def _may_live(pid: int) -> bool:
     return True
 
 
-def _remove(path: Path, pid: int) -> None:
-    # A forked child inherits the finalizer of its parent's lease, which is not its to remove.
+def _remove(storage: Storage, name: str, pid: int) -> None:
+    # A forked child inherits the finalizer of its parent's lease, which it must not remove.
     if pid == os.getpid():
-        with contextlib.suppress(OSError):  # removed with its folder, or by another
-            path.unlink(missing_ok=True)
+        storage.remove(name)
 
 
 _live: "weakref.WeakSet[Lease]" = weakref.WeakSet()

@@ -1,17 +1,16 @@
 """The open shards of a generation: a bounded number of file handles, each checked when it is first opened."""
 
-import mmap
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from ..errors import CacheError
-from ..format import MAX_HEADER_BYTES, SHARDS, OpenFile, ShardFile, header_hash, refuse_link
+from ..format import MAX_HEADER_BYTES, SHARDS, Place, ShardFile, StoredFile, header_hash, storage_at
+from .leases import Lease
 
 MAX_OPEN = 128
 
@@ -19,11 +18,13 @@ MAX_OPEN = 128
 class ShardFiles:
     """Reads from the shards of one generation, from any number of threads."""
 
-    def __init__(self, folder: Path, shards: Sequence[ShardFile]) -> None:
-        self.folder = folder / SHARDS
+    def __init__(self, place: Place, shards: Sequence[ShardFile], lease: Lease | None = None) -> None:
+        """`lease` protects the files. Tensors outlive the cache object, so the open files hold it."""
+        self._storage = storage_at(place)
         self.shards = shards
-        self._open: OrderedDict[int, OpenFile] = OrderedDict()
-        self._kept: dict[int, OpenFile] = {}  # where all shards may stay open, no order of use is needed
+        self._lease = lease
+        self._open: OrderedDict[int, StoredFile] = OrderedDict()
+        self._kept: dict[int, StoredFile] = {}  # where all shards may stay open, no order of use is needed
         self._maps: dict[int, dict[torch.dtype, torch.Tensor]] = {}
         self._identities: dict[int, tuple] = {}
         self._lock = threading.Lock()
@@ -36,7 +37,7 @@ class ShardFiles:
             self.check_range(shard, offset, nbytes)
         file.read_into(offset, buffers, nbytes)
 
-    def file(self, shard: int) -> OpenFile:
+    def file(self, shard: int) -> StoredFile:
         with self._lock:
             file = self._open.get(shard)
             if file is not None:
@@ -62,12 +63,7 @@ class ShardFiles:
         return found
 
     def _map(self, shard: int) -> dict[torch.dtype, torch.Tensor]:
-        file = self.file(shard)  # held until it is mapped: its number could pass to another file
-        try:
-            mapped = mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise CacheError(f"{SHARDS}/{self.shards[shard].file}: cannot be mapped: {error.strerror}") from error
-        views = {torch.uint8: torch.frombuffer(mapped, dtype=torch.uint8)}
+        views = {torch.uint8: torch.frombuffer(self.file(shard).map(private=True), dtype=torch.uint8)}
         with self._lock:
             # A map holds a file handle too. It goes with the last tensor that lies in it.
             while len(self._maps) >= MAX_OPEN:
@@ -84,38 +80,37 @@ class ShardFiles:
                 f"which has {self.shards[shard].bytes:,}"
             )
 
-    def _open_checked(self, shard: int) -> OpenFile:
+    def _open_checked(self, shard: int) -> StoredFile:
         self.check_range(shard, 0, 0)
-        refuse_link(self.folder)
+        self._storage.refuse_link(SHARDS)
         entry = self.shards[shard]
-        file = OpenFile(self.folder / entry.file)
+        file = self._storage.open(f"{SHARDS}/{entry.file}")
         if file.size != entry.bytes:
             raise CacheError(
                 f"{SHARDS}/{entry.file}: has {file.size:,} bytes, {entry.bytes:,} expected; "
-                f'restore it, or run "streamcache verify {self.folder.parent.name}"'
+                f'restore it, or run "streamcache verify {self._storage.path.name}"'
             )
         known = self._identities.get(shard)
         if known is None:
-            _check_header(file, entry)
+            self._check_header(file, entry)
             self._identities[shard] = file.identity
         elif known != file.identity:
             raise CacheError(f"{SHARDS}/{entry.file}: was replaced while this dataset was open; open the dataset again")
         return file
 
+    def _check_header(self, file: StoredFile, entry: ShardFile) -> None:
+        """The header lists every blob's hash, so a shard with the right header is the right shard."""
+        size = int.from_bytes(file.read(0, 8), "little") + 8 if file.size >= 8 else 0
+        if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(file.read(0, size)) != entry.hash:
+            raise CacheError(
+                f"{SHARDS}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
+                f'restore it, or run "streamcache verify {self._storage.path.name}"'
+            )
+
     def _forget_handles(self) -> None:
         """In a forked child: file positions are shared with the parent, and a thread that is gone may hold the lock."""
         self._lock = threading.Lock()
         self._open, self._kept = OrderedDict(), {}
-
-
-def _check_header(file: OpenFile, entry: ShardFile) -> None:
-    """The header names every blob's hash, so a shard with the right header is the right shard."""
-    size = int.from_bytes(file.read(0, 8), "little") + 8 if file.size >= 8 else 0
-    if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(file.read(0, size)) != entry.hash:
-        raise CacheError(
-            f"{SHARDS}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
-            f'restore it, or run "streamcache verify {file.path.parent.parent.name}"'
-        )
 
 
 _live: "weakref.WeakSet[ShardFiles]" = weakref.WeakSet()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..format import BUILD, JOURNAL, MANIFEST, SEGMENT_LOCK, SHARDS, Manifest, abandoned, is_link, recover
+from ..format import BUILD, JOURNAL, MANIFEST, SEGMENT_LOCK, SHARDS, Manifest, abandoned, is_link, recover, storage_at
 from ..write import index_generation, shards_inside
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
@@ -58,12 +58,13 @@ class _Segment:
 
 
 def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
-    left = set(abandoned(folder))
+    storage = storage_at(folder)
+    left = {folder / name for name in abandoned(storage)}
     for path in _own(folder / BUILD):
         if is_link(path) or not path.is_dir():
             yield _Segment((path,), (), frozenset()) if publishing else _Segment((), (path,), frozenset())
             continue
-        found = recover(path)
+        found = recover(storage, path.relative_to(folder).as_posix())
         inside = tuple(p for p in sorted(path.rglob("*")) if not p.is_dir())
         shards = frozenset(name for entry in found.entries for name, _, _ in entry.refs)
         shards |= {shard.file for shard in found.shards if shard.file is not None}
@@ -72,7 +73,7 @@ def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
         elif not found.entries:
             yield _Segment((), inside, frozenset())
         else:
-            keep = {shard.path for shard in found.shards} | {path / JOURNAL, path / SEGMENT_LOCK}
+            keep = {folder / shard.place for shard in found.shards} | {path / JOURNAL, path / SEGMENT_LOCK}
             needed = tuple(p for p in inside if p in keep)
             yield _Segment(needed, tuple(p for p in inside if p not in keep), shards)
 

@@ -29,7 +29,7 @@ from ..format import (
     recover,
     remove_segment,
     split_location,
-    sync_folder,
+    storage_at,
     tensor_bytes,
 )
 from ..read import ShardFiles
@@ -48,7 +48,7 @@ class BlobStore:
     """Stores each blob once. Shards are numbered: first the published ones, then the new ones as they appear."""
 
     def __init__(self, dataset: Path, manifest: Manifest | None, index: Index | None) -> None:
-        self._dataset = dataset
+        self._dataset, self._storage = dataset, storage_at(dataset)
         self._index = index
         self._published = ShardFiles(dataset, manifest.shards if manifest else ())
         self._next_number = manifest.next_shard if manifest else 0
@@ -64,7 +64,7 @@ class BlobStore:
 
     def recover(self) -> Iterator[tuple[EntryRecord, list[tuple[int, bytes]]]]:
         """Take over what killed writers left. Yields their entries with references that are valid here."""
-        self._adopted = [recover(folder) for folder in abandoned(self._dataset)]
+        self._adopted = [recover(self._storage, folder) for folder in abandoned(self._storage)]
         shifts: dict[str, int] = {}
         for recovered in self._adopted:
             for shard in recovered.shards:
@@ -121,17 +121,19 @@ class BlobStore:
         try:
             for number, shard in enumerate(self._new, self._first_new):
                 if shard.file is None:
-                    publish_shard(shard, self._dataset, self._next_number)
+                    publish_shard(shard, self._next_number)
                     self._next_number += 1
                     # Kept until they were told: a later shard may fail, and publishing be tried again.
                     self._shifts[number] = shard.shift
             if self._new:
-                sync_folder(self._dataset / SHARDS)
+                self._storage.sync(SHARDS)
         except OSError as error:
             raise CacheError(
                 f"{self._dataset}: cannot be published: {error.strerror}; the last generation stays"
             ) from error
-        new = [ShardFile(s.file, s.path.stat().st_size, s.file.split("-")[2].split(".")[0]) for s in self._new]
+        new = [
+            ShardFile(s.file, self._storage.stat(s.place).size, s.file.split("-")[2].split(".")[0]) for s in self._new
+        ]
         shifts, self._shifts = self._shifts, {}
         return [*self._published.shards, *new], shifts, self._next_number
 
@@ -150,12 +152,12 @@ class BlobStore:
         if self._segment is not None:
             self._segment.close()
             if not self._segment.entry_count:
-                remove_segment(self._segment.folder)
+                remove_segment(self._storage, self._segment.folder)
             self._segment = None
 
     def _own_segment(self) -> Segment:
         if self._segment is None:
-            self._segment = Segment(self._dataset)
+            self._segment = Segment(self._storage)
         return self._segment
 
     def _number(self, shard: BuildShard) -> int:

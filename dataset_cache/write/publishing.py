@@ -27,11 +27,10 @@ from ..format import (
     is_link,
     is_locked,
     is_regular,
-    move_file,
     read_manifest,
     refuse_link,
     remove_file,
-    sync_folder,
+    storage_at,
     write_index,
     write_manifest,
 )
@@ -85,22 +84,22 @@ def publish(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
 
     No older file is removed. Call `remove_superseded` once this process has closed the last generation.
     """
-    temporary = folder / f".index.{os.getpid()}.tmp"
+    storage, temporary = storage_at(folder), f".index.{os.getpid()}.tmp"
     try:
-        size, digest = write_index(temporary, derive(arrays, len(draft.fields)))
+        size, digest = write_index(storage, temporary, derive(arrays, len(draft.fields)))
         manifest = replace(draft, index_bytes=size, index_hash=digest)
         current = read_manifest(folder)
         if current is not None and current.generation == manifest.generation:
             return current
-        move_file(temporary, folder / manifest.index_name)
-        sync_folder(folder)
-        write_manifest(folder, manifest)
+        storage.move(temporary, manifest.index_name)
+        storage.sync()
+        write_manifest(storage, manifest)
     except OSError as error:
         raise CacheError(
             f"{folder}: cannot be published: {error.strerror or error}; the last generation is unchanged"
         ) from error
     finally:
-        remove_file(temporary)
+        storage.remove(temporary)
     return manifest
 
 

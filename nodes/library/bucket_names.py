@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dataset_cache import CacheError, Index, Manifest
+from ...dataset_cache import CacheError, Manifest, open_index
 
 _LISTED = 500  # buckets; more than a page can show
 _LOOKED_AT = 256  # samples: enough to learn how many pixels a latent pixel covers
@@ -26,7 +26,7 @@ def bucket_names(samples: np.ndarray, buckets: Sequence[dict[str, Any]]) -> list
 def peek_bucket_names(folder: Path, manifest: Manifest) -> list[str]:
     """The same, from the first rows of an index that is not open."""
     try:
-        index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), None)
+        index = open_index(folder, manifest, check=False)
         return bucket_names(index.arrays.samples[:_LOOKED_AT], manifest.buckets)
     except (CacheError, OSError):
         return [_name(bucket["shape"], None) for bucket in manifest.buckets]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, SampleFacts, open_cache, realize
-from streamcache.dataset_cache.format import index, segment
+from streamcache.dataset_cache.format import LocalStorage, index, segment
 from streamcache.dataset_cache.format.journal import Journal, read_journal
 from streamcache.dataset_cache.format.manifest import MANIFEST
 
@@ -315,11 +315,14 @@ def test_a_forged_journal_is_an_error_of_the_cache_or_harmless(unfinished, tmp_p
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
         file = draw.choice(sorted((path / segment.BUILD).rglob("journal")))
-        facts = [*read_journal(file), {"kind": "sealed", "shard": 0, "file": shard_files(path)[0].name, "shift": 64}]
+        facts = [
+            *read_journal(LocalStorage(file.parent), file.name),
+            {"kind": "sealed", "shard": 0, "file": shard_files(path)[0].name, "shift": 64},
+        ]
         forged = draw.choice(facts)
         forged[draw.choice(list(forged))] = draw.choice(ODD)
         file.unlink()
-        journal = Journal(file)
+        journal = Journal(LocalStorage(file.parent), file.name)
         for fact in facts:
             journal.append(**fact)
         journal.flush()

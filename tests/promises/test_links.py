@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.format import journal, segment
+from streamcache.dataset_cache.format import LocalStorage, journal, segment
 from streamcache.dataset_cache.format.journal import Journal
 from streamcache.dataset_cache.upkeep import clean, usage
 
@@ -134,7 +134,7 @@ def test_a_journal_is_not_written_through_a_link(tmp_path: Path):
     target = tmp_path / "notes.txt"
     target.write_text("precious")
     make_link(tmp_path / "journal", target)
-    written = Journal(tmp_path / "journal")
+    written = Journal(LocalStorage(tmp_path), "journal")
     written.append(kind="layout")
     with pytest.raises(OSError):
         written.flush()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from streamcache.dataset_cache import Cache, CacheWriter, SampleFacts, digest_key, open_cache
+from streamcache.dataset_cache.format import LocalStorage
 from streamcache.dataset_cache.format.index import IndexArrays, open_index, write_index
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 
@@ -130,7 +131,7 @@ def forge(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
     manifest = read_manifest(path)
     arrays = copies(open_index(path, manifest).arrays)
     change(arrays)
-    size, digest = write_index(path / "forged", IndexArrays(**arrays))
+    size, digest = write_index(LocalStorage(path), "forged", IndexArrays(**arrays))
     forged = replace(manifest, index_bytes=size, index_hash=digest)
     (path / "forged").rename(path / forged.index_name)
     write_manifest(path, forged)

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from streamcache.dataset_cache.format import storage
+from streamcache.dataset_cache.format import files
 
 HERE, WINDOWS = "as here", "as on Windows"
 
@@ -20,10 +20,10 @@ def play(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "HAS_PREADV", False)
-    monkeypatch.setattr(storage, "HAS_LINKS", False)
-    monkeypatch.setattr(storage, "LOCKS_OPEN_FILES", True)
-    monkeypatch.setattr(storage, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(files, "HAS_PREADV", False)
+    monkeypatch.setattr(files, "HAS_LINKS", False)
+    monkeypatch.setattr(files, "LOCKS_OPEN_FILES", True)
+    monkeypatch.setattr(files, "_PAUSE_SECONDS", 0.001)
     for name in ("unlink", "remove", "replace", "rename"):
         monkeypatch.setattr(os, name, _locking(getattr(os, name)))
 

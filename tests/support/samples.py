@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from streamcache.dataset_cache import CacheWriter, LazyTensor, SampleFacts
-from streamcache.dataset_cache.format import storage
+from streamcache.dataset_cache.format import files
 from streamcache.dataset_cache.format.skeleton import Layout, Split
 from streamcache.dataset_cache.format.tensors import NAMES
 
@@ -113,7 +113,7 @@ def counted_reads() -> Iterator[list[int]]:
     sizes: list[int] = []
     names = ("preadv", "read", "readinto")
     kept = {name: getattr(os, name) for name in names if hasattr(os, name)}
-    readinto = storage._readinto
+    readinto = files._readinto
 
     def counting(call: Callable[..., Any]) -> Callable[..., Any]:
         def count(*args: Any) -> Any:
@@ -126,11 +126,11 @@ def counted_reads() -> Iterator[list[int]]:
     for name, call in kept.items():
         setattr(os, name, counting(call))
     if "readinto" not in kept:
-        storage._readinto = counting(readinto)
+        files._readinto = counting(readinto)
     try:
         yield sizes
     finally:
-        storage._readinto = readinto
+        files._readinto = readinto
         for name, call in kept.items():
             setattr(os, name, call)
 

@@ -139,7 +139,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(path, what)
     file = {"shard": shard_files(path)[0], "index": next(path.glob("index-*")), "manifest": path / MANIFEST}[what]
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(CacheError, match="no file"):
+    with pytest.raises(CacheError, match="not a file"):
         open_cache(path)[0].realize()
 
 
@@ -148,7 +148,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused(path, what):
     file = {"index": next(path.glob("index-*")), "manifest": path / MANIFEST}[what]
     file.unlink()
     file.mkdir()
-    with pytest.raises(CacheError, match="no file"):
+    with pytest.raises(CacheError, match="not a file"):
         open_cache(path)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
-from streamcache.dataset_cache.format import segment
+from streamcache.dataset_cache.format import LocalStorage, segment
 from streamcache.dataset_cache.format.journal import Journal
 from streamcache.dataset_cache.write import publishing
 
@@ -53,7 +53,7 @@ def test_a_blob_that_two_entries_share_is_recovered_once(tmp_path: Path):
         writer.put(key, latent(1), "latent")
     writer.flush()
     (folder,) = (tmp_path / "set" / segment.BUILD).iterdir()
-    recovered = segment.recover(folder)
+    recovered = segment.recover(LocalStorage(tmp_path / "set"), f"{segment.BUILD}/{folder.name}")
     assert len(recovered.entries) == 2
     assert [len(shard.blobs) for shard in recovered.shards] == [1]
     writer.close()
@@ -97,7 +97,7 @@ def test_a_journal_with_places_that_cannot_be_is_no_obstacle(place: object, tmp_
     writer.put("good", latent(1), "latent")
     writer.close()
     (folder,) = (path / segment.BUILD).iterdir()
-    journal = Journal(folder / "journal")
+    journal = Journal(LocalStorage(folder), "journal")
     refs = [[f"{folder.name}/0", place, "00" * 16]]
     journal.append(kind="entry", key="00" * 16, field="latent", layout=0, leaves="", refs=refs)
     journal.append(kind="sealed", shard=0, file=f"s-00000-{'0' * 32}.safetensors", shift=64)

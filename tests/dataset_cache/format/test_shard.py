@@ -14,8 +14,9 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format.files import OpenFile
 from streamcache.dataset_cache.format.shard import ALIGNMENT, PAD, ShardWriter, blob_hash, read_header, seal
-from streamcache.dataset_cache.format.storage import OpenFile
+from streamcache.dataset_cache.format.storage import LocalStorage
 from streamcache.dataset_cache.format.tensors import NAMES
 
 from ...support.samples import EVERY_DTYPE, bits, raw, shard_files, write_cache
@@ -38,12 +39,12 @@ def read(path: Path) -> tuple[dict, int]:
 
 
 def write_shard(path: Path, tensors: list[torch.Tensor], header_bytes: int = 8192) -> list[shard.Blob]:
-    writer = ShardWriter(path, header_bytes)
+    writer = ShardWriter(LocalStorage(path.parent), path.name, header_bytes)
     for t in tensors:
         data, dtype, shape = memoryview(raw(t)), NAMES[t.dtype], tuple(t.shape)
         writer.append(blob_hash(data, dtype, shape), dtype, shape, data)
     writer.close()
-    seal(path, writer.blobs, header_bytes, writer.end)
+    seal(LocalStorage(path.parent), path.name, writer.blobs, header_bytes, writer.end)
     return writer.blobs
 
 
@@ -85,7 +86,7 @@ def test_odd_sizes_leave_no_hole_and_every_blob_aligned(tmp_path, shapes):
 
 def test_a_header_never_outgrows_its_space(tmp_path, monkeypatch):
     monkeypatch.setattr(shard, "SHARD_BYTES", 1 << 30)
-    writer = ShardWriter(tmp_path / "full", 8192)
+    writer = ShardWriter(LocalStorage(tmp_path), "full", 8192)
     n = 0
     while writer.has_room(1):
         shape = (*[1] * 63, 10**15, 0) if n % 2 else (1,)
@@ -94,12 +95,12 @@ def test_a_header_never_outgrows_its_space(tmp_path, monkeypatch):
         n += 1
     writer.close()
     assert n > 2
-    seal(tmp_path / "full", writer.blobs, 8192, writer.end)
+    seal(LocalStorage(tmp_path), "full", writer.blobs, 8192, writer.end)
     assert len(read(tmp_path / "full")[0]) >= n
 
 
 def test_a_write_that_broke_off_leaves_no_trace(tmp_path, monkeypatch):
-    writer = ShardWriter(tmp_path / "broken", 8192)
+    writer = ShardWriter(LocalStorage(tmp_path), "broken", 8192)
     writer.append(b"a" * 16, "U8", (70,), memoryview(b"a" * 70))
     with monkeypatch.context() as patch:
 
@@ -113,7 +114,7 @@ def test_a_write_that_broke_off_leaves_no_trace(tmp_path, monkeypatch):
             writer.append(b"b" * 16, "U8", (100,), memoryview(b"b" * 100))
     blob = writer.append(b"c" * 16, "U8", (5,), memoryview(b"c" * 5))
     writer.close()
-    seal(tmp_path / "broken", writer.blobs, 8192, writer.end)
+    seal(LocalStorage(tmp_path), "broken", writer.blobs, 8192, writer.end)
     assert (tmp_path / "broken").read_bytes()[blob.offset :] == b"ccccc"
     assert set(safetensors.torch.load_file(tmp_path / "broken")) >= {"61" * 16, "63" * 16}
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.format import shard
+from streamcache.dataset_cache.format import LocalStorage, OpenFile, shard
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.read import shard_files as files
@@ -73,24 +73,20 @@ def test_c2_a_dataset_opens_without_its_shards(path):
         found.latent["samples"].sum()
 
 
-def test_opening_reads_no_byte_of_a_shard(path):
-    opened: list[Path] = []
-    real = files.OpenFile
+def test_opening_reads_no_byte_of_a_shard(path, monkeypatch):
+    opened: list[str] = []
+    real = LocalStorage.open
 
-    class Watched(real):
-        def __init__(self, path: Path) -> None:
-            opened.append(path)
-            super().__init__(path)
+    def watched(storage: LocalStorage, name: str) -> OpenFile:
+        opened.append(name)
+        return real(storage, name)
 
-    files.OpenFile = Watched
-    try:
-        cache = open_cache(path)
-        (cache.buckets(), cache.shapes(), [s.latent["samples"].shape for s in cache], cache.variants("latent"))
-        assert not opened
-        cache[0].realize()
-        assert len(opened) == 1
-    finally:
-        files.OpenFile = real
+    monkeypatch.setattr(LocalStorage, "open", watched)
+    cache = open_cache(path)
+    (cache.buckets(), cache.shapes(), [s.latent["samples"].shape for s in cache], cache.variants("latent"))
+    assert opened == ["dataset.json", cache.manifest.index_name]
+    cache[0].realize()
+    assert len(opened) == 3 and opened[2].startswith("shards/s-00000-")
 
 
 @pytest.mark.parametrize("mode", ["mmap", "", None])

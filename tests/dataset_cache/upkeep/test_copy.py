@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheError, duplicate, export, open_cache
-from streamcache.dataset_cache.format import storage
+from streamcache.dataset_cache.format import files
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.upkeep import clean, verify
 
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["links", "no links"])
 def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(storage, "HAS_LINKS", request.param == "links")
+    monkeypatch.setattr(files, "HAS_LINKS", request.param == "links")
     return request.param == "links"
 
 

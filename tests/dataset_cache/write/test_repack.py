@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import LocalStorage
 from streamcache.dataset_cache.format import segment as segments
 from streamcache.dataset_cache.format.blobs import blob_table
 from streamcache.dataset_cache.format.index import open_index
@@ -223,7 +224,7 @@ def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, m
         (repack, "_write_shard"),
         (repack, "sync_folder"),
         (publishing, "write_index"),
-        (publishing, "sync_folder"),
+        (LocalStorage, "sync"),
         (publishing, "write_manifest"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, SampleFacts, open_cache
-from streamcache.dataset_cache.format import segment, shard
+from streamcache.dataset_cache.format import LocalStorage, OpenFile, segment, shard
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.write import writer
 from streamcache.dataset_cache.write.repack import SMALL_SHARDS, merge_small
@@ -38,7 +38,7 @@ def data_bytes(path: Path) -> int:
     """Bytes of blobs in all shards, headers and padding left out."""
     sizes = []
     for file in shard_files(path):
-        header, _ = shard.read_header(shard.OpenFile(file))
+        header, _ = shard.read_header(OpenFile(file))
         sizes += [t["data_offsets"][1] - t["data_offsets"][0] for name, t in header.items() if not name.startswith("~")]
     return sum(sizes)
 
@@ -377,15 +377,15 @@ def test_an_error_three_times_over_loses_nothing(tmp_path):
     assert_holds(open_cache(tmp_path / "set", check=True), range(9))
 
 
-@pytest.mark.parametrize("step", ["move_file", "seal"])
+@pytest.mark.parametrize(("place", "step"), [(LocalStorage, "move"), (segment, "seal")])
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
-def test_publishing_that_failed_in_the_middle_can_be_tried_again(tmp_path, monkeypatch, step, fails_at):
+def test_publishing_that_failed_in_the_middle_can_be_tried_again(tmp_path, monkeypatch, place, step, fails_at):
     """Small shards are cut to size one after the other: those that were done before the failure count once."""
     monkeypatch.setattr(shard, "SHARD_BYTES", 1)
     with CacheWriter(tmp_path / "set") as w:
         for i in range(2):
             w.add(**sample(i))
-        real, calls = getattr(segment, step), []
+        real, calls = getattr(place, step), []
 
         def fail(*args):
             calls.append(args)
@@ -393,7 +393,7 @@ def test_publishing_that_failed_in_the_middle_can_be_tried_again(tmp_path, monke
                 raise OSError(errno.EIO, "Input/output error")
             return real(*args)
 
-        monkeypatch.setattr(segment, step, fail)
+        monkeypatch.setattr(place, step, fail)
         with pytest.raises(CacheError, match="Input/output error"):
             w.publish()
         w.add(**sample(2))

@@ -1,12 +1,12 @@
-"""Who looks whether a lock is held leaves nothing behind."""
+"""Checking whether a lock is held creates and changes nothing."""
 
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from streamcache.dataset_cache.format import locks
-from streamcache.dataset_cache.format.locks import is_locked
+from streamcache.dataset_cache.format import files
+from streamcache.dataset_cache.format.files import is_locked
 
 
 def test_a_held_lock_is_told_from_a_free_one(tmp_path: Path):
@@ -16,20 +16,20 @@ def test_a_held_lock_is_told_from_a_free_one(tmp_path: Path):
     (tmp_path / "lock").touch()
     before = (tmp_path / "lock").stat().st_mtime_ns
     assert not is_locked(tmp_path / "lock")
-    assert (tmp_path / "lock").stat().st_mtime_ns == before or locks.fcntl is None
+    assert (tmp_path / "lock").stat().st_mtime_ns == before or files.fcntl is None
 
 
 def test_the_same_without_the_calls_of_unix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setattr(files, "fcntl", None)
     with FileLock(str(tmp_path / "lock"), thread_local=False):
         assert is_locked(tmp_path / "lock")
     assert not is_locked(tmp_path / "lock")
 
 
-@pytest.mark.parametrize("calls", [locks.fcntl, None])
+@pytest.mark.parametrize("calls", [files.fcntl, None])
 def test_looking_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: object):
     """A folder that was moved a moment ago must not come back."""
-    monkeypatch.setattr(locks, "fcntl", calls)
+    monkeypatch.setattr(files, "fcntl", calls)
     with pytest.raises(FileNotFoundError):
         is_locked(tmp_path / "gone" / "lock")
     assert not (tmp_path / "gone").exists()
