@@ -9,7 +9,7 @@ from . import sockets
 from .cache_load import name_input, name_problem
 from .host.app import NodeProgress, cache_roots, caches_changed
 from .library import forget_result, path_to_open
-from .server import let_go
+from .server import close_unused
 
 _TOOLTIPS = {
     "debris": "Files that no generation, unfinished build or reader needs.",
@@ -57,7 +57,7 @@ class StreamCacheClean(io.ComfyNode):
         wanted = [category for category in CATEGORIES if chosen.get(category)]
         if not wanted:
             raise CacheError("nothing is chosen to clean; switch on debris, superseded or unused")
-        let_go(path)
+        close_unused(path)
         plan = preview_clean(path, wanted)
         if apply:
             plan = clean(plan)

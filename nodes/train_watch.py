@@ -54,13 +54,13 @@ class TrainWatch:
 
     def step(self, progress: TrainProgress) -> None:
         self._losses.append((progress.step, progress.loss))
-        self.live.tell(progress)
+        self.live.update(progress)
         self._at, self._steps = progress.step, progress.steps
         self.node(progress.step, progress.steps, progress.line())
         now = time.monotonic()
         if now - self._told >= SECONDS_BETWEEN or progress.step == progress.steps:
             self._told = now
-            self._tell({**self.live.facts(), "points": self._new_points()})
+            self._tell({**self.live.to_json(), "points": self._new_points()})
         if now - self._drawn >= self._cost / PICTURE_SHARE:
             self._show()
 

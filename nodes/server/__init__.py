@@ -1,22 +1,22 @@
-"""What the pack's pages show and do: caches, their samples, trash, jobs and runs, without the host."""
+"""The server side of the pack's pages: caches, their samples, the trash, jobs and training runs."""
 
 from .curves import thin
 from .live_runs import RUNS, LiveRun
-from .moves import let_go
+from .moves import close_unused
 from .runs import sample_mtime
 
 __all__ = [
     "RUNS",
     "LiveRun",
     "add_routes",
-    "let_go",
+    "close_unused",
     "sample_mtime",
     "thin",
 ]
 
 
 def add_routes() -> None:
-    """Register all routes with the running server. Only this needs the host; the rest of the room is tested without."""
+    """Register all routes with the running server. Only this needs ComfyUI, so it is imported late."""
     from .routes import register_routes
 
     register_routes()

@@ -1,9 +1,12 @@
-"""The shelf: a row for every cache below the roots, from manifests alone. One that cannot be read is shown with its
-problem and hides no other."""
+"""The list of caches: one row per cache below the roots, from its manifest alone, and whether its source folders still
+exist. A cache that cannot be read gets a row with its problem and hides no other."""
 
+import os
 import re
+import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,21 +21,30 @@ from ...dataset_cache import (
     holders,
     manifest_stamp,
     read_manifest,
+    state_file,
 )
 from ..library import count_by_name, list_caches, peek_bucket_names
-from .origins import NONE, Origin, find_sources, origin_of
-from .untrusted import as_dict, cut_text
+from .untrusted import as_dict, as_list, cut_text
 
-_REMEMBERED = 2000
-_LISTED = 50
+PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
+_MAX_KNOWN = 2000
+_MAX_READERS = 50
+_MAX_FOLDERS = 50  # source folders looked up per cache
 _HASH = re.compile(r"[0-9a-f]{32,}")
-_SHORT = 12  # characters of a hash that tell one encoder from another
+_SHORT = 12  # characters of a hash: enough to tell encoders apart
 _FIELDS = {"image": "latent", "text": "conditioning"}
+# Jumps from folder to folder by the table's key, so the rows of their files are not read.
+_FOLDERS = """
+WITH RECURSIVE folder(place) AS (
+  SELECT min(directory) FROM file
+  UNION ALL SELECT (SELECT min(directory) FROM file WHERE directory > place) FROM folder WHERE place IS NOT NULL
+) SELECT place FROM folder WHERE place IS NOT NULL LIMIT ?
+"""
 
 
 @dataclass(frozen=True)
 class CacheRow:
-    """A cache in a list. `problem` says why it cannot be opened."""
+    """A cache in a list. `problem` says why it cannot be opened; `sources` whether its source folders exist."""
 
     name: str
     samples: int = 0
@@ -52,8 +64,16 @@ class CacheRow:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The source folders of a cache as its manifest records them: names without their place on that machine."""
+
+    dataset: str
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Known:
-    """What a manifest says, kept while its file is the same."""
+    """What was read from a manifest; valid while the file's stamp is the same."""
 
     stamp: tuple
     row: CacheRow
@@ -69,13 +89,22 @@ def list_rows(roots: Sequence[Path], source_roots: Sequence[Path]) -> list[Cache
 
 
 def cache_row(name: str, folder: Path, source_roots: Sequence[Path]) -> CacheRow:
-    """The row of one cache. Never raises for what is wrong with the cache."""
+    """The row of one cache. Never raises if the cache is damaged: the row reports the problem."""
     try:
         known = _recall(folder)
         sources = find_sources(known.origin, source_roots)
         return replace(known.row, name=name, readers=_readers(folder), writer=_writer(folder), sources=sources)
     except (CacheError, OSError) as error:
         return CacheRow(name, problem=cut_text(str(error)))
+
+
+def find_sources(origin: Origin, roots: Sequence[Path]) -> str:
+    """Whether the source folders exist: those that this machine remembers, otherwise any of their names in `roots`."""
+    if not origin.folders:
+        return NONE
+    known = _remembered_folders(origin.dataset)
+    found = [os.path.isdir(path) for path in known] or [_is_below(name, roots) for name in origin.folders]
+    return PRESENT if all(found) else PARTLY if any(found) else MISSING
 
 
 def _recall(folder: Path) -> _Known:
@@ -86,10 +115,10 @@ def _recall(folder: Path) -> _Known:
         return known
     manifest = read_manifest(folder)
     if manifest is None or stamp is None:
-        raise CacheError(f"{folder}: was removed just now")
-    known = _Known(stamp, _row(folder, manifest), origin_of(manifest))
+        raise CacheError(f"{folder}: has just been removed")
+    known = _Known(stamp, _row(folder, manifest), _origin(manifest))
     with _lock:
-        while len(_known) >= _REMEMBERED:
+        while len(_known) >= _MAX_KNOWN:
             del _known[next(iter(_known))]
         _known[str(folder)] = known
     return known
@@ -109,20 +138,49 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
 
 
 def _readers(folder: Path) -> tuple[str, ...]:
-    return tuple(map(str, holders(folder)[:_LISTED]))
+    return tuple(map(str, holders(folder)[:_MAX_READERS]))
 
 
 def _writer(folder: Path) -> str | None:
-    """Who writes to a cache. The lock itself is asked only where somebody left a name: asking touches its file."""
+    """The process that writes to a cache. Asking the lock touches its file, so ask only if a writer left its name."""
     return current_publisher(folder) if (folder / PUBLISH_HOLDER).exists() else None
 
 
 def _encoders(manifest: Manifest) -> dict[str, str]:
-    told = as_dict(manifest.provenance.get("encode"))
-    made = as_dict(told.get("encoders")) | as_dict(told.get("encoder_names"))
-    named = {field: made.get(part) for part, field in _FIELDS.items()}
+    encode = as_dict(manifest.provenance.get("encode"))
+    encoders = as_dict(encode.get("encoders")) | as_dict(encode.get("encoder_names"))
+    named = {field: encoders.get(part) for part, field in _FIELDS.items()}
     return {field: _short(name) for field, name in named.items() if isinstance(name, str) and name}
 
 
 def _short(identity: str) -> str:
     return identity[:_SHORT] if _HASH.fullmatch(identity) else cut_text(identity, 60)
+
+
+def _origin(manifest: Manifest) -> Origin:
+    return Origin(manifest.id, tuple(sorted(set(_source_names(manifest.provenance))))[:_MAX_FOLDERS])
+
+
+def _source_names(provenance: dict[str, Any], depth: int = 3) -> Iterator[str]:
+    for source in as_list(as_dict(provenance.get("encode")).get("sources")):
+        folder = as_dict(source).get("folder")
+        if isinstance(folder, str) and folder:
+            yield folder
+    for part in as_list(provenance.get("merged")) if depth else ():
+        yield from _source_names(as_dict(as_dict(part).get("provenance")), depth - 1)
+
+
+def _remembered_folders(dataset: str) -> list[str]:
+    path = state_file(dataset)
+    if not path.is_file():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)) as state:
+            return [name for (name,) in state.execute(_FOLDERS, (_MAX_FOLDERS,)) if isinstance(name, str)]
+    except sqlite3.Error:  # locked or damaged: it is optional
+        return []
+
+
+def _is_below(name: str, roots: Sequence[Path]) -> bool:
+    plain = os.path.basename(name) == name and name not in (".", "..") and "\0" not in name
+    return plain and any((root / name).is_dir() for root in roots)

@@ -1,24 +1,86 @@
-"""Samples: a page of a cache's samples, all of them or those that a search finds."""
+"""One cache on a page: the generation that is shown, its details, and its samples page by page, all or those that a
+search finds."""
 
 import math
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...dataset_cache import CacheError, guarded
-from .refusals import Refused
-from .untrusted import cut_text
-from .views import View
+from ...dataset_cache import (
+    Cache,
+    CacheError,
+    CheckedGeneration,
+    Index,
+    Manifest,
+    Overview,
+    Usage,
+    guarded,
+    manifest_stamp,
+    open_checked,
+    open_index,
+    overview_of,
+    read_manifest,
+    usage_of,
+)
+from ..library import Kept, bucket_names
+from .cache_list import CacheRow
+from .untrusted import Refused, as_dict, as_list, cut, cut_text
 
-MOST = 500  # on one page
-_WORDS, _CAPTIONS, _KEPT = 20, 8, 8
-_TEXTS, _TEXT_BYTES = 5_000_000, 1 << 30  # that are searched
+MAX_PAGE = 500  # samples on one page
+_MAX_VIEWS = 4
+_ATTEMPTS = 5
+_MAX_LISTED = 200
+_MAX_WORDS, _MAX_CAPTIONS, _MAX_SEARCHES = 20, 8, 8
+_MAX_TEXTS, _MAX_TEXT_BYTES = 5_000_000, 1 << 30  # that a search goes through
 _NAME = 500
+
+
+class View:
+    """One generation, opened without a lease: looking at a cache leaves no trace on disk. If the generation is removed
+    meanwhile, reading it fails."""
+
+    def __init__(self, folder: Path, manifest: Manifest, index: Index) -> None:
+        self.folder, self.manifest, self.index = folder, manifest, index
+        self.generation = manifest.generation
+        self.cache = Cache(folder, manifest, index, lease=None)
+        self.set_names = list(manifest.sets)
+        self.matches: dict[tuple[tuple[str, ...], str], np.ndarray] = {}  # (words, bucket) → sample numbers
+
+    @cached_property
+    def bucket_names(self) -> list[str]:
+        return bucket_names(self.index.arrays.samples, self.manifest.buckets)
+
+    @cached_property
+    def current(self) -> CheckedGeneration:
+        """The generation with all its checks, which take a moment if it is large."""
+        return open_checked(self.folder, self.manifest)
+
+    @cached_property
+    def overview(self) -> Overview:
+        return overview_of(self.current)
+
+    @cached_property
+    def lowered(self) -> list[str]:
+        """All captions and source names, in lower case."""
+        return [self.index.string(number).lower() for number in range(len(self.index.arrays.string_ends))]
+
+
+def open_view(folder: Path, generation: str = "") -> View:
+    """A generation of the cache: one that a page looked at a moment ago, or the published one."""
+    return VIEWS.get(folder, generation)
+
+
+def close_views(folder: Path | None = None) -> None:
+    """Close the files of a cache, or of all; on Windows they could not be moved or removed otherwise."""
+    VIEWS.close(folder)
 
 
 @guarded()
 def sample_page(view: View, start: int, count: int, search: str = "", bucket: str = "") -> dict[str, Any]:
-    """`count` samples from the `start`th match on."""
+    """One page of samples: `count` matches, beginning with match `start`."""
     numbers = matches(view, search, bucket)
     total = len(view.cache) if numbers is None else len(numbers)
     if numbers is None:
@@ -30,20 +92,60 @@ def sample_page(view: View, start: int, count: int, search: str = "", bucket: st
 
 
 def matches(view: View, search: str, bucket: str) -> np.ndarray | None:
-    """The samples in which every word of the search occurs, in a caption or the file's name; None stands for all."""
+    """The samples that have every word of the search in a caption or the file's name; None means all."""
     words = tuple(dict.fromkeys(search.lower().split()))
-    if len(words) > _WORDS:
-        raise Refused(f"search: {len(words)} words, {_WORDS} are allowed")
+    if len(words) > _MAX_WORDS:
+        raise Refused(f"search: {len(words)} words; at most {_MAX_WORDS} are allowed")
     if not words and not bucket:
         return None
     key = (words, bucket)
     found = view.matches.get(key)
     if found is None:
         found = np.flatnonzero(_in_bucket(view, bucket) & _with_words(view, words))
-        while len(view.matches) >= _KEPT:
+        while len(view.matches) >= _MAX_SEARCHES:
             view.matches.pop(next(iter(view.matches)), None)
         view.matches[key] = found
     return found
+
+
+def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
+    """Everything that a page shows of one cache except its samples."""
+    facts = view.overview
+    disk = usage_of(view.current, row.readers, row.writer)
+    return {
+        "row": row.to_json(),
+        "fields": [_field(field, disk) for field in facts.fields[:_MAX_LISTED]],
+        "parts": _parts(disk),
+        "missing": list(disk.missing[:_MAX_LISTED]),
+        "shared": facts.shared,
+        "saved_bytes": max(0, facts.bytes_unshared - facts.blob_bytes),
+        "captions": _captions(facts),
+        "sets": [
+            {"name": cut_text(name), "samples": facts.set_samples[name], "facts": cut(known)}
+            for name, known in list(facts.sets.items())[:_MAX_LISTED]
+        ],
+        "excluded": _excluded(facts.provenance),
+        "provenance": cut(facts.provenance),
+    }
+
+
+def _open_published(folder: Path, generation: str) -> View:
+    for _ in range(_ATTEMPTS):
+        stamp = manifest_stamp(folder)
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise Refused(f"{folder.name}: removed, or never finished", 404)
+        if generation and manifest.generation != generation:
+            raise Refused(f"{folder.name} was saved again since this page was loaded; refresh the page", 409)
+        try:
+            return View(folder, manifest, open_index(folder, manifest))
+        except CacheError:
+            if manifest_stamp(folder) == stamp:
+                raise
+    raise Refused(f"{folder.name} is being saved; try again", 409)
+
+
+VIEWS = Kept(_open_published, _MAX_VIEWS)
 
 
 def _in_bucket(view: View, bucket: str) -> np.ndarray:
@@ -54,20 +156,20 @@ def _in_bucket(view: View, bucket: str) -> np.ndarray:
 
 
 def _with_words(view: View, words: tuple[str, ...]) -> np.ndarray:
-    """Texts are stored once each, so each is searched once; samples only refer to them."""
+    """Each distinct text is stored once, so it is searched once; samples only refer to it."""
     arrays = view.index.arrays
     found = np.ones(len(arrays.samples), bool)
     if not words:
         return found
-    if len(arrays.string_ends) > _TEXTS or len(arrays.strings) > _TEXT_BYTES:
-        raise Refused(f"{len(arrays.string_ends):,} texts are too many to be searched here")
+    if len(arrays.string_ends) > _MAX_TEXTS or len(arrays.strings) > _MAX_TEXT_BYTES:
+        raise Refused(f"{len(arrays.string_ends):,} captions and names are too many to search here")
     sources, captions = arrays.samples["source"], arrays.captions
     first = arrays.samples["captions"].astype(np.int64)
     last = first + arrays.samples["caption_count"]
     texts = view.lowered
     _check(np.concatenate([sources, captions]), len(texts) - 1)
     _check(np.concatenate([first, last]), len(captions))
-    # Of a source, its own name: folders are named after what all their pictures show.
+    # Only the file's name of a source: its folder is named after what all its images show.
     names = [text.rpartition("/")[2] for text in texts]
     for word in words:
         hit = np.fromiter((word in text for text in texts), bool, len(texts))
@@ -79,13 +181,13 @@ def _with_words(view: View, words: tuple[str, ...]) -> np.ndarray:
 
 def _check(numbers: np.ndarray, most: int) -> None:
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) > most):
-        raise CacheError("the index is damaged: a sample refers to a text that is not there; verify the cache")
+        raise CacheError("the index is damaged: a sample refers to a missing text; verify the cache")
 
 
 def _row(view: View, number: int) -> dict[str, Any]:
     index, names, sets = view.index, view.bucket_names, view.set_names
     _, first, count, bucket, group, source, repeats, weight, width, height, *_ = index.sample_row(number)
-    captions = [index.string(each) for each in index.caption_numbers(first, count)[:_CAPTIONS]]
+    captions = [index.string(each) for each in index.caption_numbers(first, count)[:_MAX_CAPTIONS]]
     return {
         "number": number,
         "captions": [cut_text(caption) for caption in captions],
@@ -96,4 +198,34 @@ def _row(view: View, number: int) -> dict[str, Any]:
         "set": cut_text(sets[group], _NAME) if group < len(sets) else "",
         "repeats": repeats,
         "weight": weight if math.isfinite(weight) else None,
+    }
+
+
+def _field(field: Any, disk: Usage) -> dict[str, Any]:
+    known = asdict(field)
+    return {**known, "bytes": disk.fields.get(field.name, 0), "bytes_unshared": known["bytes"]}
+
+
+def _parts(disk: Usage) -> dict[str, Any]:
+    """Bytes by purpose. Older generations, unfinished builds and debris are counted by file."""
+    parts = {name: getattr(disk, name) for name in ("index", "unused", "older", "building", "debris")}
+    return {"fields": cut(disk.fields), **parts, "older_generations": disk.older_generations}
+
+
+def _captions(facts: Overview) -> dict[str, Any]:
+    return {
+        "total": facts.captions,
+        "distinct": facts.captions_distinct,
+        "empty": facts.captions_empty,
+        "common": [[cut_text(text), count] for text, count in facts.captions_common],
+    }
+
+
+def _excluded(provenance: dict[str, Any]) -> dict[str, Any]:
+    found = as_dict(as_dict(provenance.get("encode")).get("excluded"))
+    files = [as_dict(each) for each in as_list(found.get("files"))[:_MAX_LISTED]]
+    count = found.get("count")
+    return {
+        "count": count if type(count) is int else len(files),
+        "files": [{name: cut_text(str(each.get(name, ""))) for name in ("source", "reason")} for each in files],
     }

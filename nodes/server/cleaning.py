@@ -1,4 +1,4 @@
-"""Cleaning on a page: what could go is counted and shown first; then exactly that is removed, or nothing."""
+"""Cleaning a cache from a page: show what can be removed, then remove exactly that, or nothing."""
 
 from dataclasses import astuple, replace
 from hashlib import blake2b
@@ -7,28 +7,28 @@ from typing import Any
 
 from ...dataset_cache import CATEGORIES, CacheBusy, CacheError, CleanPlan, Removal, clean, preview_clean
 from ..library import forget_result
-from .moves import let_go
-from .refusals import Refused
+from .moves import close_unused
+from .untrusted import Refused
 
-_FILES = 50
+_MAX_FILES = 50
 
 
-def preview(folder: Path) -> dict[str, Any]:
-    """What every category holds now, under a token that stands for it."""
-    let_go(folder)
+def clean_preview(folder: Path) -> dict[str, Any]:
+    """What each category contains now, with a token that identifies this state."""
+    close_unused(folder)
     plan = preview_clean(folder)
     return {"plan": _token(plan), **_describe(plan)}
 
 
-def carry_out(folder: Path, token: str, categories: list[str]) -> dict[str, Any]:
-    """Remove these categories of the plan that was shown."""
+def clean_as_shown(folder: Path, token: str, categories: list[str]) -> dict[str, Any]:
+    """Remove these categories of the plan that was shown; refuse if the cache has changed since."""
     unknown = [name for name in categories if name not in CATEGORIES]
     if unknown or not categories:
-        raise Refused(f"categories: some of {', '.join(CATEGORIES)} are expected")
-    let_go(folder)
+        raise Refused(f"categories: expected some of {', '.join(CATEGORIES)}")
+    close_unused(folder)
     plan = preview_clean(folder)
     if _token(plan) != token:
-        raise Refused(f"{folder.name} has changed since it was looked at; look at it again", 409)
+        raise Refused(f"{folder.name} has changed since; refresh the page and choose again", 409)
     chosen = replace(plan, removals=tuple(each for each in plan.removals if each.category in categories))
     try:
         done = clean(chosen)
@@ -41,7 +41,7 @@ def carry_out(folder: Path, token: str, categories: list[str]) -> dict[str, Any]
 
 
 def _token(plan: CleanPlan) -> str:
-    # Who holds something is no part of it: that decides whether it can be removed, not what.
+    # Without the readers: they decide whether files can be removed, not which ones.
     facts = [plan.generation, *(astuple(replace(removal, held_by=())) for removal in plan.removals)]
     return blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -57,7 +57,7 @@ def _removal(removal: Removal) -> dict[str, Any]:
         "count": removal.count,
         "bytes": removal.bytes,
         "kept": removal.kept,
-        "held_by": list(removal.held_by[:_FILES]),
-        "files": list(removal.files[:_FILES]),
+        "held_by": list(removal.held_by[:_MAX_FILES]),
+        "files": list(removal.files[:_MAX_FILES]),
         "file_count": len(removal.files),
     }

@@ -1,4 +1,4 @@
-"""Curves: a run's measurements as a chart shows them, thinned so that no peak is lost, and read from disk only once."""
+"""The curves of a run as charts show them: read from its metrics file, smoothed, and thinned without losing peaks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-KEPT = 32  # runs whose numbers stay in memory; 10,000 steps are about 250 kB
-MOST_STEPS = 2_000_000  # that are read of one run
-TAIL_BYTES = 256  # by which a file is known again: more than a line, which has the time of its step in it
+MAX_RUNS = 32  # kept in memory; 10,000 steps take about 250 kB
+MAX_STEPS = 2_000_000  # read per run
+TAIL_BYTES = 256  # identify a file: more than one line, which contains the time of its step
 
 Points = list[list[float]]  # [step, value], steps rising
 
 
 @dataclass
 class Columns:
-    """The numbers of a metrics file up to `offset`. One with another `tail` before that is another file: systems give
-    the inode of one that was removed to the next."""
+    """The numbers of a metrics file up to `offset`. If the bytes before it differ from `tail`, it is another file: the
+    inode of a removed file is reused."""
 
     inode: int = -1
     offset: int = 0
@@ -34,10 +34,10 @@ class Columns:
     validation: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
-        """A line of the file; one without these numbers is a ValueError, KeyError or TypeError, and adds nothing."""
+        """Add one line. Raises ValueError, KeyError or TypeError, and adds nothing, if these numbers are missing."""
         step = int(row["step"])
         if not 0 <= step < 1 << 53:
-            raise ValueError("no step")
+            raise ValueError("not a step")
         if "loss" in row:
             loss, rate = _finite(row["loss"]), _finite(row["learning_rate"])
             self.steps.append(step)
@@ -48,7 +48,7 @@ class Columns:
 
 
 class CurveReader:
-    """Reads metrics files; of one that has grown only what is new."""
+    """Reads metrics files; if one has grown, only its new lines."""
 
     def __init__(self) -> None:
         self._columns: OrderedDict[Path, Columns] = OrderedDict()
@@ -57,7 +57,7 @@ class CurveReader:
     def curves(
         self, path: Path, points: int, smoothing: float, recent: Sequence[tuple[int, float, float]] = ()
     ) -> dict[str, Points]:
-        """All curves of a run, each with at most `points` points. `recent` are steps that are not on disk yet."""
+        """All curves of a run, with at most `points` points each. `recent` are steps that may not be on disk yet."""
         with self._lock:
             columns = self._read(path)
             last = columns.steps[-1] if columns.steps else -1
@@ -80,13 +80,13 @@ class CurveReader:
         except OSError:
             columns = Columns()
         self._columns[path] = columns
-        while len(self._columns) > KEPT:
+        while len(self._columns) > MAX_RUNS:
             self._columns.popitem(last=False)
         return columns
 
 
 def smooth(values: Sequence[float], keep: float) -> list[float]:
-    """The running average in which each value counts `keep` times as much as the next; unbiased from the start."""
+    """Exponential moving average with decay `keep`, corrected for its bias at the start."""
     average, weight, found = 0.0, 0.0, []
     for value in values:
         average, weight = keep * average + (1 - keep) * value, keep * weight + (1 - keep)
@@ -95,7 +95,7 @@ def smooth(values: Sequence[float], keep: float) -> list[float]:
 
 
 def thin(steps: Sequence[int], values: Sequence[float], most: int) -> Points:
-    """At most `most` of the points: of every stretch the lowest and the highest, so that a peak of one step stays."""
+    """At most `most` points: the lowest and the highest of each interval, so that single-step peaks remain."""
     count = len(steps)
     if count <= most:
         return [[step, _round(value)] for step, value in zip(steps, values, strict=True)]
@@ -115,8 +115,8 @@ def _read_on(path: Path, columns: Columns) -> Columns:
             columns = Columns(found.st_ino)
         file.seek(columns.offset)
         for line in file:
-            if not line.endswith(b"\n") or len(columns.steps) >= MOST_STEPS:
-                break  # the rest of a line that is being written comes next time
+            if not line.endswith(b"\n") or len(columns.steps) >= MAX_STEPS:
+                break  # a line that is still being written is read next time
             columns.offset += len(line)
             columns.tail = (columns.tail + line)[-TAIL_BYTES:]
             _take(columns, line)
@@ -131,7 +131,7 @@ def _tail(file: BinaryIO, offset: int) -> bytes:
 
 
 def _take(columns: Columns, line: bytes) -> None:
-    """A line that a kill cut short, or that somebody else wrote, is passed over."""
+    """Skip a line that is incomplete or invalid."""
     try:
         columns.add(json.loads(line))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -140,7 +140,7 @@ def _take(columns: Columns, line: bytes) -> None:
 
 def _finite(value: Any) -> float:
     if not math.isfinite(value):
-        raise ValueError("no number")
+        raise ValueError("not a finite number")
     return float(value)
 
 
@@ -149,5 +149,5 @@ def _split(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]
 
 
 def _round(value: float) -> float:
-    """Five digits that matter: a chart shows no more, and the answer is half as long."""
+    """To five significant digits: a chart shows no more, and the response is half as long."""
     return float(f"{value:.5g}")

@@ -1,22 +1,29 @@
-"""Jobs: long work that a page started. Each runs in a thread of its own, tells how far it is, and can be cancelled."""
+"""Jobs: long work that a page starts, such as verifying and copying a cache. Each job runs in its own thread, reports
+its progress and can be cancelled."""
 
 import logging
+import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from .refusals import Refused
-from .untrusted import cut_text
+from ...dataset_cache import CacheBusy, CopyReport, current_publisher, duplicate, export, is_link, verify
+from .moves import move_folder
+from .untrusted import Refused, cut_text
 
 log = logging.getLogger("streamcache")
 
-KEPT = 50
-AT_ONCE = 4
-SECONDS_BETWEEN = 0.25  # two words of the same job
-_PROBLEMS = 200
+MAX_LISTED = 50
+MAX_RUNNING = 4
+SECONDS_BETWEEN = 0.25  # between two reports of the same job
+_MAX_PROBLEMS = 200
+_UNFINISHED = ".copy-"
+_ABANDONED_SECONDS = 24 * 3600
 
 
 class Cancelled(Exception):
@@ -25,7 +32,7 @@ class Cancelled(Exception):
 
 @dataclass
 class Job:
-    """What a page is told of a job. `problem_count` counts also the problems that are not listed."""
+    """A job as pages see it. `problem_count` includes problems that are not listed."""
 
     id: str
     kind: str
@@ -43,19 +50,19 @@ class Job:
 
 
 class Watch:
-    """What the work itself sees of its job."""
+    """Passed to the work of a job: reports progress and problems, and stops the work when the user cancels."""
 
-    def __init__(self, job: Job, tell: Callable[[Job], None]) -> None:
-        self._job, self._tell, self._told = job, tell, 0.0
+    def __init__(self, job: Job, report: Callable[[Job], None]) -> None:
+        self._job, self._report, self._reported = job, report, 0.0
         self.cancel = threading.Event()
 
     def __call__(self, done: int, total: int) -> None:
-        """Say how far the work is, and stop it here if that was asked for."""
+        """Report progress; raise Cancelled if the user cancelled the job."""
         self.check()
         self._job.done, self._job.total = done, max(total, done)
-        if time.monotonic() - self._told >= SECONDS_BETWEEN:
-            self._told = time.monotonic()
-            self._tell(self._job)
+        if time.monotonic() - self._reported >= SECONDS_BETWEEN:
+            self._reported = time.monotonic()
+            self._report(self._job)
 
     def check(self) -> None:
         if self.cancel.is_set():
@@ -63,28 +70,29 @@ class Watch:
 
     def problem(self, kind: str, place: str, words: str) -> None:
         self._job.problem_count += 1
-        if len(self._job.problems) < _PROBLEMS:
+        if len(self._job.problems) < _MAX_PROBLEMS:
             self._job.problems.append({"kind": kind, "place": cut_text(place), "words": cut_text(words)})
 
 
-Work = Callable[[Watch], str]  # returns what to say at the end
+Work = Callable[[Watch], str]  # returns the message to show at the end
+Copy = Callable[[Path, Path, Watch], CopyReport]
 
 
 class Jobs:
-    """The jobs of this server, the last of them first. `tell` is called with each that got further."""
+    """The jobs of this server, latest first. `report` is called with every job that made progress."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+        self._report = report
         self._lock = threading.Lock()
         self._jobs: dict[str, tuple[Job, Watch]] = {}
 
     def start(self, kind: str, name: str, work: Work, to: str = "") -> dict[str, Any]:
         job = Job(secrets.token_hex(8), kind, name, to)
-        watch = Watch(job, self._told)
+        watch = Watch(job, self._send)
         with self._lock:
             self._refuse_more(job)
             self._jobs[job.id] = (job, watch)
-            for old in [each for each, (known, _) in self._jobs.items() if known.state != "running"][: -KEPT + 1]:
+            for old in [each for each, (known, _) in self._jobs.items() if known.state != "running"][: -MAX_LISTED + 1]:
                 del self._jobs[old]
         thread = threading.Thread(target=self._run, args=(job, watch, work), name=f"streamcache {kind}", daemon=True)
         thread.start()
@@ -92,22 +100,22 @@ class Jobs:
 
     def rows(self) -> list[dict[str, Any]]:
         with self._lock:
-            return [asdict(job) for job, _ in reversed(self._jobs.values())][:KEPT]
+            return [asdict(job) for job, _ in reversed(self._jobs.values())][:MAX_LISTED]
 
     def cancel(self, number: str) -> None:
-        """A job stops at the next thing it says; one that is over stays as it is."""
+        """Ask a job to stop at its next report. A finished job stays as it is."""
         with self._lock:
             found = self._jobs.get(number)
         if found is None:
-            raise Refused("there is no such job", 404)
+            raise Refused("no such job", 404)
         found[1].cancel.set()
 
     def _refuse_more(self, new: Job) -> None:
         running = [job for job, _ in self._jobs.values() if job.state == "running"]
         if any((job.kind, job.name, job.to) == (new.kind, new.name, new.to) for job in running):
-            raise Refused(f"{new.kind} of {new.name} is under way already", 409)
-        if len(running) >= AT_ONCE:
-            raise Refused(f"{AT_ONCE} jobs are under way already; wait until one of them is done", 409)
+            raise Refused(f"{new.kind} of {new.name} is already running", 409)
+        if len(running) >= MAX_RUNNING:
+            raise Refused(f"{MAX_RUNNING} jobs are already running; wait until one of them is done", 409)
 
     def _run(self, job: Job, watch: Watch, work: Work) -> None:
         try:
@@ -116,14 +124,64 @@ class Jobs:
             job.state = "done"
         except Cancelled:
             job.state = "cancelled"
-        except ValueError as error:  # the pack's own errors are kin of it
+        except ValueError as error:  # the base class of the pack's own errors
             job.state, job.error = "failed", cut_text(str(error))
         except Exception as error:
             log.exception("The job %s of %s failed", job.kind, job.name)
             job.state, job.error = "failed", cut_text(f"{type(error).__name__}: {error}")
         finally:
             job.ended = time.time()
-            self._told(job)
+            self._send(job)
 
-    def _told(self, job: Job) -> None:
-        self._tell(asdict(job))
+    def _send(self, job: Job) -> None:
+        self._report(asdict(job))
+
+
+def verifying(folder: Path) -> Work:
+    def work(watch: Watch) -> str:
+        count = 0
+        for problem in verify(folder, watch):
+            watch.check()
+            count += 1
+            affected = "" if problem.sample is None else f"sample {problem.sample} ({problem.source}): "
+            watch.problem(problem.kind, problem.place, f"{affected}{problem.what}")
+        return "No problems found" if not count else f"Problems: {count:,}"
+
+    return work
+
+
+def duplicating(folder: Path, target: Path, root: Path) -> Work:
+    """Copy to `target` below `root`, as a new dataset with the same samples."""
+    return _copying(duplicate, folder, target, root)
+
+
+def exporting(folder: Path, target: Path, root: Path) -> Work:
+    """Copy to `target` below `root`, as the same dataset."""
+    return _copying(export, folder, target, root)
+
+
+def _copying(copy: Copy, folder: Path, target: Path, root: Path) -> Work:
+    def work(watch: Watch) -> str:
+        _remove_abandoned(root)
+        # Under a hidden name until it is complete, so a cancelled or failed copy never shows up.
+        unfinished = root / f"{_UNFINISHED}{secrets.token_hex(8)}"
+        try:
+            report = copy(folder, unfinished, watch)
+            if os.path.lexists(target):
+                raise CacheBusy(f"the name {target.name} has been taken in the meantime; choose another name")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            move_folder(unfinished, target)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return f"Copied {report.samples:,} samples ({report.bytes / 1e6:,.1f} MB)"
+
+    return work
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove unfinished copies of servers that were killed over a day ago."""
+    for path in root.glob(f"{_UNFINISHED}*"):
+        if is_link(path) or time.time() - path.stat().st_mtime < _ABANDONED_SECONDS:
+            continue
+        if current_publisher(path) is None:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,5 +1,5 @@
-"""Live runs: the trainings of this process, what they told last, and the wish to stop one. Nothing of it outlives the
-process; what does is in the run's folder."""
+"""Live runs: the trainings of this process, their latest progress, and requests to stop them. Kept in memory only; what
+lasts is in the run's folder."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...lora_train import TrainProgress
-from .refusals import Refused
+from .untrusted import Refused
 
-# More steps than a run takes between two writes of its metrics, so that those two together have no gap.
+# More steps than a run takes between two writes of its metrics file, so that file and memory together have no gap.
 RECENT = 2000
 
 
 @dataclass
 class LiveRun:
-    """A training that runs. `node` is the node that runs it on the page of `client`."""
+    """A running training. `node` is its node on the page `client`."""
 
     name: str
     node: str | None = None
@@ -30,18 +30,18 @@ class LiveRun:
     recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, progress: TrainProgress) -> None:
+    def update(self, progress: TrainProgress) -> None:
         self.progress = progress
         self.recent.append((progress.step, progress.loss, progress.learning_rate))
 
-    def facts(self) -> dict[str, Any]:
-        """What a page shows of it beside its curves."""
-        told = {} if self.progress is None else asdict(self.progress)
-        return {**told, "stopping": self.stop.is_set(), "began": round(self.began, 1)}
+    def to_json(self) -> dict[str, Any]:
+        """What a page shows of it, except its curves."""
+        progress = {} if self.progress is None else asdict(self.progress)
+        return {**progress, "stopping": self.stop.is_set(), "began": round(self.began, 1)}
 
 
 class LiveRuns:
-    """All of them by name. Any thread may ask."""
+    """The live runs by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._runs: dict[str, LiveRun] = {}
@@ -62,10 +62,10 @@ class LiveRuns:
             return self._runs.get(name)
 
     def stop(self, name: str) -> None:
-        """Ask a run to save and end after its step."""
+        """Ask a run to save and end after the current step."""
         run = self.find(name)
         if run is None:
-            raise Refused(f"{name} is not training here, so there is nothing to stop", 409)
+            raise Refused(f"{name} is not training on this server", 409)
         run.stop.set()
 
 

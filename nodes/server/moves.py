@@ -1,18 +1,58 @@
-"""Moves: a cache gets another name, or goes elsewhere below its root. Nothing that is in use is moved."""
+"""Moving caches and runs: rename, move to the trash, restore, remove for good. Nothing that is in use is moved.
+
+Deleted folders stay in `.trash` below their root until they are restored or removed for good.
+"""
 
 import gc
+import json
 import os
-from collections.abc import Sequence
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from ...dataset_cache import CacheBusy, PublishLock, holders, is_link
-from ..library import close_idle, forget_result, parse_name, path_to_create, path_to_open
-from . import views
-from .refusals import Refused
+from ...dataset_cache import CacheBusy, PublishLock, holders, is_link, is_regular, refuse_link
+from ...lora_train import check_run_name
+from ..library import close_idle, contained, forget_result, parse_name, path_to_create, path_to_open
+from .cache_view import close_views
+from .untrusted import LATEST, Refused, as_count, as_dict, as_number, cut_text
+
+TRASH = ".trash"
+CACHE, RUN = "cache", "run"
+_CONTENT, _NOTE = "content", "deleted.json"
+_ID = re.compile(r"[0-9a-f]{32}")
+_MAX_ROWS = 500
+_MAX_NOTE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder with a trash; it contains caches or runs."""
+
+    path: Path
+    kind: str = CACHE
+
+
+@dataclass(frozen=True)
+class TrashRow:
+    """A deleted cache or run. `name` is its former place below its root."""
+
+    id: str
+    kind: str
+    name: str
+    bytes: int
+    deleted: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def rename(name: str, to: str, roots: Sequence[Path]) -> Path:
-    """Give a cache another name below the root it is in."""
+    """Rename a cache within its root."""
     folder = path_to_open(name, roots)
     root = root_of(name, folder, roots)
     target = path_to_create(to, [root, *roots])
@@ -28,27 +68,27 @@ def root_of(name: str, folder: Path, roots: Sequence[Path]) -> Path:
     return next(root for root in roots if root.joinpath(*parts) == folder)
 
 
-def let_go(folder: Path) -> None:
-    """Close what this process holds open of a cache without using it."""
+def close_unused(folder: Path) -> None:
+    """Close the files of a cache that this process has open but does not use."""
     close_idle(folder)
-    views.close(folder)
+    close_views(folder)
     if holders(folder):
-        gc.collect()  # what was closed may wait for it
+        gc.collect()  # closed objects may still wait for it
 
 
 def refuse_if_in_use(folder: Path) -> None:
     if is_link(folder):
-        raise Refused(f"{folder.name} is a link to another place; move or remove it there", 409)
-    let_go(folder)
+        raise Refused(f"{folder.name} is a link; move or remove the folder that it points to", 409)
+    close_unused(folder)
     found = holders(folder)
     if found:
         raise CacheBusy(f"{folder.name} is in use: {found[0]} reads it; try again when that is done")
-    PublishLock(folder).release()  # refused while somebody writes
+    PublishLock(folder).release()  # raises CacheBusy while another process writes
 
 
 def move_folder(folder: Path, target: Path, root: Path | None = None) -> None:
-    """Folders that `target` needs below `root` are made; if the move fails, they go again."""
-    # Without the lock, whose file could not be moved on Windows while it is held.
+    """Move a folder and create the parents of `target`; if that fails, remove those that are empty below `root`."""
+    # Without holding the lock: on Windows a locked file cannot be moved.
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.rename(folder, target)
@@ -56,16 +96,135 @@ def move_folder(folder: Path, target: Path, root: Path | None = None) -> None:
         if root is not None:
             remove_empty_parents(target, root)
         raise Refused(
-            f"{folder.name} cannot be moved: {error.strerror or error}; close whatever has its files open", 409
+            f"{folder.name} cannot be moved: {error.strerror or error}; close the programs that have its files open",
+            409,
         ) from error
 
 
 def remove_empty_parents(folder: Path, root: Path) -> None:
-    """The folders between a root and what was moved away, from the inner ones on, as far as they are empty."""
+    """Remove the empty folders between a root and a folder that was moved away, innermost first."""
     for above in folder.parents:
         if above == root or root not in above.parents or is_link(above):
             return
         try:
             above.rmdir()
-        except OSError:  # something else lies in it
+        except OSError:  # not empty
             return
+
+
+def move_to_trash(root: Root, name: str, folder: Path, refuse_if_in_use: Callable[[], Any]) -> str:
+    """Move an unused folder to the trash of its root. Returns its id there."""
+    refuse_link(root.path / TRASH)
+    refuse_if_in_use()
+    number = secrets.token_hex(16)
+    place = root.path / TRASH / number
+    place.mkdir(parents=True)
+    note = {"name": name, "bytes": folder_bytes(folder), "deleted": time.time()}
+    try:
+        (place / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+        refuse_if_in_use()  # again: measuring a large folder takes a while, and another process may have opened it
+        move_folder(folder, place / _CONTENT)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    remove_empty_parents(folder, root.path)
+    return number
+
+
+def list_trash(roots: Sequence[Root]) -> list[TrashRow]:
+    """The contents of the trash, latest first."""
+    rows = [_row(root, place) for root in roots for place in _places(root)]
+    return sorted(rows, key=lambda row: -row.deleted)[:_MAX_ROWS]
+
+
+def restore(number: str, roots: Sequence[Root]) -> TrashRow:
+    """Move a folder from the trash back to its place."""
+    root, place = _find(number, roots)
+    row = _row(root, place)
+    others = [other.path for other in roots if other.kind == root.kind]
+    target = _run_place(row.name, root.path) if root.kind == RUN else path_to_create(row.name, [root.path, *others])
+    move_folder(place / _CONTENT, target, root.path)
+    shutil.rmtree(place, ignore_errors=True)
+    return row
+
+
+def remove_for_good(numbers: Sequence[str], roots: Sequence[Root]) -> int:
+    """Delete these folders. Returns the number of bytes freed."""
+    places = [_find(number, roots)[1] for number in dict.fromkeys(numbers)]
+    freed = 0
+    for place in places:
+        freed += folder_bytes(place / _CONTENT)
+        try:
+            shutil.rmtree(place)
+        except OSError as error:
+            raise Refused(
+                f"a file cannot be removed: {error.strerror or error}; close the programs that have it open", 409
+            ) from error
+    return freed
+
+
+def folder_bytes(folder: Path) -> int:
+    """The total size of all files below a folder; links are not followed."""
+    found = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            try:
+                found += os.lstat(os.path.join(above, name)).st_size
+            except OSError:  # removed meanwhile
+                continue
+    return found
+
+
+def _run_place(name: str, root: Path) -> Path:
+    """Where a run is restored to. Names of runs follow other rules than names of caches."""
+    check_run_name(name)
+    target = contained(root, [name], name)
+    if os.path.lexists(target):
+        raise Refused(f"another run named {name} exists; delete it first", 409)
+    return target
+
+
+def _places(root: Root) -> Iterator[Path]:
+    if is_link(root.path / TRASH):
+        return
+    try:
+        names = sorted(os.listdir(root.path / TRASH))
+    except OSError:
+        return
+    yield from (root.path / TRASH / name for name in names if _is_in_trash(root, name))
+
+
+def _find(number: str, roots: Sequence[Root]) -> tuple[Root, Path]:
+    for root in roots:
+        if _is_in_trash(root, number):
+            return root, root.path / TRASH / number
+    raise Refused("this is no longer in the trash", 404)
+
+
+def _is_in_trash(root: Root, number: str) -> bool:
+    """Ids are random names given by `move_to_trash`; anything else could point elsewhere and is refused."""
+    if not _ID.fullmatch(number) or is_link(root.path / TRASH):
+        return False
+    content = root.path / TRASH / number / _CONTENT
+    return not is_link(content.parent) and content.is_dir() and not is_link(content)
+
+
+def _row(root: Root, place: Path) -> TrashRow:
+    note = _read_note(place / _NOTE)
+    name = note.get("name")
+    return TrashRow(
+        id=place.name,
+        kind=root.kind,
+        name=cut_text(name) if isinstance(name, str) and name else f"restored-{place.name[:8]}",
+        bytes=as_count(note.get("bytes")),
+        deleted=as_number(note.get("deleted"), LATEST),
+    )
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    try:
+        if not is_regular(path) or path.stat().st_size > _MAX_NOTE:
+            return {}
+        return as_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return {}

@@ -1,13 +1,126 @@
-"""Routes: what the pack's pages ask the server for. Every path is contained, and only a POST changes anything."""
+"""The routes that pages use: list and show caches and training runs, stop or delete a run. Every path is contained
+below its root, and only a POST changes anything."""
+
+from pathlib import Path
+from typing import Any
 
 from server import PromptServer
 
-from . import cache_routes, run_routes, upkeep_routes
-from .http import Routes
+from ..host.app import cache_roots, caches_changed, lora_folder, runs_folder, source_roots
+from . import upkeep_routes
+from .cache_list import cache_row, list_rows
+from .cache_view import MAX_PAGE, View, cache_detail, open_view, sample_page
+from .http import FileResponse, Params, Routes, cache_param
+from .live_runs import RUNS
+from .moves import RUN, Root, list_trash, move_to_trash
+from .runs import RunPlaces, Runs
+from .thumbnail import TYPE, thumbnail
+
+SMOOTHING = 980  # thousandths; the same as the trainer's default
+_MAX_NUMBER = (1 << 53) - 1  # the largest integer that JavaScript represents exactly
 
 
 def register_routes() -> None:
     routes = Routes(PromptServer.instance.routes)
-    for family in (cache_routes, upkeep_routes, run_routes):
-        family.add(routes)
+    routes.get("/caches", list_caches)
+    routes.get("/cache", show_cache)
+    routes.get("/cache/samples", show_samples)
+    routes.get("/cache/thumbnail", show_thumbnail)
+    upkeep_routes.add(routes)
+    routes.get("/runs", list_runs)
+    routes.get("/run", show_run)
+    routes.get("/run/sample", show_run_sample)
+    routes.post("/run/stop", stop_run)
+    routes.post("/run/delete", delete_run)
     routes.close()
+
+
+def list_caches(params: Params) -> dict[str, Any]:
+    params.refuse_unknown()
+    rows = list_rows(cache_roots(), _source_folders())
+    trash = list_trash(upkeep_routes.trash_roots())
+    return {"caches": [row.to_json() for row in rows], "trash": [row.to_json() for row in trash]}
+
+
+def show_cache(params: Params) -> dict[str, Any]:
+    name, folder = cache_param(params)
+    params.refuse_unknown()
+    view = open_view(folder)
+    return cache_detail(cache_row(name, folder, _source_folders()), view)
+
+
+def show_samples(params: Params) -> dict[str, Any]:
+    view = _view(params)
+    start, count = params.integer("start", 0, _MAX_NUMBER, 0), params.integer("count", 1, MAX_PAGE, 100)
+    search, bucket = params.text("search", ""), params.text("bucket", "")
+    params.refuse_unknown()
+    return sample_page(view, start, count, search, bucket)
+
+
+def show_thumbnail(params: Params) -> FileResponse:
+    view, number = _view(params), params.integer("number", 0, _MAX_NUMBER)
+    generation = params.text("generation", "")
+    params.refuse_unknown()
+    return FileResponse(thumbnail(view, number), TYPE, immutable=bool(generation))
+
+
+def list_runs(params: Params) -> dict[str, Any]:
+    """`client` is the page that asks. Only it learns which of its nodes a run belongs to."""
+    client = params.text("client", "")
+    params.refuse_unknown()
+    return {"runs": _runs().rows(client)}
+
+
+def show_run(params: Params) -> dict[str, Any]:
+    name, client = params.text("name"), params.text("client", "")
+    points = params.integer("points", 50, 5000, 1000)
+    smoothing = params.integer("smoothing", 0, 999, SMOOTHING)
+    params.refuse_unknown()
+    return _runs().describe(name, points, smoothing / 1000, client)
+
+
+def show_run_sample(params: Params) -> FileResponse:
+    name, file, mtime = params.text("name"), params.text("file"), params.text("mtime", "")
+    params.refuse_unknown()
+    found = _runs().sample(name, file)
+    return FileResponse(found.data, "image/png", immutable=found.mtime == mtime)
+
+
+def stop_run(params: Params) -> dict[str, Any]:
+    """Stop like the trainer itself: finish the step, save state and LoRA, and let the node end normally."""
+    name = params.text("name")
+    params.refuse_unknown()
+    _runs().folder(name)
+    RUNS.stop(name)
+    return {}
+
+
+def delete_run(params: Params) -> dict[str, Any]:
+    """Move a run to the trash, like a cache. The LoRA that it trained is not part of it and stays."""
+    name = params.text("name")
+    params.refuse_unknown()
+    runs = _runs()
+    number = move_to_trash(Root(runs_folder(), RUN), name, runs.folder(name), lambda: runs.idle_folder(name))
+    caches_changed()
+    return {"trash": number}
+
+
+_last_runs: dict[str, Runs] = {}
+
+
+def _runs() -> Runs:
+    """The runs in ComfyUI's folders, which may be set after the pack is loaded. While the folders stay the same, so
+    does the object, with the curves that it has read."""
+    places = RunPlaces(runs_folder(), lora_folder(), tuple(cache_roots()))
+    runs = _last_runs.get("runs")
+    if runs is None or runs.places != places:
+        runs = _last_runs["runs"] = Runs(places, RUNS)
+    return runs
+
+
+def _view(params: Params) -> View:
+    return open_view(cache_param(params)[1], params.text("generation", ""))
+
+
+def _source_folders() -> list[Path]:
+    return [folder for below in source_roots().values() for folder in below]

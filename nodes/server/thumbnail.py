@@ -1,41 +1,41 @@
-"""Thumbnail: a small picture of a sample: the stored one as it is, else its latent in false colours."""
+"""The thumbnail of a sample: the stored JPEG, otherwise the latent in false colours."""
 
 import io
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from PIL import Image
 
 from ...dataset_cache import THUMBNAIL, realize
-from .refusals import Refused
-from .views import View
+from .cache_view import View
+from .untrusted import Refused
 
 TYPE = "image/jpeg"
 _MAX_BYTES = 4 << 20  # of a stored thumbnail
 _MAX_LATENT_BYTES = 64 << 20
-_MAX_SIDE = 1024  # a small file may be a picture that takes gigabytes to show
+_MAX_SIDE = 1024  # a small file may decode to gigabytes of pixels
 _SIDE = 128
 _JPEG = b"\xff\xd8\xff"
 
 
 def thumbnail(view: View, number: int) -> bytes:
-    """A JPEG. A sample without anything to see is a grey square."""
+    """A JPEG; a grey square if the sample has nothing to show."""
     if number >= len(view.cache):
-        raise Refused(f"there is no sample {number:,}; there are {len(view.cache):,}", 404)
+        raise Refused(f"no sample {number:,}: the cache has {len(view.cache):,}", 404)
     fields = view.cache.sample(number).fields
     return _stored(fields.get(THUMBNAIL)) or false_colours(fields.get("latent"))
 
 
 def _stored(data: Any) -> bytes | None:
-    """The bytes as they were stored; None if these are no JPEG's, or a huge one's."""
-    if not _is_tensor(data, _MAX_BYTES) or data.dtype != torch.uint8 or data.dim() != 1:
+    """The stored bytes; None if they are not a JPEG or its image is too large."""
+    if not _is_tensor_below(data, _MAX_BYTES) or data.dtype != torch.uint8 or data.dim() != 1:
         return None
     found = realize(data).numpy().tobytes()
     return found if found.startswith(_JPEG) and _is_small(found) else None
 
 
 def _is_small(data: bytes) -> bool:
-    """What the header says; nothing is decoded."""
+    """According to the header; nothing is decoded."""
     try:
         with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
             return max(image.size) <= _MAX_SIDE
@@ -46,7 +46,8 @@ def _is_small(data: bytes) -> bool:
 def false_colours(latent: Any) -> bytes:
     """Three channels of a latent as red, green and blue, each from its darkest to its brightest value."""
     samples = latent.get("samples") if isinstance(latent, dict) else None
-    if not _is_tensor(samples, _MAX_LATENT_BYTES) or samples.dim() < 3 or not samples.numel() or samples.is_complex():
+    drawable = _is_tensor_below(samples, _MAX_LATENT_BYTES)
+    if not drawable or samples.dim() < 3 or not samples.numel() or samples.is_complex():
         return _encode(Image.new("RGB", (_SIDE, _SIDE), (128, 128, 128)))
     values = realize(samples).float().nan_to_num(0.0, 0.0, 0.0)
     values = values.reshape(-1, *values.shape[-2:]) if values.dim() < 5 else values[0, :, 0]
@@ -59,8 +60,8 @@ def false_colours(latent: Any) -> bytes:
     return _encode(image.resize(size, Image.Resampling.BILINEAR))
 
 
-def _is_tensor(value: Any, most: int) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() * value.element_size() <= most
+def _is_tensor_below(value: Any, max_bytes: int) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.numel() * value.element_size() <= max_bytes
 
 
 def _encode(image: Image.Image) -> bytes:

@@ -1,13 +1,45 @@
-"""Strangers: facts that somebody else may have written, cut to what a page can take and JSON can hold."""
+"""Untrusted input: requests from other sites' pages, and values from manifests and run files that anyone may have
+written. Requests are refused; values are truncated and made JSON-safe."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+LATEST = 1e11  # seconds since 1970; a later time is invalid
 _DEPTH, _ITEMS, _TEXT = 8, 200, 2000
 
 
+class Refused(ValueError):
+    """A request that is not carried out. The message is shown to the user; `status` is the HTTP status."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def cross_site(headers: Mapping[str, str], open_to_others: bool = False) -> str:
+    """Why to refuse a request that changes something: a page of another site sent it. Empty if none did.
+
+    ComfyUI checks this for loopback addresses only; this checks every address, unless ComfyUI was started with
+    --enable-cors-header and so checks nothing either.
+    """
+    if open_to_others:
+        return ""
+    # Browsers set this header and pages cannot, so it is right even behind a proxy that renames the server.
+    site = headers.get("Sec-Fetch-Site")
+    if site == "same-origin":
+        return ""
+    if site in ("cross-site", "same-site"):
+        return "the request comes from another site's page"
+    origin = headers.get("Origin")
+    if origin is None or _same_host(origin, headers.get("Host", "")):
+        return ""
+    return f"the request comes from a page of {origin[:100]}"
+
+
 def cut(value: Any, depth: int = _DEPTH) -> Any:
-    """The value as plain JSON: long texts and lists end early, and a number that is none, or endless, becomes null."""
+    """The value as plain JSON: long texts and lists are truncated; NaN and infinite numbers become null."""
     if isinstance(value, str):
         return cut_text(value)
     if isinstance(value, float):
@@ -26,9 +58,30 @@ def cut_text(text: str, length: int = _TEXT) -> str:
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """What a stranger may have put there instead counts as nothing."""
+    """The value if it is a dict, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, otherwise an empty one."""
     return value if isinstance(value, list) else []
+
+
+def as_number(value: Any, most: float) -> float:
+    """The value if it is a number from 0 to below `most`, otherwise 0."""
+    return float(value) if type(value) in (int, float) and 0 <= value < most else 0.0
+
+
+def as_count(value: Any) -> int:
+    """The value if it is a count that JavaScript represents exactly, otherwise 0."""
+    return value if type(value) is int and 0 <= value < 1 << 53 else 0
+
+
+def _same_host(origin: str, host: str) -> bool:
+    try:
+        found, wanted = urlsplit(origin), urlsplit("//" + host)
+        if not found.hostname or found.hostname != wanted.hostname:
+            return False
+        return None in (found.port, wanted.port) or found.port == wanted.port
+    except ValueError:  # not a valid address
+        return False

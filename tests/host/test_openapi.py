@@ -81,7 +81,7 @@ def test_parameters_are_those_that_the_server_knows(
     for name, (_, schema) in wanted.items():
         assert ask({**right, name: _wrong(schema)}).status == 400, name
     answer = ask({**right, "unheard_of": "1"})
-    assert answer.status == 400 and sorted(answer.error.split("there are: ")[1].split(", ")) == (
+    assert answer.status == 400 and sorted(answer.error.split("expected: ")[1].split(", ")) == (
         sorted(wanted) or ["none"]
     )
 

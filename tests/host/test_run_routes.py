@@ -84,7 +84,7 @@ class TestAFinishedRun:
 
     def test_it_cannot_be_stopped(self, server: Server, shown: dict[str, Any]):
         status, answer = ask(server, "/run/stop", {"name": "routes_done"})
-        assert status == 409 and "not training here" in answer["error"]
+        assert status == 409 and "not training on this server" in answer["error"]
 
 
 class TestALiveRun:

@@ -236,7 +236,7 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
     from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
-    from streamcache.nodes.server import run_routes
+    from streamcache.nodes.server import routes
 
     interrupted_after(case, 2, "killed", save_every=1)
     name = f"{case.name}-killed"
@@ -244,7 +244,7 @@ def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Cas
     file.write_text(json.dumps({**run_facts(case, "killed"), "status": "running"}), encoding="utf-8")
     told: list[dict[str, Any]] = []
     own = train_watch.send_event
-    train_watch.send_event = lambda event, facts, *_: told.append({**facts, "row": row_of(run_routes, name)})
+    train_watch.send_event = lambda event, facts, *_: told.append({**facts, "row": row_of(routes, name)})
     try:
         train(case, "killed", mode="resume", rank=4)
     except ValueError as error:
@@ -255,11 +255,11 @@ def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Cas
         train_watch.send_event = own
     assert [(each["status"], each["live"]) for each in told] == [("running", True), ("interrupted", False)], told
     assert [each["row"]["status"] for each in told] == ["running", "interrupted"], "pages ask when they hear of it"
-    assert row_of(run_routes, name)["status"] == "interrupted"
+    assert row_of(routes, name)["status"] == "interrupted"
 
 
-def row_of(run_routes: Any, name: str) -> dict[str, Any]:
-    return next(row for row in run_routes._runs().rows() if row["name"] == name)
+def row_of(routes: Any, name: str) -> dict[str, Any]:
+    return next(row for row in routes._runs().rows() if row["name"] == name)
 
 
 @claim

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamcache.nodes.server import cleaning, views
 from streamcache.nodes.server.cache_list import cache_row, list_rows
-from streamcache.nodes.server.cache_view import sample_page
-from streamcache.nodes.server.detail import cache_detail
+from streamcache.nodes.server.cache_view import cache_detail, close_views, open_view, sample_page
+from streamcache.nodes.server.cleaning import clean_preview
 from streamcache.nodes.server.live_runs import LiveRuns
 from streamcache.nodes.server.runs import RunPlaces, Runs
 from streamcache.nodes.server.thumbnail import thumbnail
-from streamcache.nodes.server.views import view
 
 from ..support.datasets import forge, write_set
 from ..support.mutations import mutate
@@ -36,18 +34,18 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stranger(original: Path, tmp_path: Path):
     yield Path(shutil.copytree(original, tmp_path / "set"))
-    views.close()
+    close_views()
 
 
 def look(path: Path) -> int:
     """Everything that a page asks. Returns how much of it was answered."""
     row = cache_row("set", path, [path.parent])
     looks: list[Callable[[], Any]] = [
-        lambda: cache_detail(row, view(path)),
-        lambda: sample_page(view(path), 0, 10),
-        lambda: sample_page(view(path), 1, 10, "caption", "64×64"),
-        lambda: sample_page(view(path), 0, 10, "", row.buckets[0]["name"] if row.buckets else "x"),
-        lambda: cleaning.preview(path),
+        lambda: cache_detail(row, open_view(path)),
+        lambda: sample_page(open_view(path), 0, 10),
+        lambda: sample_page(open_view(path), 1, 10, "caption", "64×64"),
+        lambda: sample_page(open_view(path), 0, 10, "", row.buckets[0]["name"] if row.buckets else "x"),
+        lambda: clean_preview(path),
     ]
     answered = 0
     for each in looks:
@@ -58,7 +56,7 @@ def look(path: Path) -> int:
             assert "JSON compliant" not in str(refusal)
     for number in range(2):
         try:
-            assert thumbnail(view(path), number).startswith(b"\xff\xd8")
+            assert thumbnail(open_view(path), number).startswith(b"\xff\xd8")
             answered += 1
         except (ValueError, FileNotFoundError):
             continue

@@ -1,8 +1,7 @@
-"""Runs as the pages see them: curves that keep their peaks, rows that tell the truth, names that lead nowhere else."""
+"""Runs on pages: status and progress of each, and names and files that cannot point elsewhere."""
 
 import json
 import os
-import random
 from pathlib import Path
 
 import filelock
@@ -11,10 +10,9 @@ import pytest
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
 from streamcache.lora_train.run.metrics import MetricsFile, TrainProgress
-from streamcache.nodes.server.curves import CurveReader, smooth, thin
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
-from streamcache.nodes.server.refusals import Refused
 from streamcache.nodes.server.runs import RunPlaces, Runs
+from streamcache.nodes.server.untrusted import Refused
 
 
 def progress(step: int, loss: float = 0.5) -> TrainProgress:
@@ -34,56 +32,7 @@ def make_run(runs: Runs, name: str, **facts) -> Path:
     return run.folder
 
 
-def test_thinning_keeps_the_ends_and_every_peak():
-    draw = random.Random(3)
-    values = [draw.random() for _ in range(10_000)]
-    values[4321], values[7777] = 50.0, -50.0
-    found = thin(range(10_000), values, 600)
-    assert len(found) <= 600
-    assert [4321, 50.0] in found and [7777, -50.0] in found
-    assert found[0][0] == 0 and found[-1][0] == 9999
-    assert [step for step, _ in found] == sorted({step for step, _ in found})
-    assert thin([1, 2], [0.123456789, 2], 50) == [[1, 0.12346], [2, 2.0]]
-
-
-def test_a_smoothed_curve_begins_at_the_first_value_and_none_is_the_curve_itself():
-    assert smooth([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
-    assert smooth([1.0, 5.0, 2.0], 0.0) == [1.0, 5.0, 2.0]
-
-
-def test_a_growing_file_is_read_on_and_one_written_anew_is_read_anew(tmp_path: Path):
-    reader, path = CurveReader(), tmp_path / "metrics.jsonl"
-    line = '{"step": %d, "epoch": 0, "loss": %s, "learning_rate": 0.1}\n'
-    path.write_text(line % (1, 1) + "no json\n" + '{"step": 2}\n' + line % (3, "NaN"))
-    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
-    with path.open("a") as file:
-        file.write(line % (2, 2) + '{"step": 3, "lo')  # the last line is being written
-    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0], [2, 2.0]]
-    with path.open("a") as file:
-        file.write('ss": 3, "epoch": 0, "learning_rate": 0.1}\n{"step": 3, "validation": 0.7}\n')
-    curves = reader.curves(path, 50, 0, [(2, 9.0, 0.1), (4, 4.0, 0.2)])  # step 2 is on disk already
-    assert curves["loss"] == [[1, 1.0], [2, 2.0], [3, 3.0], [4, 4.0]]
-    assert curves["validation"] == [[3, 0.7]] and curves["learning_rate"][-1] == [4, 0.2]
-    with MetricsFile(path, resume_at=1):
-        pass
-    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
-
-
-@pytest.mark.parametrize("removed", [True, False])
-def test_a_run_that_was_overwritten_by_a_longer_one_is_read_anew(tmp_path: Path, removed: bool):
-    reader, path = CurveReader(), tmp_path / "metrics.jsonl"
-    line = '{"step": %d, "epoch": 0, "loss": %d, "learning_rate": 0.1, "time": %d}\n'
-    path.write_text("".join(line % (step, 1, step) for step in range(1, 4)))
-    assert len(reader.curves(path, 50, 0)["loss"]) == 3
-    inode = path.stat().st_ino
-    if removed:
-        path.unlink()
-    path.write_text("".join(line % (step, 2, 100 + step) for step in range(1, 6)))
-    reader._columns[path].inode = path.stat().st_ino if removed else inode  # as ext4 gives it again
-    assert reader.curves(path, 50, 0)["loss"] == [[step, 2.0] for step in range(1, 6)]
-
-
-def test_a_run_whose_process_died_is_interrupted_and_one_that_is_held_runs(runs: Runs):
+def test_a_run_whose_process_died_is_interrupted_and_a_locked_one_is_running(runs: Runs):
     folder = make_run(runs, "cat", status="running", steps=9)
     assert (runs.row(folder)["status"], runs.row(folder)["step"]) == ("interrupted", 3)
     with filelock.FileLock(folder / LOCK):
@@ -93,10 +42,10 @@ def test_a_run_whose_process_died_is_interrupted_and_one_that_is_held_runs(runs:
     assert runs.idle_folder("cat") == folder
 
 
-def test_a_live_run_shows_what_it_told_and_its_node_only_to_its_page(runs: Runs):
+def test_a_live_run_shows_its_progress_and_its_node_only_to_its_page(runs: Runs):
     folder = make_run(runs, "cat", status="running", steps=100)
     with runs.live.running(LiveRun("cat", "7", "mine")) as live:
-        live.tell(progress(5))
+        live.update(progress(5))
         (row,) = runs.rows("mine")
         assert (row["status"], row["live"], row["node"], row["step"]) == ("running", True, "7", 5)
         assert row["samples_per_second"] == 8.0 and not row["stopping"]
@@ -106,11 +55,11 @@ def test_a_live_run_shows_what_it_told_and_its_node_only_to_its_page(runs: Runs)
             runs.idle_folder("cat")
         runs.live.stop("cat")
         assert live.stop.is_set() and runs.row(folder)["stopping"]
-    with pytest.raises(Refused, match="not training here"):
+    with pytest.raises(Refused, match="not training on this server"):
         runs.live.stop("cat")
 
 
-def test_a_list_tells_status_step_dataset_lora_and_why_a_run_failed(runs: Runs, tmp_path: Path):
+def test_a_row_has_status_step_dataset_lora_and_the_reason_of_a_failure(runs: Runs, tmp_path: Path):
     runs.places.loras.mkdir()
     (runs.places.loras / "done.safetensors").touch()
     make_run(runs, "done", status="done", step=3, dataset=str(tmp_path / "caches" / "group" / "my_set"))
@@ -129,7 +78,7 @@ def test_a_list_tells_status_step_dataset_lora_and_why_a_run_failed(runs: Runs, 
     json.dumps(list(rows.values()), allow_nan=False)
 
 
-def test_an_interrupted_run_tells_from_which_step_it_can_go_on(runs: Runs):
+def test_an_interrupted_run_shows_the_step_it_can_resume_from(runs: Runs):
     make_run(runs, "cut", status="interrupted", step=12)
     make_run(runs, "done", status="done", step=12)
     for name in ("cut", "done"):
@@ -142,7 +91,7 @@ def test_an_interrupted_run_tells_from_which_step_it_can_go_on(runs: Runs):
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "/etc", "a/b", "a\\b", "", "C:x", "x" * 200, "nul\0"])
-def test_a_name_that_leads_elsewhere_is_refused(runs: Runs, name: str):
+def test_an_invalid_run_name_is_refused(runs: Runs, name: str):
     with pytest.raises((TrainError, ValueError)):
         runs.folder(name)
 
@@ -159,13 +108,13 @@ def test_a_link_out_of_the_folder_is_refused(runs: Runs, tmp_path: Path):
 
 
 @pytest.mark.parametrize("file", ["../run.json", "run.json", "step-1-0.png/..", "step-x-0.png", "", "/etc/passwd"])
-def test_only_sample_pictures_are_given(runs: Runs, file: str):
+def test_only_sample_images_are_served(runs: Runs, file: str):
     make_run(runs, "cat")
-    with pytest.raises(Refused, match="is expected"):
+    with pytest.raises(Refused, match="expected"):
         runs.sample("cat", file)
 
 
-def test_pictures_are_listed_by_step(runs: Runs):
+def test_sample_images_are_listed_by_step(runs: Runs):
     folder = make_run(runs, "cat")
     (folder / "samples").mkdir()
     for name in ("step-00000020-0.png", "step-00000003-1.png", "step-00000003-0.png", "other.png"):
@@ -176,5 +125,5 @@ def test_pictures_are_listed_by_step(runs: Runs):
     assert (picture.data, picture.mtime) == (b"step-00000003-1.png", found[1]["mtime"])
     os.utime(folder / "samples" / found[1]["file"], ns=(0, 1_700_000_000_123_456_789))
     assert runs.sample("cat", found[1]["file"]).mtime == "1700000000123456789" != found[1]["mtime"]
-    with pytest.raises(Refused, match="has no picture"):
+    with pytest.raises(Refused, match="has no sample image"):
         runs.sample("cat", "step-00000004-0.png")

@@ -1,8 +1,10 @@
-"""Only the server's own pages change anything."""
+"""Untrusted input: requests of other sites are refused, values from files are truncated."""
+
+import json
 
 import pytest
 
-from streamcache.nodes.server.sites import cross_site
+from streamcache.nodes.server.untrusted import cross_site, cut
 
 HOST = {"Host": "comfy.example:8188"}
 OWN = [
@@ -39,10 +41,20 @@ def test_other_sites_are_refused(headers: dict[str, str]):
 
 
 @pytest.mark.parametrize("headers", OTHERS)
-def test_a_host_that_is_open_to_other_sites_is_followed(headers: dict[str, str]):
+def test_other_sites_are_served_if_comfyui_allows_them(headers: dict[str, str]):
     assert cross_site({**HOST, **headers}, open_to_others=True) == ""
 
 
-def test_a_request_without_a_host_is_refused_to_pages():
+def test_a_page_request_without_a_host_is_refused():
     assert cross_site({"Origin": "http://comfy.example"})
     assert cross_site({"Origin": "null"})
+
+
+def test_long_deep_and_invalid_values_are_cut():
+    deep: list = []
+    for _ in range(500):
+        deep = [deep]
+    strange = {"deep": deep, "long": "x" * 10_000, "many": list(range(9999)), "nan": float("nan"), "odd": object()}
+    shown = cut(strange)
+    assert len(json.dumps(shown, allow_nan=False)) < 20_000
+    assert shown["nan"] is None and len(shown["many"]) == 200

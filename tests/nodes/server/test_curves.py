@@ -1,0 +1,58 @@
+"""Curves: thinned without losing peaks, and read again only as far as the file has changed."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from streamcache.lora_train.run.metrics import MetricsFile
+from streamcache.nodes.server.curves import CurveReader, smooth, thin
+
+
+def test_thinning_keeps_the_ends_and_every_peak():
+    draw = random.Random(3)
+    values = [draw.random() for _ in range(10_000)]
+    values[4321], values[7777] = 50.0, -50.0
+    found = thin(range(10_000), values, 600)
+    assert len(found) <= 600
+    assert [4321, 50.0] in found and [7777, -50.0] in found
+    assert found[0][0] == 0 and found[-1][0] == 9999
+    assert [step for step, _ in found] == sorted({step for step, _ in found})
+    assert thin([1, 2], [0.123456789, 2], 50) == [[1, 0.12346], [2, 2.0]]
+
+
+def test_smoothing_starts_at_the_first_value_and_zero_changes_nothing():
+    assert smooth([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
+    assert smooth([1.0, 5.0, 2.0], 0.0) == [1.0, 5.0, 2.0]
+
+
+def test_only_new_lines_are_read_unless_the_file_was_rewritten(tmp_path: Path):
+    reader, path = CurveReader(), tmp_path / "metrics.jsonl"
+    line = '{"step": %d, "epoch": 0, "loss": %s, "learning_rate": 0.1}\n'
+    path.write_text(line % (1, 1) + "no json\n" + '{"step": 2}\n' + line % (3, "NaN"))
+    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
+    with path.open("a") as file:
+        file.write(line % (2, 2) + '{"step": 3, "lo')  # the last line is being written
+    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0], [2, 2.0]]
+    with path.open("a") as file:
+        file.write('ss": 3, "epoch": 0, "learning_rate": 0.1}\n{"step": 3, "validation": 0.7}\n')
+    curves = reader.curves(path, 50, 0, [(2, 9.0, 0.1), (4, 4.0, 0.2)])  # step 2 is on disk already
+    assert curves["loss"] == [[1, 1.0], [2, 2.0], [3, 3.0], [4, 4.0]]
+    assert curves["validation"] == [[3, 0.7]] and curves["learning_rate"][-1] == [4, 0.2]
+    with MetricsFile(path, resume_at=1):
+        pass
+    assert reader.curves(path, 50, 0)["loss"] == [[1, 1.0]]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_file_replaced_by_a_longer_one_is_read_from_the_start(tmp_path: Path, removed: bool):
+    reader, path = CurveReader(), tmp_path / "metrics.jsonl"
+    line = '{"step": %d, "epoch": 0, "loss": %d, "learning_rate": 0.1, "time": %d}\n'
+    path.write_text("".join(line % (step, 1, step) for step in range(1, 4)))
+    assert len(reader.curves(path, 50, 0)["loss"]) == 3
+    inode = path.stat().st_ino
+    if removed:
+        path.unlink()
+    path.write_text("".join(line % (step, 2, 100 + step) for step in range(1, 6)))
+    reader._columns[path].inode = path.stat().st_ino if removed else inode  # as ext4 gives it again
+    assert reader.curves(path, 50, 0)["loss"] == [[step, 2.0] for step in range(1, 6)]
