@@ -16,10 +16,10 @@ def build_a_cache(w: Workflow) -> None:
     saved = w.add("StreamCacheCacheSave", 2, room=100, dataset=plan(), name=CACHE)
     w.add("StreamCachePreview", 3, room=330, dataset=saved())
     w.note(
-        "# Build a cache\n\nPut captioned images into **input/my_images** (**cat.png** with **cat.txt**), choose your "
-        "VAE and text encoders, and run. The cache is saved below **output/streamcache**.\n\nRun it again after "
-        "changing images or captions: only those are encoded. The VAE and the text encoders take memory only while "
-        "they encode.",
+        "# Build a cache\n\nPut captioned images into **input/my_images** (**cat.png** with **cat.txt**), choose "
+        "your VAE and text encoders, and run. The cache is saved to **output/streamcache**.\n\nAfter changing images "
+        "or captions, run it again: only the changes are encoded. The VAE and the text encoders use memory only "
+        "while they encode.",
         2,
         210,
     )
@@ -29,8 +29,9 @@ def train_from_a_cache(w: Workflow) -> None:
     load = w.add("StreamCacheCacheLoad", 0, name=CACHE)
     train(w, load, 1)
     w.note(
-        "# Train from a cache\n\nThe dataset streams from disk: memory does not grow with it. The LoRA is saved to "
-        "**output/loras**, where Load LoRA finds it.\n\nStopping keeps the work: run again with mode **resume**.",
+        "# Train from a cache\n\nThe cache streams from disk, so memory use does not grow with its size. The LoRA is "
+        "saved to **output/loras**, where Load LoRA finds it.\n\nStopping keeps the progress: run again with mode "
+        "**resume**.",
         0,
         180,
     )
@@ -40,7 +41,7 @@ def build_and_train(w: Workflow) -> None:
     plan = encode_folder(w)
     train(w, plan, 2)
     w.note(
-        "# From images to a LoRA\n\nTrain LoRA encodes the plan first, into a cache with the run's name, frees the "
+        "# From images to a LoRA\n\nTrain LoRA first encodes the plan into a cache with the run's name, frees the "
         "encoders, and then trains. A second run encodes only what changed.",
         1,
         150,
@@ -53,8 +54,8 @@ def train_from_a_shared_cache(w: Workflow) -> None:
     train(w, load, 1, validation_share=0.05, validation_every=50)
     w.note(
         "# Train from a shared cache\n\nA cache is a folder of plain safetensors files: copy it to "
-        "**output/streamcache/shared** and train. The images, the VAE and the text encoders are not needed. It holds "
-        "no code, so it is safe to take from a stranger.",
+        "**output/streamcache/shared** and train. The images, the VAE and the text encoders are not needed. It "
+        "contains no code, so caches from other people are safe to use.",
         2,
         180,
     )
@@ -66,8 +67,8 @@ def convert_cores_dataset(w: Workflow) -> None:
     saved = w.add("StreamCacheCacheSave", 1, room=100, latents=old(0), conditioning=old(1), name=CACHE)
     w.add("StreamCachePreview", 2, room=330, dataset=saved(), vae=vae())
     w.note(
-        "# Convert core's dataset\n\nA dataset that Save Training Dataset wrote becomes a streamable cache. Its "
-        "batches are split into samples.\n\nFor one that does not fit into memory: `streamcache convert "
+        "# Convert core's dataset\n\nThis turns a dataset saved by Save Training Dataset into a streamable cache. "
+        "Batches are split into samples.\n\nIf the dataset does not fit into memory: `streamcache convert "
         "datasets/my_core_dataset --to output/streamcache/my_dataset`",
         0,
         180,
@@ -100,8 +101,8 @@ def use_a_lazy_dataset_with_stock_nodes(w: Workflow) -> None:
     w.add("PreviewImage", 3, title="Variations of them", room=200, images=varied())
     w.add("PreviewImage", 3, title="The dataset's images", room=200, images=as_they_are())
     w.note(
-        "# Stock nodes on a dataset\n\nSelect Samples hands out lists of lazy latents and conditionings. Any node "
-        "takes them, and runs once for each; data is read from disk when a node uses its values.",
+        "# Stock nodes on a dataset\n\nSelect Samples outputs lists of lazy latents and conditionings. Any node "
+        "accepts them and runs once per sample; data is read from disk when a node uses its values.",
         1,
         150,
     )
@@ -152,7 +153,8 @@ def make_blueprint(info: dict[str, Any]) -> dict[str, Any]:
     inputs += [("folder", source, "folder"), ("trigger", source, "trigger"), ("resolution", plan, "resolution")]
     inputs += [("name", trained, "name"), ("steps", trained, "steps"), ("rank", trained, "rank")]
     description = (
-        "Encodes a folder of captioned images once and trains a LoRA on it. Stopping and repeating lose no work."
+        "Encodes a folder of captioned images once and trains a LoRA on it. "
+        "Stop and resume at any time without losing progress."
     )
     outputs = [("lora", trained(0)), ("path", trained(2)), ("loss_plot", trained(3))]
     return fold(w, BLUEPRINT, description, inputs, outputs)

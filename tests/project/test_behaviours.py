@@ -1,6 +1,6 @@
-"""docs/behaviours.md names, for every behaviour, the tests that show it: those whose names begin with its id.
+"""docs/behaviours.md lists, for each behaviour, the tests that prove it: those whose names begin with its id.
 
-python tests/project/test_behaviours.py     writes the tests' names into the table anew
+python tests/project/test_behaviours.py     writes the names of the tests into the table again
 """
 
 import re
@@ -26,7 +26,7 @@ def render(text: str) -> str:
     return ROW.sub(lambda row: f"| {row[1]} | {row[2]} | {'<br>'.join(tests[row[1]])} |", text)
 
 
-def test_every_behaviour_names_the_tests_that_show_it():
+def test_every_behaviour_lists_the_tests_that_prove_it():
     text = DOCUMENT.read_text(encoding="utf-8")
     assert render(text) == text, "run: python tests/project/test_behaviours.py"
     assert all(row[2] for row in ROW.findall(text)), "a behaviour has no test"

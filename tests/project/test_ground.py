@@ -1,4 +1,4 @@
-"""What holds for the whole project: packaging, layers, sizes, and a README that names everything."""
+"""Rules for the whole project: packaging, layers, file sizes, and a README that names everything."""
 
 import argparse
 import ast
@@ -28,7 +28,7 @@ HOST_MODULES = {
 
 
 def python_files(*tops: str) -> list[Path]:
-    """Every Python file of the repository, or of these top folders; not those of environments and build outputs."""
+    """All Python files of the repository, or of these top folders, without environments and build outputs."""
     files = ROOT.rglob("*.py") if not tops else (f for top in tops for f in (ROOT / top).rglob("*.py"))
     outside = {"build", "dist", "demo", "node_modules"}
     parts = {file: file.relative_to(ROOT).parts[:-1] for file in files}
@@ -40,7 +40,7 @@ def shipped_files() -> list[Path]:
 
 
 def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Each imported module with its line; those inside the package as `streamcache.…`."""
+    """Each imported module with its line number; the pack's own modules as `streamcache.…`."""
     package = ("streamcache", *file.relative_to(ROOT).parts[:-1])
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -95,7 +95,7 @@ def test_every_subpackage_is_in_the_wheel():
 
 def test_every_folder_with_code_is_a_package():
     bare = {file.parent for file in shipped_files() if not (file.parent / "__init__.py").exists()}
-    assert not bare, "folders without __init__.py are left out of the wheel"
+    assert not bare, "folders without __init__.py are missing from the wheel"
 
 
 def test_comfyignore_keeps_tests_and_benchmarks_out_of_the_zip():
@@ -111,12 +111,12 @@ def test_layers_point_one_way():
     assert not offences(python_files(*LAYERS), upwards)
 
 
-def test_lower_layers_know_no_host():
+def test_lower_layers_do_not_import_comfyui():
     files = python_files("dataset_cache", "lora_train")
     assert not offences(files, lambda file, module: module.split(".")[0] in HOST_MODULES)
 
 
-def test_the_host_is_known_only_to_nodes():
+def test_only_nodes_import_comfyui():
     files = [ROOT / "__init__.py", *python_files("cli")]
 
     def known(file: Path, module: str) -> bool:
@@ -126,7 +126,7 @@ def test_the_host_is_known_only_to_nodes():
     assert not offences(files, known)
 
 
-def test_inside_the_package_imports_are_relative():
+def test_imports_inside_the_package_are_relative():
     absolute = [
         f"{file.relative_to(ROOT).as_posix()}:{node.lineno}"
         for file in shipped_files()
@@ -135,10 +135,10 @@ def test_inside_the_package_imports_are_relative():
         if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0)
         if (name or "").split(".")[0] == "streamcache"
     ]
-    assert not absolute, "the host loads the pack under another name, where these fail"
+    assert not absolute, "ComfyUI loads the pack under another name, where these imports fail"
 
 
-def test_pickle_is_imported_only_where_foreign_datasets_are_read():
+def test_only_the_conversion_of_foreign_datasets_imports_pickle():
     def unpickles(file: Path, module: str) -> bool:
         top = module.split(".")[0]
         return top in {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"} and file.name != "foreign.py"
@@ -147,7 +147,7 @@ def test_pickle_is_imported_only_where_foreign_datasets_are_read():
 
 
 def test_root_exports_no_node_class_mappings():
-    # Even an empty mapping makes the host ignore comfy_entrypoint.
+    # Even an empty mapping makes ComfyUI ignore comfy_entrypoint.
     assert not hasattr(streamcache, "NODE_CLASS_MAPPINGS")
     assert "NODE_CLASS_MAPPINGS" not in (ROOT / "__init__.py").read_text(encoding="utf-8")
 

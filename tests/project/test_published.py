@@ -1,4 +1,4 @@
-"""What the registry's zip would hold: all that the host needs, and nothing that is only for development."""
+"""The files that are published to the registry: everything ComfyUI needs, and nothing that only developers need."""
 
 import ast
 import shutil
@@ -36,16 +36,16 @@ def files() -> list[str]:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_the_zip_holds(files: list[str], name: str):
+def test_the_zip_contains(files: list[str], name: str):
     assert name in files
 
 
-def test_the_zip_holds_nothing_of_development(files: list[str]):
+def test_the_zip_contains_no_development_files(files: list[str]):
     assert [name for name in files if name.startswith(FORBIDDEN)] == []
     assert [name for name in files if "__pycache__" in name or name.endswith((".pyc", ".log"))] == []
 
 
-def test_every_module_that_is_imported_is_in_the_zip(files: list[str]):
+def test_every_imported_module_is_in_the_zip(files: list[str]):
     modules = {name for name in files if name.endswith(".py")}
     missing = []
     for name in modules:
@@ -65,7 +65,7 @@ def test_the_zip_is_small(files: list[str]):
 
 
 def test_shipped_nodes_start_no_programs_and_change_no_environment(files: list[str]):
-    """What the registry's reviewers look for."""
+    """The registry's reviewers check this."""
     offences = []
     for name in files:
         if not name.startswith("nodes/") or not name.endswith(".py"):
@@ -74,7 +74,7 @@ def test_shipped_nodes_start_no_programs_and_change_no_environment(files: list[s
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-            opened = {n.split(".")[0] for n in names if n != "urllib.parse"}  # which only takes addresses apart
+            opened = {n.split(".")[0] for n in names if n != "urllib.parse"}  # which only parses addresses
             if {"subprocess", "pip", "urllib", "requests"} & opened or called in ("eval", "exec"):
                 offences.append(f"{name}:{node.lineno}")
             if isinstance(node, ast.Attribute) and node.attr in ("environ", "putenv", "system", "popen"):
