@@ -102,7 +102,7 @@ def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None
     from streamcache.lora_train.config import TrainConfig
     from streamcache.lora_train.loop import TrainHooks
     from streamcache.nodes.host.settings import HostSettings
-    from streamcache.nodes.training import Pictures, train_lora
+    from streamcache.nodes.train import SampleImages, train_lora
 
     # Core adapts every layer, so this does too.
     config = TrainConfig(
@@ -114,7 +114,7 @@ def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None
         open_cache(dataset),
         config,
         HostSettings(),
-        Pictures(),
+        SampleImages(),
         base / "loras",
         base / "runs",
         lambda run: nullcontext(TrainHooks()),

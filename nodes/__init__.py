@@ -1,1 +1,1 @@
-"""The nodes of the pack in ComfyUI. Thin: each resolves its inputs, calls one function and returns."""
+"""The nodes of the pack in ComfyUI. They are thin: each resolves its inputs, calls one function and returns."""

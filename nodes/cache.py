@@ -1,19 +1,39 @@
-"""The node Streamable Cache Save: a plan, a dataset or the host's own lists become a cache under a name."""
+"""The nodes Streamable Cache Save and Streamable Cache Load, and what nodes that name a cache have in common."""
 
+from __future__ import annotations
+
+from pathlib import Path
 from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import CacheError
-from . import save_node, sockets
-from .host.app import NodeProgress
-from .library import Given, is_published, save
+from ..dataset_cache import CacheError, read_manifest
+from . import sockets
+from .host.app import NodeProgress, cache_roots, caches_changed, caller_of
+from .library import (
+    Choices,
+    Given,
+    Saved,
+    handle_of,
+    is_published,
+    list_names,
+    path_to_open,
+    path_to_save,
+    problem_of,
+    published_generation,
+    record_result,
+    result_fingerprint,
+    save,
+    summarize,
+)
 
 IF_EXISTS = ("update", "refuse")
+SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")  # nodes that save under their input `name`
+_CACHES = Choices(lambda: list_names(cache_roots()))
 
 
 class StreamCacheCacheSave(io.ComfyNode):
-    """Saves a dataset, encoding what is new in it, and hands it on."""
+    """Saves a dataset, encoding what is new in it, and passes it on."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -21,23 +41,23 @@ class StreamCacheCacheSave(io.ComfyNode):
             node_id="StreamCacheCacheSave",
             display_name="Streamable Cache Save",
             category=sockets.CATEGORY,
-            description="Saves a dataset as a cache that streams from disk. Only what is new is encoded; a save "
-            "that was stopped goes on where it was.",
+            description="Saves a dataset as a cache that streams from disk. Only new or changed samples are encoded; a "
+            "stopped save continues where it was.",
             search_aliases=["save training dataset", "save latents", "save dataset", "convert dataset"],
             is_input_list=True,
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
-            inputs=_inputs(),
+            inputs=_save_inputs(),
             outputs=[sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The saved dataset.")],
         )
 
     @classmethod
     def validate_inputs(cls, name: str) -> bool | str:
-        return save_node.name_problem(sockets.first(name))
+        return save_name_problem(sockets.first(name))
 
     @classmethod
     def fingerprint_inputs(cls, name: list[str], **others: Any) -> Any:
-        return save_node.fingerprint(name[0], cls.hidden.unique_id)
+        return save_fingerprint(name[0], cls.hidden.unique_id)
 
     @classmethod
     def execute(
@@ -49,34 +69,122 @@ class StreamCacheCacheSave(io.ComfyNode):
         captions: list = (),
         if_exists: list[str] = ("update",),
     ) -> io.NodeOutput:
-        path = save_node.checked_path(name[0], cls.hidden)
+        path = checked_save_path(name[0], cls.hidden)
         if if_exists[0] == "refuse" and is_published(path):
-            raise CacheError(f"there is a dataset {name[0]} already; choose another name, or set if_exists to update")
+            raise CacheError(f"the cache {name[0]} already exists; choose another name, or set if_exists to update")
         given = Given(dataset[0] if dataset else None, latents, conditioning, captions)
         watch = NodeProgress()
-        return save_node.answer(save(given, name[0], path, watch), watch, cls.hidden.unique_id)
+        return save_output(save(given, name[0], path, watch), watch, cls.hidden.unique_id)
 
 
-NODES = [StreamCacheCacheSave]
+class StreamCacheCacheLoad(io.ComfyNode):
+    """Opens a cache. Only its manifest is read."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheCacheLoad",
+            display_name="Streamable Cache Load",
+            category=sockets.CATEGORY,
+            description="Opens a saved dataset by name, in milliseconds whatever its size. Use Select Samples to get "
+            "lists of latents and conditionings.",
+            search_aliases=["load training dataset", "load latents", "load dataset", "open cache"],
+            has_intermediate_output=True,  # so that ComfyUI shows the summary also for a cached result
+            inputs=[cache_name_input("A cache in output/streamcache, or in a folder registered as streamcache.")],
+            outputs=[
+                sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The dataset as it is now."),
+                io.Int.Output("samples", display_name="samples", tooltip="Number of samples."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str) -> bool | str:
+        return cache_name_problem(name)
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str) -> Any:
+        """Changes when the cache is saved again."""
+        try:
+            return published_generation(path_to_open(name, cache_roots()), name)
+        except CacheError as error:
+            return str(error)
+
+    @classmethod
+    def execute(cls, name: str) -> io.NodeOutput:
+        path = path_to_open(name, cache_roots())
+        handle = handle_of(name, path)
+        manifest = read_manifest(path)
+        shown = {"streamcache": [summarize(name, path, manifest)]} if manifest is not None else None
+        return io.NodeOutput(handle, len(handle), ui=shown)
 
 
-def _inputs() -> list[io.Input]:
+NODES = [StreamCacheCacheSave, StreamCacheCacheLoad]
+
+
+def cache_name_input(tooltip: str) -> io.Input:
+    """A list of all caches. Names that it does not contain yet are checked by `cache_name_problem`.
+
+    Not a remote list: when its choices arrive, the front end sets the widget to the first one, and a saved workflow
+    would silently load another dataset.
+    """
+    return io.Combo.Input("name", options=_CACHES.names(), tooltip=tooltip)
+
+
+def cache_name_problem(name: str | None) -> bool | str:
+    """Why no cache of this name can be opened, as ComfyUI's validation expects it."""
+    return problem_of(name, lambda: path_to_open(name, cache_roots()))
+
+
+def save_name_problem(name: str | None) -> bool | str:
+    """Why no cache can be saved under this name, as ComfyUI's validation expects it."""
+    return problem_of(name, lambda: path_to_save(name, cache_roots()))
+
+
+def save_fingerprint(name: str, node_id: Any) -> Any:
+    """Stays the same while the cache is as this node left it."""
+    try:
+        return result_fingerprint(path_to_save(name, cache_roots()), caller_of(node_id))
+    except CacheError as error:
+        return str(error)
+
+
+def checked_save_path(name: str, hidden: Any) -> Path:
+    """Where to save. If two nodes of a workflow saved under one name, the result would be a matter of chance."""
+    for number, node in (hidden.prompt or {}).items():
+        if number != hidden.unique_id and node.get("class_type") in SAVING and _same(node["inputs"].get("name"), name):
+            raise CacheError(f"node {number} of this workflow also saves to {name}; choose a different name for one")
+    return path_to_save(name, cache_roots())
+
+
+def save_output(saved: Saved, watch: NodeProgress, node_id: Any) -> io.NodeOutput:
+    """The output of a node that saved a cache."""
+    record_result(saved.handle.path, caller_of(node_id), saved.handle.generation)
+    caches_changed()
+    watch.show("\n".join(saved.lines))
+    return io.NodeOutput(saved.handle, ui={"text": ["\n".join(saved.lines)], "streamcache": [saved.facts]})
+
+
+def _same(other: Any, name: str) -> bool:
+    return isinstance(other, str) and other.strip().replace("\\", "/") == name.strip().replace("\\", "/")
+
+
+def _save_inputs() -> list[io.Input]:
     return [
-        io.String.Input("name", default="my_dataset", tooltip="The cache's name below output/streamcache."),
+        io.String.Input("name", default="my_dataset", tooltip="Name of the cache, a folder in output/streamcache."),
         sockets.Dataset.Input("dataset", optional=True, tooltip="A plan from Encode Dataset, or a dataset to copy."),
-        io.Latent.Input("latents", optional=True, tooltip="Latents of other nodes, instead of a dataset."),
+        io.Latent.Input("latents", optional=True, tooltip="Latents from other nodes, instead of a dataset."),
         io.Conditioning.Input("conditioning", optional=True, tooltip="The conditioning of each of these latents."),
         io.String.Input(
             "captions",
             optional=True,
             force_input=True,
-            tooltip="The texts of these conditionings, to be shown and searched.",
+            tooltip="The texts of these conditionings, for display and search.",
         ),
         io.Combo.Input(
             "if_exists",
             options=list(IF_EXISTS),
             default="update",
-            **sockets.RARE,
-            tooltip="If the name is taken: make that cache hold this dataset, reusing what is in it, or refuse.",
+            **sockets.ADVANCED,
+            tooltip="If the cache exists: update it to this dataset and reuse what is stored, or refuse.",
         ),
     ]

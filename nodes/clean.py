@@ -1,4 +1,4 @@
-"""The node Clean Cache: what a cache holds beyond its samples is counted, and removed if that is asked for."""
+"""The node Clean Cache: lists what a cache contains beyond its samples, and removes it on request."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ from comfy_api.latest import io
 
 from ..dataset_cache import CATEGORIES, CacheError, CleanPlan, clean, preview_clean
 from . import sockets
-from .cache_load import name_input, name_problem
+from .cache import cache_name_input, cache_name_problem
 from .host.app import NodeProgress, cache_roots, caches_changed
 from .library import forget_result, path_to_open
 from .server import close_unused
 
 _TOOLTIPS = {
-    "debris": "Files that no generation, unfinished build or reader needs.",
-    "superseded": "Older generations that nobody reads any more.",
-    "unused": "Encoded images and captions that no sample uses now, such as those of another resolution.",
+    "debris": "Files that no generation, unfinished save or reader needs.",
+    "superseded": "Older generations that no reader uses.",
+    "unused": "Encoded images and captions that no sample uses now, such as those at another resolution.",
 }
 
 
 class StreamCacheClean(io.ComfyNode):
-    """A preview, unless it is told to apply it."""
+    """A preview, unless `apply` is on."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -27,28 +27,28 @@ class StreamCacheClean(io.ComfyNode):
             node_id="StreamCacheClean",
             display_name="Clean Cache",
             category=sockets.CATEGORY,
-            description="Counts what a cache holds beyond its samples. It is removed only when apply is on.",
+            description="Lists what a cache contains beyond its samples. Nothing is removed unless apply is on.",
             search_aliases=["delete cache", "free disk space", "prune dataset", "remove unused latents"],
             is_output_node=True,
             not_idempotent=True,
             inputs=[
-                name_input("The cache to clean."),
-                io.Boolean.Input("apply", default=False, tooltip="Remove what is listed. Off only counts it."),
+                cache_name_input("The cache to clean."),
+                io.Boolean.Input("apply", default=False, tooltip="Remove the selected data. If off, only list it."),
                 *(
                     io.Boolean.Input(name, default=name != "unused", tooltip=_TOOLTIPS[name])
                     for name in ("debris", "superseded", "unused")
                 ),
             ],
-            outputs=[io.String.Output("report", display_name="report", tooltip="What was found, or removed.")],
+            outputs=[io.String.Output("report", display_name="report", tooltip="What was found or removed.")],
         )
 
     @classmethod
     def validate_inputs(cls, name: str) -> bool | str:
-        return name_problem(name)
+        return cache_name_problem(name)
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> float:
-        """Never the same: what a folder holds is looked at each time."""
+        """Never the same: the folder is inspected each time."""
         return float("nan")
 
     @classmethod
@@ -56,7 +56,7 @@ class StreamCacheClean(io.ComfyNode):
         path = path_to_open(name, cache_roots())
         wanted = [category for category in CATEGORIES if chosen.get(category)]
         if not wanted:
-            raise CacheError("nothing is chosen to clean; switch on debris, superseded or unused")
+            raise CacheError("nothing is selected; turn on debris, superseded or unused")
         close_unused(path)
         plan = preview_clean(path, wanted)
         if apply:
@@ -77,5 +77,5 @@ def report_lines(plan: CleanPlan, name: str, applied: bool) -> list[str]:
     for removal in plan.removals:
         lines.append(f"{removal.category}: {removal.count:,}, {removal.bytes / 1e6:,.1f} MB")
         lines += [f"kept: {removal.kept}"] if removal.kept else []
-        lines += [f"held by {', '.join(removal.held_by)}"] if removal.held_by else []
+        lines += [f"in use by {', '.join(removal.held_by)}"] if removal.held_by else []
     return lines

@@ -1,11 +1,10 @@
-"""The extension that the host loads: the list of all nodes, and what is set up once."""
+"""The extension that ComfyUI loads: the list of all nodes, and the setup at start."""
 
 from comfy_api.latest import ComfyExtension, io
 
 from ..dataset_cache import use_state_folder
 from . import (
     cache,
-    cache_load,
     clean,
     encode,
     image_folder,
@@ -15,13 +14,11 @@ from . import (
     realize,
     select,
     train,
-    train_options,
 )
 from .host.app import register_host_types, state_root
 from .server import add_routes
 
-DATASETS = (image_folder, encode, cache, cache_load, select, realize, preview, merge, clean, on_demand)
-FAMILIES = (*DATASETS, train, train_options)
+MODULES = (image_folder, encode, cache, select, realize, preview, merge, clean, on_demand, train)
 
 
 class StreamCacheExtension(ComfyExtension):
@@ -31,4 +28,4 @@ class StreamCacheExtension(ComfyExtension):
         add_routes()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [node for family in FAMILIES for node in family.NODES]
+        return [node for module in MODULES for node in module.NODES]

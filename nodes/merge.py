@@ -1,4 +1,4 @@
-"""The node Merge Datasets: several saved datasets become one."""
+"""The node Merge Datasets: several caches as one."""
 
 import math
 import re
@@ -7,7 +7,8 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..dataset_cache import CacheError, Part
-from . import save_node, sockets
+from . import sockets
+from .cache import checked_save_path, save_fingerprint, save_name_problem, save_output
 from .host.app import NodeProgress
 from .library import describe, gather_parts, is_plan
 
@@ -15,7 +16,7 @@ MAX_DATASETS = 16
 
 
 class StreamCacheMerge(io.ComfyNode):
-    """Copies what is stored; nothing is encoded."""
+    """Copies stored entries; nothing is encoded."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -28,7 +29,9 @@ class StreamCacheMerge(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                io.String.Input("name", default="merged", tooltip="The new cache's name below output/streamcache."),
+                io.String.Input(
+                    "name", default="merged", tooltip="Name of the new cache, a folder in output/streamcache."
+                ),
                 io.Autogrow.Input(
                     "datasets",
                     template=io.Autogrow.TemplatePrefix(
@@ -37,13 +40,13 @@ class StreamCacheMerge(io.ComfyNode):
                         min=1,
                         max=MAX_DATASETS,
                     ),
-                    tooltip="The datasets, in this order.",
+                    tooltip="The datasets to merge, in this order.",
                 ),
                 io.String.Input(
                     "weights",
                     default="",
-                    tooltip="One number for each dataset, such as 1, 0.5: how often its samples are drawn in an epoch. "
-                    "Empty draws all of them once.",
+                    tooltip="One number per dataset, such as 1, 0.5: how often its samples are drawn per epoch. "
+                    "Empty: each once.",
                 ),
             ],
             outputs=[sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The merged dataset.")],
@@ -51,19 +54,19 @@ class StreamCacheMerge(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: str, **others: Any) -> bool | str:
-        return save_node.name_problem(name)
+        return save_name_problem(name)
 
     @classmethod
     def fingerprint_inputs(cls, name: str, **others: Any) -> Any:
-        return save_node.fingerprint(name, cls.hidden.unique_id)
+        return save_fingerprint(name, cls.hidden.unique_id)
 
     @classmethod
     def execute(cls, name: str, datasets: dict[str, Any], weights: str = "") -> io.NodeOutput:
-        path = save_node.checked_path(name, cls.hidden)
+        path = checked_save_path(name, cls.hidden)
         parts = _parts([dataset for dataset in datasets.values() if dataset is not None], weights)
         watch = NodeProgress()
         saved = describe(name, path, gather_parts(parts, path, watch), ())
-        return save_node.answer(saved, watch, cls.hidden.unique_id)
+        return save_output(saved, watch, cls.hidden.unique_id)
 
 
 NODES = [StreamCacheMerge]
@@ -71,7 +74,7 @@ NODES = [StreamCacheMerge]
 
 def _parts(datasets: list[Any], weights: str) -> list[Part]:
     if not datasets:
-        raise CacheError("there is no dataset to merge; connect at least one")
+        raise CacheError("nothing to merge: connect at least one dataset")
     if any(is_plan(dataset) for dataset in datasets):
         raise CacheError("a dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here")
     numbers = parse_weights(weights, len(datasets))

@@ -1,4 +1,4 @@
-"""The nodes Load CLIP (On Demand) and Load VAE (On Demand)."""
+"""The nodes Load CLIP (On Demand) and Load VAE (On Demand): models that are loaded when used."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _CATEGORY = f"{sockets.CATEGORY}/loaders"
 
 
 class StreamCacheLoadClip(io.ComfyNode):
-    """A CLIP that takes no memory while nobody uses it."""
+    """A CLIP that takes no memory while it is not in use."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -19,7 +19,7 @@ class StreamCacheLoadClip(io.ComfyNode):
             node_id="StreamCacheLoadClip",
             display_name="Load CLIP (On Demand)",
             category=_CATEGORY,
-            description="A text encoder that is loaded when used and freed afterwards. Goes wherever a CLIP goes.",
+            description="A text encoder that is loaded when used and freed afterwards. Works with any CLIP input.",
             search_aliases=["clip loader", "lazy clip", "text encoder", "dual clip", "free text encoder"],
             inputs=_clip_inputs(),
             outputs=[io.Clip.Output("clip", display_name="CLIP", tooltip="Loads on first use.")],
@@ -40,7 +40,7 @@ class StreamCacheLoadClip(io.ComfyNode):
 
 
 class StreamCacheLoadVae(io.ComfyNode):
-    """A VAE that takes no memory while nobody uses it."""
+    """A VAE that takes no memory while it is not in use."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -48,7 +48,7 @@ class StreamCacheLoadVae(io.ComfyNode):
             node_id="StreamCacheLoadVae",
             display_name="Load VAE (On Demand)",
             category=_CATEGORY,
-            description="A VAE that is loaded when it is used and freed afterwards. Goes wherever a VAE goes.",
+            description="A VAE that is loaded when used and freed afterwards. Works with any VAE input.",
             search_aliases=["vae loader", "lazy vae", "free vae"],
             inputs=[io.Combo.Input("vae_name", options=vae_names(), tooltip="The same VAEs as in Load VAE.")],
             outputs=[io.Vae.Output("vae", display_name="VAE", tooltip="Loads on first use.")],
@@ -71,13 +71,13 @@ def _clip_inputs() -> list[Any]:
             default=NO_FILE,
             optional=True,
             advanced=number > 2,
-            tooltip="A further text encoder, for models that use several.",
+            tooltip="Another text encoder, for models that use several.",
         )
         for number in (2, 3, 4)
     ]
     return [
         io.Combo.Input("clip_name", options=names, tooltip="The same text encoders as in Load CLIP."),
-        io.Combo.Input("type", options=clip_types(), tooltip="The family of models that the text is encoded for."),
+        io.Combo.Input("type", options=clip_types(), tooltip="The model family to encode text for."),
         *further,
         io.Combo.Input(
             "device",
@@ -85,6 +85,6 @@ def _clip_inputs() -> list[Any]:
             default="default",
             optional=True,
             advanced=True,
-            tooltip="Where the text is encoded.",
+            tooltip="The device to encode text on.",
         ),
     ]

@@ -1,4 +1,4 @@
-"""The node Lazy Condition Realize: lazy latents and conditionings are read into memory, real ones pass through."""
+"""The node Lazy Condition Realize: reads lazy latents and conditionings into memory; others pass through."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ DTYPES = {"as stored": None, "float32": torch.float32, "float16": torch.float16,
 
 
 class StreamCacheRealize(io.ComfyNode):
-    """For nodes of other packs that do not take lazy tensors, or to read everything at one moment."""
+    """For nodes of other packs that do not accept lazy tensors, or to read everything at once."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -29,13 +29,21 @@ class StreamCacheRealize(io.ComfyNode):
                 io.Latent.Input("latents", optional=True, tooltip="Latents, lazy or not."),
                 io.Conditioning.Input("conditioning", optional=True, tooltip="Conditionings, lazy or not."),
                 io.Combo.Input(
-                    "dtype", options=list(DTYPES), default="as stored", tooltip="What floating-point numbers become."
+                    "dtype",
+                    options=list(DTYPES),
+                    default="as stored",
+                    tooltip="Convert floating-point tensors to this dtype.",
                 ),
             ],
             outputs=[
-                io.Latent.Output("latents_out", display_name="latents", is_output_list=True, tooltip="In memory."),
+                io.Latent.Output(
+                    "latents_out", display_name="latents", is_output_list=True, tooltip="The latents in memory."
+                ),
                 io.Conditioning.Output(
-                    "conditioning_out", display_name="conditioning", is_output_list=True, tooltip="In memory."
+                    "conditioning_out",
+                    display_name="conditioning",
+                    is_output_list=True,
+                    tooltip="The conditionings in memory.",
                 ),
             ],
         )

@@ -11,12 +11,12 @@ from ..dataset_cache import CacheError
 from . import sockets
 from .library import DatasetHandle, is_plan, lazy_field
 
-MAX_LISTED = 4096  # the host copies lists item by item, so longer ones are never made
+MAX_LISTED = 4096  # ComfyUI copies lists item by item, so longer ones are not made
 _SIZE = re.compile(r"\s*(\d+)\s*[x×*]\s*(\d+)\s*")
 
 
 class StreamCacheSelect(io.ComfyNode):
-    """Chooses samples by number, caption and bucket. Nothing is read until a list's items are used."""
+    """Selects samples by number, caption and bucket. Nothing is read until an item of a list is used."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -24,21 +24,19 @@ class StreamCacheSelect(io.ComfyNode):
             node_id="StreamCacheSelect",
             display_name="Select Samples",
             category=sockets.CATEGORY,
-            description="Chooses samples of a dataset: a smaller dataset, and lists of lazy latents and conditionings "
-            "for any node.",
+            description="Selects samples of a dataset. Returns a smaller dataset, and lists of lazy latents and "
+            "conditionings for any node.",
             search_aliases=["filter dataset", "dataset to latents", "subset", "get samples", "lazy latents"],
             inputs=_inputs(),
             outputs=[
-                sockets.Dataset.Output("selected", display_name="dataset", tooltip="The chosen samples as a dataset."),
-                io.Latent.Output(
-                    "latents", is_output_list=True, display_name="latents", tooltip="One for each sample."
+                sockets.Dataset.Output(
+                    "selected", display_name="dataset", tooltip="The selected samples as a dataset."
                 ),
+                io.Latent.Output("latents", is_output_list=True, display_name="latents", tooltip="One per sample."),
                 io.Conditioning.Output(
-                    "conditioning", is_output_list=True, display_name="conditioning", tooltip="One for each sample."
+                    "conditioning", is_output_list=True, display_name="conditioning", tooltip="One per sample."
                 ),
-                io.String.Output(
-                    "captions", is_output_list=True, display_name="captions", tooltip="One for each sample."
-                ),
+                io.String.Output("captions", is_output_list=True, display_name="captions", tooltip="One per sample."),
             ],
         )
 
@@ -58,7 +56,7 @@ NODES = [StreamCacheSelect]
 
 
 def choose(dataset: Any, start: int, stop: int, limit: int, caption: str, bucket: str) -> np.ndarray:
-    """The numbers of the samples that fit: from `start` to before `stop` (0: the end), at most `limit` (0: all)."""
+    """The numbers of matching samples from `start` up to but not including `stop` (0: the end), at most `limit`."""
     numbers = np.arange(len(dataset))[start : stop or None]
     if bucket.strip():
         numbers = numbers[np.isin(numbers, _in_bucket(dataset, bucket))]
@@ -68,14 +66,14 @@ def choose(dataset: Any, start: int, stop: int, limit: int, caption: str, bucket
         found = np.array([n for n in numbers.tolist() if any(words in c.casefold() for c in dataset.captions(n))], int)
     if not len(found):
         raise CacheError(
-            f"no sample of {len(dataset):,} fits: start {start}, stop {stop}, caption {caption!r}, bucket {bucket!r}; "
-            f"its buckets are {', '.join(map(str, list(dataset.buckets())[:8]))}"
+            f"none of {len(dataset):,} samples matches start {start}, stop {stop}, caption {caption!r}, bucket "
+            f"{bucket!r}; available buckets: {', '.join(map(str, list(dataset.buckets())[:8]))}"
         )
     return found[:limit] if limit else found
 
 
 def _in_bucket(dataset: Any, text: str) -> np.ndarray:
-    """Samples of a width and height, in pixels as they were encoded, or in latent pixels."""
+    """Samples of a width and height, in image pixels as encoded or in latent pixels."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise CacheError(f"bucket: found {text[:60]!r}, expected width x height, such as 1024x768")
@@ -89,7 +87,7 @@ def _in_bucket(dataset: Any, text: str) -> np.ndarray:
 def _lists(handle: DatasetHandle) -> tuple[Any, Any, Any]:
     if len(handle) > MAX_LISTED:
         reason = (
-            f"{len(handle):,} samples are too many for a list ({MAX_LISTED:,} are allowed): lower the limit of Select "
+            f"{len(handle):,} samples are too many for a list (at most {MAX_LISTED:,}): lower the limit of Select "
             "Samples, or use its dataset output"
         )
         blocked = ExecutionBlocker(reason)
@@ -101,31 +99,31 @@ def _lists(handle: DatasetHandle) -> tuple[Any, Any, Any]:
 
 def _field(handle: DatasetHandle, dataset: Any, name: str) -> Any:
     if not dataset.variants(name).all():
-        return ExecutionBlocker(f"not all of these samples have a {name}; encode the dataset with a VAE and a CLIP")
+        return ExecutionBlocker(f"some of these samples have no {name}; encode the dataset with a VAE and a CLIP")
     return [lazy_field(handle, n, name) for n in range(len(handle))]
 
 
 def _inputs() -> list[io.Input]:
     return [
         sockets.Dataset.Input("dataset", tooltip="A saved dataset."),
-        io.Int.Input("start", default=0, min=0, max=2**31 - 1, tooltip="The first sample, counted from 0."),
+        io.Int.Input("start", default=0, min=0, max=2**31 - 1, tooltip="Number of the first sample, counted from 0."),
         io.Int.Input(
             "limit",
             default=16,
             min=0,
             max=2**31 - 1,
-            tooltip=f"At most so many samples; 0 takes all. Lists are made for up to {MAX_LISTED:,}.",
+            tooltip=f"Maximum number of samples; 0 = all. Lists have at most {MAX_LISTED:,} items.",
         ),
-        io.String.Input("caption", default="", tooltip="Only samples whose caption holds this text; empty takes all."),
+        io.String.Input("caption", default="", tooltip="Only samples whose caption contains this text; empty = all."),
         io.String.Input(
-            "bucket", default="", tooltip="Only samples of this width x height, such as 1024x768; empty takes all."
+            "bucket", default="", tooltip="Only samples of this width x height, such as 1024x768; empty = all."
         ),
         io.Int.Input(
             "stop",
             default=0,
             min=0,
             max=2**31 - 1,
-            **sockets.RARE,
-            tooltip="Samples from this number on are left out; 0 goes to the end.",
+            **sockets.ADVANCED,
+            tooltip="Stop before the sample with this number; 0 = to the end.",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Sockets: the types that the pack's nodes hand to each other, beside the host's own."""
+"""The pack's own socket types, and options and conversions that its nodes share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,23 +9,24 @@ from comfy_api.latest import io
 from PIL import Image
 
 Source = io.Custom("STREAMCACHE_SOURCE")  # a tuple of dataset_cache sources
-Dataset = io.Custom("STREAMCACHE_DATASET")  # a DatasetHandle, or a DatasetPlan that is not encoded yet
-Options = io.Custom("STREAMCACHE_OPTIONS")  # settings for training
+Dataset = io.Custom("STREAMCACHE_DATASET")  # a DatasetHandle or a DatasetPlan
+Options = io.Custom("STREAMCACHE_OPTIONS")  # training settings
 
 CATEGORY = "StreamCache"
-RARE = {"optional": True, "advanced": True}  # inputs that few need: out of sight until they are asked for
+ADVANCED = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
+RARE = ADVANCED
 
 
 def first(value: Any) -> Any:
-    """One value of a node that takes lists; None of an empty one. Before the host made lists of it, it is itself."""
+    """The single value of a list input; None if empty. During validation ComfyUI passes the value itself."""
     return (value[0] if value else None) if isinstance(value, (list, tuple)) else value
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The single values of a node that takes lists: the host gives every input as a list there."""
+    """The single values of a node with `is_input_list`, which gets every input as a list."""
     return {name: value[0] if isinstance(value, list) and value else None for name, value in values.items()}
 
 
 def image(picture: Image.Image) -> torch.Tensor:
-    """A picture as the host passes images: [1, H, W, 3] in 0…1."""
+    """A PIL image as ComfyUI's IMAGE: [1, H, W, 3] in 0…1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), np.float32) / 255)[None]

@@ -1,16 +1,36 @@
-"""The node Train LoRA: a LoRA from a dataset, on any model of the host."""
+"""The nodes Train LoRA and Train Options: a LoRA from a dataset, on any ComfyUI model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, read_manifest
-from ..lora_train import check_run_name, plot_loss
+from ..dataset_cache import CacheError, read_manifest, realize
+from ..lora_train import (
+    Curves,
+    Prompt,
+    Run,
+    TrainConfig,
+    TrainError,
+    TrainResult,
+    WatchRun,
+    check_run_name,
+    load_config,
+    plot_loss,
+    read_curves,
+    train_in_run,
+    with_sample_images,
+)
 from . import setting_inputs, sockets
+from .host import HostSettings, split_settings
 from .host.app import cache_roots, caches_changed, caller_of, find_lora, lora_folder, lora_stamp, runs_folder
+from .host.model import make_denoiser
 from .library import (
     DatasetHandle,
     Given,
@@ -23,7 +43,6 @@ from .library import (
     save,
 )
 from .train_watch import TrainWatch
-from .training import Pictures, Trained, describe_end, read_config, train_lora
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -35,12 +54,12 @@ class StreamCacheTrain(io.ComfyNode):
             node_id="StreamCacheTrain",
             display_name="Train LoRA",
             category=sockets.CATEGORY,
-            description="Trains a LoRA on a dataset that streams from disk and saves it to output/loras. Stopping "
-            "keeps the work: the same run goes on with mode = resume.",
+            description="Trains a LoRA on a dataset that streams from disk and saves it to output/loras. A stopped run "
+            "is saved too and continues with mode = resume.",
             search_aliases=["lora training", "finetune", "dreambooth", "train model", "lokr", "loha", "dora"],
             is_input_list=True,
             is_output_node=True,
-            # Settings that were renamed since a workflow was saved still arrive under their old names.
+            # Settings of old workflows arrive under the names that they had then.
             accept_all_inputs=True,
             hidden=[io.Hidden.unique_id],
             inputs=_inputs(),
@@ -54,7 +73,7 @@ class StreamCacheTrain(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:
-        """It runs again if it was stopped, if its LoRA is gone, or if the one that it starts from is another."""
+        """Changes if the run was stopped, if its LoRA is gone, or if the LoRA in `start_from` changed."""
         place = runs_folder() / str(sockets.first(name))
         trained = result_fingerprint(place, caller_of(cls.hidden.unique_id), lambda: None)
         return [lora_stamp(find_lora(sockets.first(start_from) or "")), trained]
@@ -72,39 +91,117 @@ class StreamCacheTrain(io.ComfyNode):
         options: list = (),
         **settings: list,
     ) -> io.NodeOutput:
-        config, host = read_config(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
+        config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         _check_name(config.name)
         watch = TrainWatch()
-        handle = _ready(Given(sockets.first(dataset), latents, conditioning), config.name, watch)
-        pictures = Pictures(sockets.first(vae), prompts, sockets.first(negative))
-        trained = train_lora(
-            model[0], handle.open(), config, host, pictures, lora_folder(), runs_folder(), watch.running
-        )
-        _leave(trained, config.name, cls.hidden.unique_id)
+        handle = _saved(Given(sockets.first(dataset), latents, conditioning), config.name, watch)
+        images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
+        folders = lora_folder(), runs_folder()
+        trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
+        _record(trained, config.name, cls.hidden.unique_id)
         return _output(trained, config.name, watch.notes, cls)
 
 
-NODES = [StreamCacheTrain]
+class StreamCacheTrainOptions(io.ComfyNode):
+    """Settings as a value that several training nodes can share."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheTrainOptions",
+            display_name="Train Options",
+            category=sockets.CATEGORY,
+            description="For Train LoRA: adapter, schedule, objective, memory, validation and saving. Settings "
+            "changed here override those on Train LoRA. Several of these nodes can be chained.",
+            search_aliases=["lora settings", "training settings", "scheduler", "dora", "lokr", "loha", "ema"],
+            inputs=[
+                sockets.Options.Input("options", optional=True, tooltip="Options to extend with these settings."),
+                *setting_inputs.further_inputs(advanced=False),
+            ],
+            outputs=[sockets.Options.Output("settings", display_name="options", tooltip="For Train LoRA.")],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, start_from: str = "", **others: Any) -> Any:
+        """The LoRA in `start_from` may have been replaced under the same name."""
+        return lora_stamp(find_lora(start_from or ""))
+
+    @classmethod
+    def execute(cls, options: Mapping[str, Any] | None = None, **settings: Any) -> io.NodeOutput:
+        own = setting_inputs.changed(setting_inputs.read_settings(settings))
+        return io.NodeOutput(MappingProxyType({**(options or {}), **own}))
+
+
+NODES = [StreamCacheTrain, StreamCacheTrainOptions]
+
+
+@dataclass(frozen=True)
+class SampleImages:
+    """What sample images are drawn from. Without a VAE there are none."""
+
+    vae: Any = None
+    prompts: Sequence[Any] = ()
+    negative: Any = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished or stopped training."""
+
+    result: TrainResult
+    run: Run
+    curves: Curves
+
+
+def train_lora(
+    patcher: Any,
+    dataset: Any,
+    config: TrainConfig,
+    host: HostSettings,
+    images: SampleImages,
+    loras: Path,
+    runs: Path,
+    watch: WatchRun,
+) -> Trained:
+    """Train on an open dataset. The LoRA is saved in `loras` under the run's name, also if the training is stopped."""
+    denoiser = make_denoiser(patcher, config, host, images.negative)
+    config = _with_free_name(config, loras, runs)
+    decode = None
+    if images.vae is not None:
+        config, decode = with_sample_images(config), lambda latents: denoiser.decode(images.vae, latents)
+    result, run = train_in_run(
+        denoiser,
+        dataset,
+        config,
+        runs,
+        lambda run: loras / f"{run.name}.safetensors",
+        watch,
+        decode,
+        _prompts(images, dataset),
+    )
+    return Trained(result, run, read_curves(run.metrics))
 
 
 def _inputs() -> list[io.Input]:
     return [
-        io.Model.Input("model", tooltip="The model to train on. It is not changed, and not copied."),
+        io.Model.Input("model", tooltip="The model to train on. It is neither changed nor copied."),
         sockets.Dataset.Input(
             "dataset",
             optional=True,
-            tooltip="A saved dataset, or a plan from Encode Dataset, which is saved under the run's name first.",
+            tooltip="A saved dataset, or a plan from Encode Dataset, which is first saved under the name of the run.",
         ),
-        io.Latent.Input("latents", optional=True, tooltip="Latents of other nodes, instead of a dataset."),
+        io.Latent.Input("latents", optional=True, tooltip="Latents from other nodes, instead of a dataset."),
         io.Conditioning.Input("conditioning", optional=True, tooltip="The conditioning of each of these latents."),
-        io.Vae.Input("vae", optional=True, tooltip="Connect one to see sample pictures while the LoRA trains."),
+        io.Vae.Input("vae", optional=True, tooltip="Connect a VAE to see sample images while the LoRA trains."),
         io.Conditioning.Input(
-            "prompts", optional=True, tooltip="What to draw as samples; without it, captions of the dataset."
+            "prompts", optional=True, tooltip="Prompts for sample images; if empty, captions from the dataset."
         ),
         io.Conditioning.Input(
-            "negative", optional=True, tooltip="The negative of the samples; without it, the dataset's empty caption."
+            "negative",
+            optional=True,
+            tooltip="Negative prompt for sample images; if empty, the empty caption of the dataset.",
         ),
-        sockets.Options.Input("options", optional=True, tooltip="From Train Options; wins over the settings below."),
+        sockets.Options.Input("options", optional=True, tooltip="From Train Options; overrides the settings below."),
         *setting_inputs.main_inputs(),
         *setting_inputs.further_inputs(advanced=True),
     ]
@@ -112,30 +209,36 @@ def _inputs() -> list[io.Input]:
 
 def _outputs() -> list[io.Output]:
     return [
-        io.LoraModel.Output("lora", display_name="lora", tooltip="For the host's Load LoRA Model and Save LoRA."),
-        io.LossMap.Output("loss_map", display_name="loss_map", tooltip="For the host's Plot Loss Graph."),
-        io.String.Output("path", display_name="path", tooltip="The saved file."),
-        io.Image.Output("plot", display_name="loss_plot", tooltip="The loss over the steps."),
+        io.LoraModel.Output("lora", display_name="lora", tooltip="For ComfyUI's Load LoRA Model and Save LoRA."),
+        io.LossMap.Output("loss_map", display_name="loss_map", tooltip="For ComfyUI's Plot Loss Graph."),
+        io.String.Output("path", display_name="path", tooltip="The path of the saved LoRA file."),
+        io.Image.Output("plot", display_name="loss_plot", tooltip="The loss curve."),
     ]
 
 
+def _read_settings(values: Mapping[str, Any], options: Mapping[str, Any] | None) -> tuple[TrainConfig, HostSettings]:
+    """The settings of the node, overridden by those of the options socket."""
+    host, engine = split_settings({**values, **(options or {})})
+    return load_config(engine, "settings"), host
+
+
 def _check_name(name: str) -> None:
-    """One folder's and one file's name, on every system, which leads nowhere else."""
+    """The name of a run is the name of a folder and of a file, valid on every system and inside its root."""
     check_run_name(name)
     contained(lora_folder(), [f"{parse_name(name)[0]}.safetensors"], name)
     contained(runs_folder(), [name], name)
 
 
-def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
-    """A dataset that can be trained on: a saved one as it is, anything else saved under the run's name."""
+def _saved(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
+    """A dataset to train on: a saved one as it is, anything else saved under the run's name."""
     if isinstance(given.dataset, DatasetHandle) and not (given.latents or given.conditionings):
         return given.dataset
     path, purpose = path_to_save(name, cache_roots()), {"made for": f"training {name}"}
     before = read_manifest(path)
     if before is not None and not purpose.items() <= before.provenance.items():
         raise CacheError(
-            f"there is a dataset {name} that was not made for this training; give the training another name, or save "
-            "the dataset with Streamable Cache Save first and train on that"
+            f"the cache {name} exists and was not made for this training; give the training another name, or save the "
+            "dataset with Streamable Cache Save first and train on that"
         )
     saved = save(given, name, path, watch.node, purpose)
     watch.notes = saved.facts.get("warnings", [])
@@ -143,17 +246,41 @@ def _ready(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
     return saved.handle
 
 
-def _leave(trained: Trained, asked: str, node_id: Any) -> None:
-    """What was trained stays fresh while its LoRA is there; a run that was stopped is to go on."""
+def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
+    """A new run never replaces an existing LoRA: it and its folder are called my_lora-2, and so on."""
+    check_run_name(config.name)
+    name, number = config.name, 1
+    if config.mode == "resume" and not (runs / name).exists() and (loras / f"{name}.safetensors").exists():
+        raise TrainError(f'mode = "resume": the LoRA {name} exists, but its run is missing; choose another name')
+    while config.mode == "new" and ((loras / f"{name}.safetensors").exists() or _used(runs / name)):
+        number += 1
+        name = f"{config.name}-{number}"
+    return replace(config, name=name)
+
+
+def _used(folder: Path) -> bool:
+    return folder.exists() and any(folder.iterdir())
+
+
+def _prompts(images: SampleImages, dataset: Any) -> list[Prompt] | None:
+    if not images.prompts:
+        return None
+    bucket = max(dataset.buckets().items(), key=lambda item: len(item[1]))[0]
+    shape = tuple(bucket.shape)
+    return [Prompt(f"prompt {n}", realize(c), shape) for n, c in enumerate(images.prompts, start=1)]
+
+
+def _record(trained: Trained, name: str, node_id: Any) -> None:
+    """The result is fresh while its LoRA file is unchanged; that of a stopped run never is."""
     file = trained.result.lora
     state = None if trained.result.stopped else lora_stamp(file)
-    record_result(runs_folder() / asked, caller_of(node_id), state, lambda: lora_stamp(file))
+    record_result(runs_folder() / name, caller_of(node_id), state, lambda: lora_stamp(file))
 
 
-def _output(trained: Trained, asked: str, notes: list[str], cls: type) -> io.NodeOutput:
+def _output(trained: Trained, name: str, notes: list[str], cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
     plot = sockets.image(plot_loss(losses, trained.curves.validation))
-    words = describe_end(result, trained.run.name, asked)
+    words = _describe_end(result, trained.run.name, name)
     facts = {
         "run": trained.run.name,
         "lora": result.lora.name,
@@ -170,3 +297,13 @@ def _output(trained: Trained, asked: str, notes: list[str], cls: type) -> io.Nod
         plot,
         ui={**shown, "text": ["\n".join([words, *notes])], "streamcache": [facts]},
     )
+
+
+def _describe_end(result: TrainResult, run: str, name: str) -> str:
+    """How a training ended. `run` differs from the `name` on the node if that was taken."""
+    if not result.stopped:
+        share = f"{result.data_wait:.1%} waiting for data"
+        return f"{result.step:,} of {result.steps:,} steps, {share}: {result.lora.name}"
+    setting = f" and name = {run}" if run != name else ""
+    saved = f"Stopped at step {result.step:,} of {result.steps:,}; saved as {result.lora.name}."
+    return f"{saved} To continue, run again with mode = resume{setting}"

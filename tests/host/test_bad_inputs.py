@@ -117,17 +117,17 @@ def test_two_nodes_that_save_to_one_name_are_refused(server: Server, lists: str)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     for _ in range(2):
         graph.add("StreamCacheCacheSave", name="collision", dataset=graph(load))
-    fail_with(server, graph, "saves to collision too; give the two different names")
+    fail_with(server, graph, "also saves to collision; choose a different name")
     graph.prompt.popitem()
     graph.add("StreamCacheMerge", name="collision", **{"datasets.dataset0": graph(load)})
-    fail_with(server, graph, "saves to collision too; give the two different names")
+    fail_with(server, graph, "also saves to collision; choose a different name")
 
 
 def test_a_taken_name_is_refused_if_asked(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     graph.add("StreamCacheCacheSave", name=lists, dataset=graph(load), if_exists="refuse")
-    fail_with(server, graph, "there is a dataset bad inputs already")
+    fail_with(server, graph, "the cache bad inputs already exists")
     # What a stopped save left behind is not a published cache: saving continues it.
     (server.base / "output" / "streamcache" / "unfinished" / ".build").mkdir(parents=True)
     graph.prompt["2"]["inputs"]["name"] = "unfinished"
@@ -139,7 +139,7 @@ def test_an_empty_selection_is_reported_with_the_buckets(server: Server, lists: 
     load = graph.add("StreamCacheCacheLoad", name=lists)
     chosen = graph.add("StreamCacheSelect", dataset=graph(load), caption="unicorn")
     graph.add("ProbeStructure", latent=graph(chosen, 1))
-    fail_with(server, graph, "no sample of 3 fits")
+    fail_with(server, graph, "none of 3 samples matches")
     graph.prompt[chosen]["inputs"].update(caption="", bucket="large")
     fail_with(server, graph, "expected width x height")
 

@@ -127,7 +127,7 @@ class TestALiveRun:
         assert row["step"] >= stopped["later"]["step"] and lora_steps(server, "routes_live") == str(row["step"])
         shown = stopped["outcome"].outputs[train_node(stopped["graph"])]
         expected = f"Stopped at step {row['step']:,} of {LONG:,}; saved as routes_live.safetensors. "
-        assert shown["text"] == [expected + "Run again with mode = resume to go on"]
+        assert shown["text"] == [expected + "To continue, run again with mode = resume"]
         assert shown["streamcache"][0]["stopped"] and shown["streamcache"][0]["run"] == "routes_live"
 
     def test_it_is_not_deleted(self, stopped: dict[str, Any]):

@@ -163,10 +163,10 @@ class TestClean:
         graph.add("StreamCacheClean", name="read", apply=True)
         outcome = server.run(graph.prompt)
         assert len([sample.realize() for sample in reader]) == 3
-        assert "process" in outcome.error or "held by" in outcome.outputs["1"]["text"][0]
+        assert "process" in outcome.error or "in use by" in outcome.outputs["1"]["text"][0]
 
     def test_nothing_chosen_is_said(self, server: Server):
         write_lists(cache_path(server, "whole"), 1)
         graph = Graph(server)
         graph.add("StreamCacheClean", name="whole", debris=False, superseded=False, unused=False)
-        assert "nothing is chosen" in server.fail(graph.prompt).error
+        assert "nothing is selected" in server.fail(graph.prompt).error

@@ -381,7 +381,7 @@ def a_cache_that_was_deleted_after_it_was_loaded_is_a_clear_error(case: Case) ->
 
 @claim
 def options_win_over_the_node_and_old_names_still_load(case: Case) -> None:
-    from streamcache.nodes.train_options import StreamCacheTrainOptions
+    from streamcache.nodes.train import StreamCacheTrainOptions
 
     options = StreamCacheTrainOptions.execute(adapter="lokr", targets="attention").args[0]
     tensors = train(case, "options", options=options, learning_rate=None, lr=0.02)[0]
