@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ..dataset_cache.encode.encode import encode
 from ..dataset_cache.encode.plan import Plan, make_plan
-from ..dataset_cache.encode.plan import Settings as PlanSettings
-from ..dataset_cache.sources.source import FolderSource
+from ..dataset_cache.encode.settings import Settings as PlanSettings
+from ..dataset_cache.sources.folder_source import FolderSource
 from ..dataset_cache.sources.transforms import Transform
 from .encoders import FixedTexts, private_state, save_picture
 from .rounds import take_turns

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import ComfyExtension, io
 
-from ..dataset_cache import use_state_folder
+from ..dataset_cache import use_memory_folder
 from . import (
     cache,
     clean,
@@ -24,7 +24,7 @@ MODULES = (image_folder, encode, cache, select, realize, preview, merge, clean, 
 class StreamCacheExtension(ComfyExtension):
     async def on_load(self) -> None:
         register_host_types()
-        use_state_folder(state_root())
+        use_memory_folder(state_root())
         add_routes()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

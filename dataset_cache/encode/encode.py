@@ -1,31 +1,27 @@
-"""Encode: a plan becomes a cache. Captions first, then pictures; each encoder is loaded once, and only if it is needed.
-
-Pictures are decoded by threads ahead of the encoder, and entries are stored by a thread behind it, so that the encoder
-sets the pace.
-"""
+"""Encoding: a plan becomes a cache. This file owns the run from plan to publication; pipeline.py does the encoding."""
 
 from __future__ import annotations
 
-import os
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import read_manifest
-from ..sources import FolderSource, Note, State
+from ..format import Manifest, read_manifest
+from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory
 from ..upkeep import repair
-from ..write import CacheWriter
-from .assemble import Assembly
-from .behind import WriteBehind
-from .encode_captions import encode_captions
-from .pipeline import encode_pictures
-from .plan import Plan
+from ..write import CacheWriter, SampleFacts
+from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
+from .plan import Plan, named_captions
+from .recipe import Keys, Planned
 from .report import EncodeReport, Progress
 from .survey import Layout
 from .target import RUN, Target
-from .work import Stopped, Work
+
+_LISTED = 1000  # excluded files in the manifest
 
 
 def encode(
@@ -36,34 +32,29 @@ def encode(
     stop: Callable[[], bool] = lambda: False,
     provenance: Mapping[str, Any] | None = None,
 ) -> EncodeReport:
-    """Encode what the cache at `path` lacks, and publish the plan's samples as its next generation.
+    """Encode the entries that the cache at `path` lacks, and publish the plan's samples as its next generation.
 
-    `progress` and `stop` are called between batches; `provenance` is noted in the dataset. A run that is stopped or
-    ends with an error publishes nothing, but keeps what it encoded for the next one.
+    `progress` and `stop` are called between batches; `provenance` is recorded in the manifest. A run that is stopped or
+    fails publishes nothing, but keeps its entries for the next run.
     """
     started = time.monotonic()
     if plan.settings.check and read_manifest(Path(path)) is not None:
         repair(path)
-    _refuse_source(plan, path)
+    if any(source.is_at(str(path)) for source in plan.sources):
+        raise CacheError(f"{path}: is a source of this dataset; encode to another folder")
     target = Target(path, provenance)
     if plan.settings.trust:
         target.check_trust(plan.recipe)
-    with target.open_state() as state:
-        report = _unchanged(plan, target, state) or _encode(plan, target, state, progress, stop)
+    with target.open_memory() as memory:
+        report = _unchanged(plan, target, memory) or _encode(plan, target, memory, progress, stop)
     report.path, report.counts = str(path), plan.counts
     report.seconds = time.monotonic() - started
     return report
 
 
-def _refuse_source(plan: Plan, path: str | Path) -> None:
-    for source in plan.sources:
-        if isinstance(source, FolderSource) and os.path.realpath(path) == os.path.realpath(source.root):
-            raise CacheError(f"{path}: is a source of this dataset; encode to a folder of its own")
-
-
-def _unchanged(plan: Plan, target: Target, state: State) -> EncodeReport | None:
+def _unchanged(plan: Plan, target: Target, memory: SourceMemory) -> EncodeReport | None:
     """The last report again, if nothing that decides the dataset has changed since."""
-    last = state.run(RUN)
+    last = memory.run(RUN)
     if plan.settings.trust or plan.settings.check or target.before is None or last is None:
         return None
     signature, generation, report = last
@@ -73,7 +64,7 @@ def _unchanged(plan: Plan, target: Target, state: State) -> EncodeReport | None:
 
 
 def _encode(
-    plan: Plan, target: Target, state: State, progress: Callable[[Progress], None], stop: Callable[[], bool]
+    plan: Plan, target: Target, memory: SourceMemory, progress: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> EncodeReport:
     report = EncodeReport()
 
@@ -82,14 +73,14 @@ def _encode(
             raise Stopped
 
     try:
-        layout = plan.lay_out(state, hash_new=not target.is_empty, check=check_stop)
-        if not layout.samples:
-            raise CacheError(_nothing(layout))
+        layout = plan.lay_out(memory, hash_new=not target.is_empty, check=check_stop)
         report.excluded, report.notes = list(layout.excluded), list(layout.notes)
         report.trusted = layout.trusted
-        if state.problem:
-            report.notes.append(Note("", state.problem))
-        _write(plan, layout, target, state, report, progress, stop)
+        if not layout.samples:
+            raise CacheError(_no_samples(report))
+        if memory.problem:
+            report.notes.append(Note("", memory.problem))
+        _write(plan, layout, target, memory, report, progress, stop)
     except Stopped:
         report.stopped = True
         report.generation = target.before.generation if target.before is not None else ""
@@ -100,60 +91,138 @@ def _write(
     plan: Plan,
     layout: Layout,
     target: Target,
-    state: State,
+    memory: SourceMemory,
     report: EncodeReport,
     progress: Callable[[Progress], None],
     stop: Callable[[], bool],
 ) -> None:
-    facts: dict[str, Any] = {}  # the writer keeps this very dict; it is filled in before publishing
-    writer = CacheWriter(target.path, provenance={**target.provenance, RUN: facts})
+    assert target.path is not None, "a run without a path"
+    writer = CacheWriter(target.path, provenance=target.provenance)
     try:
-        with WriteBehind(writer) as behind:
-            work = Work(
-                plan, layout, state, writer, behind, report, progress, stop, target.dropped, settled=layout.settled
-            )
+        with WriteBehind(writer) as output:
+            run = Run(plan, layout, memory, writer, output, report, progress, stop, target.dropped)
             try:
-                encode_captions(work)
-                encode_pictures(work)
+                encode_captions(run)
+                encode_images(run)
             finally:
-                work.commit()
-                work.explain()
-        report.bytes = behind.bytes
-        _publish(work, target, facts)
+                run.finish()
+        report.bytes = output.bytes
+        _publish(run, target)
     finally:
         writer.close()
 
 
-def _publish(work: Work, target: Target, facts: dict[str, Any]) -> None:
+def _publish(run: Run, target: Target) -> None:
     """Publish, unless readers would see no difference."""
-    assembly, report = Assembly(work), work.report
+    assembly, report = Assembly(run), run.report
     assembly.add_all()
     if not assembly.included:
-        raise CacheError(_nothing(work.layout, report))
-    facts.update(assembly.provenance())
-    before = target.before
-    if not report.made and _is_published(target, work.state, facts):
+        raise CacheError(_no_samples(report))
+    facts, before = assembly.provenance(), target.before
+    if before is not None and not report.made and _is_published(before, run.memory, facts):
         report.unchanged, report.generation, dataset = True, before.generation, before.id
     else:
         target.let_go()
-        manifest = work.writer.publish()
+        manifest = run.writer.publish({**target.provenance, RUN: facts})
         report.generation, dataset = manifest.generation, manifest.id
         report.unchanged = before is not None and before.generation == manifest.generation
-    work.state.remember_origins(assembly.origins(work.state.known_origins()))
-    target.settle_state(work.state, dataset)
-    if work.settled and not work.plan.settings.trust:
-        signature = work.plan.survey.signature(work.plan.recipe)
-        work.state.remember_run(RUN, signature, report.generation, report.as_reused())
+    run.memory.remember_origins(assembly.origins(run.memory.known_origins()))
+    target.settle_memory(run.memory, dataset)
+    if run.settled and not run.plan.settings.trust:
+        signature = run.plan.survey.signature(run.plan.recipe)
+        run.memory.remember_run(RUN, signature, report.generation, report.as_reused())
 
 
-def _is_published(target: Target, state: State, facts: dict[str, Any]) -> bool:
-    """Whether the cache is as such a run left it: others may have saved other samples over its facts."""
-    last, before = state.run(RUN), target.before
-    left = before is not None and last is not None and last[1] == before.generation
-    return left and before.provenance.get(RUN) == facts
+def _is_published(before: Manifest, memory: SourceMemory, facts: dict[str, Any]) -> bool:
+    """Whether the cache is as the last run left it: another writer may have saved other samples with its facts."""
+    last = memory.run(RUN)
+    return last is not None and last[1] == before.generation and before.provenance.get(RUN) == facts
 
 
-def _nothing(layout: Layout, report: EncodeReport | None = None) -> str:
-    excluded = report.excluded if report is not None else layout.excluded
+def _no_samples(report: EncodeReport) -> str:
+    excluded = report.excluded
     first = f"; the first of them: {excluded[0].source}: {excluded[0].reason}" if excluded else ""
-    return f"no sample is left to encode: {len(excluded):,} files were excluded{first}. Nothing was changed"
+    return f"no samples to encode: {len(excluded):,} files were excluded{first}. Nothing was changed"
+
+
+class Assembly:
+    """The samples of the next generation, made of entries that are all stored. Adds them to the run's writer."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.included: list[Planned] = []
+        self._digest = blake2b(digest_size=16)
+        self._references: dict[str, int] = {}
+
+    def add_all(self) -> None:
+        plan, writer, report = self.run.plan, self.run.writer, self.run.report
+        excluded: dict[Excluded, None] = {}  # an image has a sample per resolution, but is named once
+        for sample in self.run.layout.samples:
+            problem = self._add(sample)
+            if problem:
+                excluded[Excluded(sample.name, problem)] = None
+        report.excluded += excluded
+        for name, facts in plan.sets.items():
+            writer.describe_set(name, facts)
+        for name, caption in named_captions(plan):
+            key = plan.recipe.conditioning_key(caption)
+            if writer.has(key):
+                writer.name(name, key)
+                self._references["conditioning"] = self._references.get("conditioning", 0) + 1
+        self._update([plan.sets, list(named_captions(plan))])
+        report.count(self.included)
+        encoded = report.encoded
+        report.reused = {name: max(0, count - encoded.get(name, 0)) for name, count in self._references.items()}
+
+    def provenance(self) -> dict[str, Any]:
+        """How the dataset was made, for the manifest. `samples` is a digest of all samples."""
+        plan, excluded = self.run.plan, self.run.report.excluded
+        listed = [{"source": e.source, "reason": e.reason} for e in excluded[:_LISTED]]
+        facts = {
+            "encoders": plan.recipe.describe(),
+            "encoder_names": plan.encoder_names(),
+            "settings": {"thumbnail": plan.settings.thumbnail, "background": list(plan.settings.background)},
+            "sources": [source.describe() for source in plan.survey.sources],
+            "excluded": {"count": len(excluded), "files": listed},
+            "samples": self._digest.hexdigest(),
+        }
+        return json.loads(json.dumps(facts))  # as the manifest returns it, so that the two compare equal
+
+    def origins(self, known: Collection[str]) -> Iterator[tuple[str, str, Origin]]:
+        """What entries are made of, for samples that are new to the memory or got new entries in this run."""
+        for sample in self.included:
+            if sample.origin in self.run.encoded or sample.origin not in known:
+                for name, origin in self.run.plan.recipe.origins(sample).items():
+                    yield sample.origin, name, origin
+
+    def _add(self, sample: Planned) -> str:
+        """Add one sample, or return why not."""
+        failures, writer, item = self.run.failures, self.run.writer, sample.item
+        if sample.origin in failures:
+            return failures[sample.origin]
+        placement = sample.placement()
+        keys = self.run.plan.recipe.keys(sample, placement)
+        captions, problem = list(item.captions), ""
+        if "conditioning" in keys:
+            lost = [key for key in keys["conditioning"] if not writer.has(key)]
+            good = [(key, text) for key, text in zip(keys["conditioning"], captions) if key not in lost]
+            problem = "" if good else f"its caption: {failures.get(lost[0], 'was not encoded')}"
+            keys["conditioning"], captions = [key for key, _ in good], [text for _, text in good]
+        lost = [key for name, found in keys.items() if name != THUMBNAIL for key in found if not writer.has(key)]
+        if problem or lost:
+            return problem or failures.get(lost[0], "its file changed during the run; encode again")
+        self._store(sample, keys, captions, placement.crop)
+        return ""
+
+    def _store(self, sample: Planned, keys: Keys, captions: list[str], crop: tuple[int, int, int, int]) -> None:
+        item, source = sample.item, sample.item.source
+        facts = SampleFacts(captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set)
+        self.run.writer.sample(keys, facts)
+        self.included.append(sample)
+        for name, found in keys.items():
+            self._references[name] = self._references.get(name, 0) + len(found)
+        plain = {name: [key.hex() for key in found] for name, found in keys.items()}
+        self._update([plain, captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set])
+
+    def _update(self, value: Any) -> None:
+        self._digest.update(json.dumps(value, sort_keys=True).encode())

@@ -1,21 +1,33 @@
-"""Encoders: what turns pictures and captions into entries. They are met only through this protocol."""
+"""Encoders: the protocol that turns images and captions into entries, and one encoder at work (Phase).
+
+A Phase loads its encoder at the first batch, halves the batch size when memory runs out, and retries the items of a
+failed batch one by one, so that only the bad item fails.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from .identity import digest_of
-from .on_demand import OnDemand
+import torch
+
+from ..errors import CacheError
+from .on_demand import return_memory
+
+_HOPELESS = 8  # an encoder that fails on this many items without a single success is itself broken
+_OUT_OF_MEMORY = (MemoryError, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError))
+_OUT_OF_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What captions may name beside the weights, such as files of embeddings. `stamp` differs when any of it may have
-    changed; `of` is the content of what one caption names, and empty for a caption that names nothing."""
+    """Files besides the weights that captions can refer to, such as embeddings.
+
+    `stamp` changes when any of them may have changed. `of` is the content of those that a caption names, empty if none.
+    """
 
     stamp: str = ""
     of: Callable[[str], str] = lambda caption: ""
@@ -23,60 +35,118 @@ class Surroundings:
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What a plan needs of an encoder. One may also say how much it writes, for the bytes that a plan expects:
-    `channels` and `dtype` of latents, `bytes_per_caption`. It may have a `name` that people know it by, and one of
-    captions may have `surroundings`.
+    """What a plan needs from an encoder.
 
-    Pictures are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
+    Images are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
     Captions are str; they become conditionings [[tensor, {"pooled_output": tensor, …}]].
+    Optional attributes: `name` for reports; `channels` and `dtype` (of latents) or `bytes_per_caption` to estimate the
+    size of the cache; `surroundings` (of captions).
     """
 
     @property
     def identity(self) -> str:
-        """Content of the weights, settings, precision and code version. Asking never loads the model."""
+        """Hash of weights, settings, precision and code version. Reading it never loads the model."""
         ...
 
     def lease(self) -> AbstractContextManager[Any]:
-        """Loads on entering the first, frees when the last ends."""
+        """Loads the model when the first lease begins, and frees it when the last one ends."""
         ...
 
     def encode(self, items: list[Any]) -> list[Any]:
-        """One structure for each item, in order. What an item becomes does not depend on the items beside it."""
+        """One structure per item, in order. The result for an item must not depend on the other items."""
         ...
 
 
 @runtime_checkable
 class ImageEncoder(Encoder, Protocol):
-    """An image encoder also says how many pixels a latent pixel covers on each side."""
+    """An image encoder also has the downscale factor from pixels to latent pixels."""
 
     @property
     def downscale(self) -> int: ...
 
 
-class OnDemandEncoder:
-    """An encoder around a model on demand. `encode` gets the loaded model and the items."""
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be encoded."""
 
-    def __init__(
-        self,
-        model: OnDemand,
-        encode: Callable[[Any, list[Any]], list[Any]],
-        settings: Mapping[str, Any],
-        downscale: int = 1,
-    ) -> None:
-        self.model = model
-        self.downscale = downscale
-        self.settings = dict(settings)
-        self._encode = encode
+    reason: str
 
-    @property
-    def identity(self) -> str:
-        return digest_of([self.model.identity, self.settings])
 
-    @contextlib.contextmanager
-    def lease(self) -> Iterator[None]:
-        with self.model.lease():
-            yield
+class Phase:
+    """One encoder at work. Use it in `with`: leaving it ends the encoder's lease."""
 
-    def encode(self, items: list[Any]) -> list[Any]:
-        with self.model.lease() as model:
-            return self._encode(model, items)
+    def __init__(self, encoder: Encoder | None, batch_size: int) -> None:
+        if batch_size < 1:
+            raise CacheError(f"batch_size = {batch_size}: expected 1 or more")
+        self.batch_size = batch_size  # as large as memory allowed so far
+        self.encoded = 0
+        self._encoder = encoder
+        self._lease = contextlib.ExitStack()
+        self._leased = False
+        self._failed = 0
+
+    def __enter__(self) -> Phase:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lease.close()
+
+    def encode(self, items: Sequence[Any]) -> Iterator[list[Any]]:
+        """Encode all items in batches. An item that failed gives a Failure."""
+        if items and not self._leased:
+            self._lease.enter_context(self._encoder.lease())
+            self._leased = True
+        start = 0
+        while start < len(items):
+            batch = list(items[start : start + self.batch_size])
+            made = self._attempt(batch)
+            if made is None:  # out of memory
+                self.batch_size = max(1, len(batch) // 2)
+                return_memory()
+                continue
+            start += len(batch)
+            yield made
+
+    def _attempt(self, batch: list[Any]) -> list[Any] | None:
+        """None if memory ran out and a smaller batch may fit."""
+        try:
+            return self._checked(self._encoder.encode(batch), len(batch))
+        except CacheError:
+            raise
+        except Exception as error:  # encoders may raise anything; the report names the item
+            if _is_out_of_memory(error):
+                if len(batch) == 1:
+                    raise
+                return None
+            if len(batch) == 1:
+                return [self._failure(error)]
+        return [made for item in batch for made in self._attempt([item]) or ()]
+
+    def _failure(self, error: Exception) -> Failure:
+        self._failed += 1
+        if self._failed >= _HOPELESS and not self.encoded:
+            raise CacheError(f"the encoder failed on each of the first {self._failed} items: {error}") from error
+        return Failure(f"the encoder failed: {error}")
+
+    def _checked(self, made: list[Any], count: int) -> list[Any]:
+        if len(made) != count:
+            raise CacheError(f"the encoder returned {len(made)} results for {count} items")
+        checked = [
+            value if _is_finite(value) else Failure("the encoder returned values that are not finite") for value in made
+        ]
+        self.encoded += sum(not isinstance(value, Failure) for value in checked)
+        return checked
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, _OUT_OF_MEMORY):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY_WORDS)
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not value.is_floating_point() or value.element_size() == 1 or bool(torch.isfinite(value).all())
+    if isinstance(value, dict):
+        return all(_is_finite(inner) for inner in value.values())
+    return all(_is_finite(inner) for inner in value) if isinstance(value, (list, tuple)) else True

@@ -1,4 +1,4 @@
-"""Identity: which weights an encoder has, by their content. Files are hashed once and remembered by their state."""
+"""Identity of an encoder: a hash of its weights. Files are hashed once; unchanged ones are not read again."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ import torch
 import xxhash
 
 from ..errors import CacheError
-from ..sources import UNSETTLED, Facts, State, is_settled, stamp_of, state_folder
+from ..sources import UNSETTLED, Facts, SourceMemory, is_settled, memory_folder, stamp_of
 
 _CHUNK = 8 << 20
 
 
 def digest_of(value: Any) -> str:
-    """The hash of anything that is JSON, in its canonical form."""
+    """The hash of a JSON value in canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def file_identity(path: str | os.PathLike[str]) -> str:
-    """The content of a weight file. A copy or a renamed file has the same; an unchanged file is not opened again."""
+    """Hash of a weight file's content, independent of its name. An unchanged file is not opened again."""
     path = os.path.abspath(path)
     try:
         stamp = stamp_of(os.stat(path))
-        with State(state_folder() / "weights.sqlite") as state:
-            known = state.weights(path)
+        with SourceMemory(memory_folder() / "weights.sqlite") as memory:
+            known = memory.weights(path)
             if known is not None and known[0] == stamp:
                 return known[1].content.hex()
             started = time.time_ns()
             content = _hash_file(path)
             unchanged = stamp_of(os.stat(path)) == stamp and is_settled(stamp, started)
-            state.remember_weights(path, stamp if unchanged else UNSETTLED, Facts(content))
+            memory.remember_weights(path, stamp if unchanged else UNSETTLED, Facts(content))
     except OSError as error:
         raise CacheError(f"{path}: the weights cannot be read: {error.strerror or error}") from error
     return content.hex()
 
 
 def files_identity(paths: Iterable[str | os.PathLike[str]]) -> str:
-    """The content of a model that is kept in several files, in this order."""
+    """Hash of a model in several files, in this order."""
     return digest_of([file_identity(path) for path in paths])
 
 
 def object_identity(tensors: Mapping[str, torch.Tensor]) -> str:
-    """The content of weights that have no file: names, types, shapes and bytes, whatever the order."""
+    """Hash of weights that have no file: names, dtypes, shapes and bytes, in any order."""
     digest = xxhash.xxh3_128()
     for name in sorted(tensors):
         tensor = tensors[name].detach()

@@ -1,6 +1,6 @@
-"""On demand: a stand-in for a model that is loaded when it is used and freed when nobody uses it any more.
+"""A stand-in for a model that is loaded when it is used, and freed when it is no longer in use.
 
-The stand-in itself stays the same object across reloads and may be copied: copies share the one model behind them.
+The stand-in stays the same object across reloads. Copies of it share one model.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 
 from ..errors import CacheError
 
-_FROZEN = "a model on demand is frozen and cannot be trained; load it as usual to train it"
+_FROZEN = "a model loaded on demand is frozen; load it with the usual loader to train it"
 
 
 class OnDemand:
-    """Stands for what `load` returns. Methods called on it load the model for that call; `lease` keeps it for a phase.
+    """Stands in for the result of `load`. A method call loads the model for that call; `lease` keeps it loaded.
 
-    The model is frozen and in eval mode, always: asking for anything else is refused.
+    The model is always frozen and in eval mode; a request to train it is refused.
     """
 
     training = False
@@ -36,12 +36,12 @@ class OnDemand:
 
     @property
     def identity(self) -> str:
-        """The content of the weights; asking does not load them."""
+        """Hash of the weights. Reading it does not load them."""
         return self._identity if isinstance(self._identity, str) else self._identity()
 
     @property
     def loads(self) -> int:
-        """How often the model was loaded so far."""
+        """Number of times the model was loaded so far."""
         return self._shared.loads
 
     @property
@@ -50,7 +50,7 @@ class OnDemand:
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Any]:
-        """The model itself, loaded once however many threads ask, and freed when the last lease ends."""
+        """The model itself. Threads share one loaded model, which is freed when the last lease ends."""
         model = self._shared.take()
         try:
             yield model
@@ -82,7 +82,7 @@ class OnDemand:
             return model(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copying and pickling ask for these before anything is there
+        if name.startswith("_"):  # copy and pickle look these up on an empty object
             raise AttributeError(name)
         with self.lease() as model:
             value = getattr(model, name)
@@ -96,7 +96,7 @@ class OnDemand:
 
 
 class _Shared:
-    """The one model behind a stand-in and its copies."""
+    """The model shared by a stand-in and its copies."""
 
     def __init__(self, load: Callable[[], Any], name: str) -> None:
         self.load, self.name = load, name
@@ -118,7 +118,7 @@ class _Shared:
     def give_back(self) -> None:
         with self._lock:
             self._users -= 1
-            # In a call of its own: a loop's variable would keep the network while memory is given back.
+            # In its own function: a loop variable here would keep the network alive while memory is returned.
             _set_eval(self.model)
             if not self._users:
                 self.model = None
@@ -126,7 +126,7 @@ class _Shared:
 
 
 def return_memory() -> None:
-    """Give freed memory back to the system and the device, as far as they let us."""
+    """Return freed memory to the system and the device where possible."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -154,7 +154,7 @@ def _refuse_training(module: torch.nn.Module, name: str, mode: bool = True) -> t
 
 
 def _modules(model: Any) -> list[torch.nn.Module]:
-    """The networks of a model object: itself, or those that it holds, as the host's CLIP and VAE do."""
+    """The networks of a model object: itself, or those in its attributes, as in ComfyUI's CLIP and VAE."""
     if isinstance(model, torch.nn.Module):
         return [model]
     return [value for value in getattr(model, "__dict__", {}).values() if isinstance(value, torch.nn.Module)]

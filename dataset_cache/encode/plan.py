@@ -1,11 +1,9 @@
-"""Plan: a dataset that is not encoded yet. It says what it will hold, and makes entries when they are asked for."""
+"""A plan: a dataset that is not encoded yet. It reports what encoding would do, and makes entries for previews."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +11,18 @@ import numpy as np
 import torch
 
 from ..errors import CacheError
-from ..read import Batch, Bucket, Fields, Sample
-from ..sources import Counts, Source, State, Transform, check_sets, open_state
-from ..write import CacheWriter, SampleFacts
-from .encoders import Encoder, ImageEncoder, Surroundings
-from .forecast import forecast
-from .phase import Failure, Phase
+from ..read import Bucket, Fields, Sample
+from ..sources import THUMBNAIL, Counts, Source, SourceMemory, check_sets, open_memory
+from .encoders import Encoder, Failure, ImageEncoder, Phase, Surroundings
 from .prepare import Preparer
-from .recipe import Planned, Recipe
-from .report import PlanReport
+from .recipe import Keys, Planned, Recipe
+from .report import MissingEntry, PlanReport, explain
+from .settings import Settings
 from .survey import Layout, Survey
+from .target import Target
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How a plan is encoded. Only transform, thumbnail and background decide what entries hold."""
-
-    transform: Transform = field(default_factory=Transform)
-    batch_size: int = 4
-    text_batch_size: int = 32
-    thumbnail: int = 128  # longer side in pixels; 0: none
-    background: tuple[int, int, int] = (255, 255, 255)  # behind transparent pictures
-    threads: int = 0  # that decode; 0: two more than there are processors, at most 8
-    trust: bool = False  # serve known files without looking at them
-    check: bool = False  # compare stored bytes with their checksums first, and encode damaged entries again
-
-    def __post_init__(self) -> None:
-        for name in ("threads", "thumbnail"):
-            if getattr(self, name) < 0:
-                raise CacheError(f"{name}: found {getattr(self, name)}, expected 0 or more")
-
-    @property
-    def decoders(self) -> int:
-        return self.threads or min(8, (os.cpu_count() or 1) + 2)
+EMPTY_CAPTION = "empty caption"  # the name of the entry; training reads it for caption dropout
+_THUMBNAIL_BYTES = 5_000  # of a thumbnail of 128 × 128 pixels, roughly
 
 
 def make_plan(
@@ -55,14 +32,21 @@ def make_plan(
     text_encoder: Encoder | None = None,
     settings: Settings | None = None,
 ) -> Plan:
-    """Plan a dataset. Nothing is read yet but the settings."""
+    """Plan a dataset. Only the settings are checked; nothing is read yet."""
     return Plan(
         [sources] if isinstance(sources, Source) else list(sources), image_encoder, text_encoder, settings or Settings()
     )
 
 
-class Plan(Sequence[Sample]):
-    """A dataset to be. Its sources are looked at once, when first needed; a new plan looks again."""
+def named_captions(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Captions that the dataset has by name: the empty one, for caption dropout, and the prompts of class sets."""
+    if plan.text_encoder is not None:
+        yield EMPTY_CAPTION, ""
+        yield from ((f"prompt of {s.set}", s.prompt) for s in plan.sources if s.prompt is not None)
+
+
+class Plan:
+    """What to encode and how. The sources are listed once, when first needed; a new plan lists them again."""
 
     def __init__(
         self, sources: list[Source], images: ImageEncoder | None, texts: Encoder | None, settings: Settings
@@ -73,7 +57,7 @@ class Plan(Sequence[Sample]):
         self.sources, self.settings = sources, settings
         self.image_encoder, self.text_encoder = images, texts
         self.counts = Counts()
-        self._memory = open_state(None)  # what was learnt before there was a cache to remember it for
+        self._memory = open_memory(None)  # of files read before there was a cache to remember them for
         self._layout: Layout | None = None
 
     @cached_property
@@ -91,10 +75,11 @@ class Plan(Sequence[Sample]):
             recipe.check(source.transform or self.settings.transform)
         return recipe
 
-    def encoder_names(self) -> Iterator[tuple[str, str]]:
-        """What people call the encoders, where these have names: ("image", …), ("text", …)."""
-        for part, encoder in (("image", self.image_encoder), ("text", self.text_encoder)):
-            yield part, str(getattr(encoder, "name", ""))
+    def encoder_names(self) -> dict[str, str]:
+        """The names of encoders that have one, by "image" and "text"."""
+        encoders = {"image": self.image_encoder, "text": self.text_encoder}
+        names = {part: str(getattr(encoder, "name", "")) for part, encoder in encoders.items()}
+        return {part: name for part, name in names.items() if name}
 
     @cached_property
     def survey(self) -> Survey:
@@ -102,53 +87,54 @@ class Plan(Sequence[Sample]):
 
     @property
     def layout(self) -> Layout:
-        """The samples, as they were last worked out."""
-        if self._layout is None:
-            self.lay_out(self._memory, hash_new=False)
-        return self._layout
+        """The samples, as last worked out."""
+        return self._layout or self.lay_out(self._memory, hash_new=False)
 
-    def lay_out(self, state: State, *, hash_new: bool, check: Callable[[], None] = lambda: None) -> Layout:
-        """Work the samples out with the help of a state, which learns what this plan knows."""
-        state.adopt(self._memory)
-        options = {"hash_new": hash_new, "threads": self.settings.decoders, "check": check}
-        self._layout = self.survey.lay_out(state, self.counts, **options)
+    def lay_out(self, memory: SourceMemory, *, hash_new: bool, check: Callable[[], None] = lambda: None) -> Layout:
+        """Work out the samples with the help of a memory, which learns what this plan knows already."""
+        memory.adopt(self._memory)
+        self._layout = self.survey.lay_out(
+            memory, self.counts, hash_new=hash_new, threads=self.settings.decoders, check=check
+        )
         return self._layout
 
     def report(self, to: str | Path | None = None) -> PlanReport:
-        """What encoding to this path would do: what is encoded and why, reused, excluded, and the bytes expected."""
-        return forecast(self, to)
+        """What encoding to this path would do: entries to encode and why, reused, excluded, and the expected size."""
+        return _forecast(self, Target(to))
 
-    # The interface of a dataset
+    # The interface of a dataset, for previews
 
     @property
     def fields(self) -> tuple[str, ...]:
         sample = self.layout.samples[0] if self.layout.samples else None
-        names = self._names(sample) if sample else ()
-        return (*names, "mask") if "mask" not in names and self._has_masks else names
+        names = tuple(self.recipe.variants(sample)) if sample else ()
+        masks = any(source.masks.mode != "none" for source in self.sources)
+        return (*names, "mask") if "mask" not in names and masks else names
 
     @property
-    def sets(self) -> dict[str, dict[str, Any]]:
+    def sets(self) -> dict[str, dict[str, object]]:
         return {source.set: source.facts() for source in self.sources}
 
     def __len__(self) -> int:
         return len(self.layout.samples)
 
-    def __getitem__(self, i: int) -> Sample:  # type: ignore[override]
+    def __getitem__(self, i: int) -> Sample:
         return self.sample(i)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self.sample(i) for i in range(len(self)))
 
     def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
-        """Sample `i`. Its entries are encoded when they are looked at, each time anew; a cache keeps them."""
+        """Sample `i`. Its entries are encoded on each access; a cache keeps them."""
         planned = self.layout.samples[i]
-        if planned.item.source.transform.crop == "random":
-            self._follow(planned)
+        if planned.transform.crop == "random" and not planned.content:
+            planned.follow(planned.item.image.read())  # random crops depend on the content
         chosen, item = variants or {}, planned.item
-        names = self._names(planned)
         return Sample(
             index=range(len(self))[i],
-            fields=Fields(names, lambda name: self._make(planned, name, chosen.get(name, 0))),
+            fields=Fields(
+                tuple(self.recipe.variants(planned)), lambda name: self._make(planned, name, chosen.get(name, 0))
+            ),
             caption=item.captions[chosen.get("conditioning", 0)],
             captions=item.captions,
             source=planned.name,
@@ -159,50 +145,12 @@ class Plan(Sequence[Sample]):
             set=item.source.set,
         )
 
-    def write(self, writer: CacheWriter, i: int) -> int:
-        """Store sample `i` with a writer. Safe from several threads: of those that need one entry, one makes it."""
-        planned, item = self.layout.samples[i], self.layout.samples[i].item
-        self._follow(planned)
-        placement = planned.placement()
-        keys = self.recipe.keys(planned, placement)
-        for name, variants in keys.items():
-            for variant, key in enumerate(variants):
-                writer.once(key, partial(self._make, planned, name, variant), name)
-        facts = planned.size, placement.crop, item.repeats, item.source.weight, item.source.set
-        return writer.sample(keys, SampleFacts(item.captions, planned.name, *facts))
-
-    def read_batch(
-        self,
-        indices: Sequence[int],
-        *,
-        variants: Mapping[str, Sequence[int]] | None = None,
-        fields: Sequence[str] | None = None,
-        buffers: Any = None,
-    ) -> Batch:
-        """Encode samples of one bucket, now."""
-        picks = [{name: numbers[row] for name, numbers in (variants or {}).items()} for row in range(len(indices))]
-        samples = [self.sample(int(i), pick) for i, pick in zip(indices, picks)]
-        names = [name for name in (self.fields if fields is None else fields) if fields or name != "thumbnail"]
-        rows = {name: [sample.fields.get(name) for sample in samples] for name in names}
-        latents = rows.get("latent")
-        stacked = torch.cat([latent["samples"] for latent in latents]) if latents and None not in latents else None
-        return Batch([int(i) for i in indices], stacked, rows, lambda: [sample.caption for sample in samples])
-
     def buckets(self) -> dict[Bucket, np.ndarray]:
-        """The samples of every bucket. Where the encoder does not say what its latents are like, one is made."""
+        """The samples of each bucket. One blank image is encoded to learn the shape of latents."""
         numbers: dict[tuple[int, int], list[int]] = {}
         for at, sample in enumerate(self.layout.samples):
             numbers.setdefault(sample.target, []).append(at)
         return {self._bucket(size): np.array(found, np.int64) for size, found in numbers.items()}
-
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of every sample's latent, [1, C, (T,) H, W]."""
-        return [(1, *self._bucket(sample.target).shape) for sample in self.layout.samples]
-
-    def variants(self, field: str) -> np.ndarray:
-        """How many variants every sample has of a field."""
-        counts = [self.recipe.variants(sample).get(field, 0) for sample in self.layout.samples]
-        return np.array(counts, np.uint32)
 
     def source(self, i: int) -> str:
         return self.layout.samples[i].name
@@ -224,17 +172,6 @@ class Plan(Sequence[Sample]):
         }
         return columns[name]()
 
-    def _follow(self, planned: Planned) -> None:
-        """Read a picture whose content is not known yet: keys and random crops depend on it."""
-        planned.content = planned.content or planned.item.picture.read().content
-
-    @property
-    def _has_masks(self) -> bool:
-        return any(source.masks.mode != "none" for source in self.sources)
-
-    def _names(self, sample: Planned) -> tuple[str, ...]:
-        return tuple(self.recipe.variants(sample))
-
     def _bucket(self, size: tuple[int, int]) -> Bucket:
         lead, dtype = self._latent_form
         scale = self.recipe.downscale
@@ -242,7 +179,7 @@ class Plan(Sequence[Sample]):
 
     @cached_property
     def _latent_form(self) -> tuple[tuple[int, ...], torch.dtype]:
-        """The axes of a latent between the batch's and the spatial ones, and its type."""
+        """The axes of a latent between the batch axis and the spatial ones, and its dtype."""
         encoder = self.image_encoder
         if encoder is None:
             raise CacheError("this plan has no image encoder, so its samples have no latents and no buckets")
@@ -254,17 +191,85 @@ class Plan(Sequence[Sample]):
     def _make(self, planned: Planned, name: str, variant: int) -> Any:
         if name == "conditioning":
             return self._encode(self.text_encoder, planned.item.captions[variant], planned)
-        preparer = Preparer(self.recipe, lambda key: False)
-        prepared = preparer(planned, only=(name, variant))
+        prepared = Preparer(self.recipe, lambda key: False)(planned, only=(name, variant))
         if prepared.problem:
             raise CacheError(f"{planned.name}: {prepared.problem}")
         if name == "latent":
-            return self._encode(self.image_encoder, prepared.pictures[0][1], planned)
+            return self._encode(self.image_encoder, prepared.images[0][1], planned)
         return prepared.entries[0][1]
 
-    def _encode(self, encoder: Encoder, item: Any, planned: Planned) -> Any:
+    def _encode(self, encoder: Encoder | None, item: Any, planned: Planned) -> Any:
         with Phase(encoder, 1) as phase:
             made = next(phase.encode([item]))[0]
         if isinstance(made, Failure):
             raise CacheError(f"{planned.name}: {made.reason}")
         return made
+
+
+def _forecast(plan: Plan, target: Target) -> PlanReport:
+    """What encoding to the target would do. Nothing is encoded."""
+    if plan.settings.trust:
+        target.check_trust(plan.recipe)
+    report = PlanReport()
+    with target.open_memory() as memory:
+        layout = plan.lay_out(memory, hash_new=not target.is_empty)
+        report.count(layout.samples)
+        report.excluded, report.notes = layout.excluded, layout.notes
+        missing = _missing(plan.recipe, target, layout.samples, report)
+        report.made = explain(missing, plan.recipe, memory, target.dropped)
+    report.bytes_expected = _bytes_expected(plan, target, report, layout.samples)
+    return report
+
+
+def _missing(recipe: Recipe, target: Target, samples: list[Planned], report: PlanReport) -> list[MissingEntry]:
+    """The entries to encode. Those that are reused, and images that are not hashed, are counted in the report."""
+    missing: list[MissingEntry] = []
+    seen: set[bytes] = set()
+
+    def look_up(sample: Planned, keys: Keys) -> None:
+        for field, variants in keys.items():
+            for key in variants:
+                if key in seen or target.has(key):
+                    report.reused[field] = report.reused.get(field, 0) + 1
+                else:
+                    missing.append((sample, field, key))
+                seen.add(key)
+
+    for sample in samples:
+        look_up(sample, recipe.text_keys(sample))
+        if sample.content:
+            look_up(sample, recipe.image_keys(sample, sample.placement()))
+            continue
+        report.unread += 1
+        for field, count in recipe.variants(sample).items():
+            if field != "conditioning":
+                missing += [(sample, field, None)] * count
+    return missing
+
+
+def _bytes_expected(plan: Plan, target: Target, report: PlanReport, samples: list[Planned]) -> int | None:
+    """Known if the encoders report the size of their results, or if the cache contains some already."""
+    encoded = report.encoded
+    total = encoded.get(THUMBNAIL, 0) * _THUMBNAIL_BYTES
+    if encoded.get("latent") or encoded.get("mask"):
+        pixel = _latent_pixel_bytes(plan.image_encoder, target)
+        if pixel is None or not samples:
+            return None
+        area = sum(s.target[0] * s.target[1] for s in samples) / len(samples) / plan.recipe.downscale**2
+        total += round(area * (pixel * encoded.get("latent", 0) + 2 * encoded.get("mask", 0)))
+    if encoded.get("conditioning"):
+        text = getattr(plan.text_encoder, "bytes_per_caption", None)
+        if text is None:
+            return None
+        total += text * encoded["conditioning"]
+    return total
+
+
+def _latent_pixel_bytes(encoder: ImageEncoder | None, target: Target) -> int | None:
+    channels, dtype = getattr(encoder, "channels", None), getattr(encoder, "dtype", torch.float32)
+    if channels is None:
+        bucket = next(iter(target.cache.buckets()), None) if target.cache is not None else None
+        if bucket is None:
+            return None
+        channels, dtype = bucket.shape[0], bucket.dtype
+    return channels * dtype.itemsize

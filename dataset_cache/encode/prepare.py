@@ -1,53 +1,36 @@
-"""Prepare: a sample's file is read, hashed, decoded and placed, as far as entries of it are missing."""
+"""Preparing a sample: its file is read, hashed, decoded and placed, as far as entries are missing."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from PIL import Image
 
 from ..errors import Unusable
-from ..sources import (
-    THUMBNAIL,
-    Facts,
-    FilePicture,
-    Picture,
-    Reading,
-    content_hash,
-    decode_mask,
-    encode_thumbnail,
-    read_bytes,
-    render_image,
-    render_mask,
-)
-from .behind import Entry
-from .recipe import Planned, Recipe, uses_alpha
+from ..sources import THUMBNAIL, Facts, FileRecord, Picture, grey_mask, render_mask
+from .recipe import Planned, Recipe
 
+Entry = tuple[bytes, Any, str]  # key, structure, field
 _CLAIMED = 4096
-Remembered = tuple[str, str, bytes, Facts]  # as the state keeps it
 
 
 @dataclass
 class Prepared:
-    """What decoding a sample gave: pictures for the encoder, and entries that are ready to be stored."""
+    """The result of decoding a sample: images for the encoder, and entries that can be stored as they are."""
 
     sample: Planned
-    pictures: list[tuple[bytes, torch.Tensor]] = field(default_factory=list)
+    images: list[tuple[bytes, torch.Tensor]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
-    remember: Remembered | None = None
+    record: FileRecord | None = None  # what to remember about the file
     problem: str = ""
-
-    @property
-    def made(self) -> list[str]:
-        """The field of each entry that this leads to."""
-        return ["latent" for _ in self.pictures] + [name for _, _, name in self.entries]
 
 
 class Preparer:
-    """Safe to call from several threads: of samples that need the same entry, one makes it."""
+    """Prepares samples. Safe to call from several threads: an entry that several samples need is made once."""
 
     def __init__(self, recipe: Recipe, has: Callable[[bytes], bool]) -> None:
         self.decoded = 0
@@ -57,13 +40,13 @@ class Preparer:
         self._lock = threading.Lock()
 
     def missing(self, sample: Planned) -> list[tuple[str, int, bytes]]:
-        """Field, variant and key of each entry that nobody has made or claimed."""
-        wanted = self._recipe.picture_keys(sample, sample.placement()).items()
+        """Field, variant and key of each entry that is neither stored nor claimed."""
+        wanted = self._recipe.image_keys(sample, sample.placement()).items()
         flat = [(name, variant, key) for name, keys in wanted for variant, key in enumerate(keys)]
         return [entry for entry in flat if entry[2] not in self._claimed and not self._has(entry[2])]
 
     def __call__(self, sample: Planned, only: tuple[str, int] | None = None) -> Prepared:
-        """`only` names the one field and variant to prepare."""
+        """Prepare a sample, or `only` one field and variant of it."""
         result = Prepared(sample)
         try:
             self._prepare(sample, result, only)
@@ -72,38 +55,31 @@ class Preparer:
         return result
 
     def _prepare(self, sample: Planned, result: Prepared, only: tuple[str, int] | None) -> None:
-        reading = sample.item.picture.read()
+        reading = sample.item.image.read()
         try:
-            self._follow(sample, reading)
+            sample.follow(reading)  # keys belong to the bytes that are decoded
             claimed = self._claim(sample, only)
             if not claimed:
-                result.remember = _remember(sample, reading, Facts(reading.content, *sample.size, sample.alpha))
+                result.record = reading.record(Facts(reading.content, *sample.size, sample.alpha))
                 return
             picture = reading.decode(self._recipe.background)
-            if (picture.size, picture.alpha is not None) != (sample.size, sample.alpha):  # not as the header said
-                _adjust(sample, picture.size, picture.alpha is not None)
+            if (picture.size, picture.alpha is not None) != (sample.size, sample.alpha):  # the header was wrong
+                sample.adjust(picture.size, picture.alpha is not None)
                 claimed = self._claim(sample, only)
         except Unusable as error:
-            result.remember = _remember(sample, reading, Facts(reading.content, error=str(error)))
+            result.record = reading.record(Facts(reading.content, error=str(error)))
             raise
         with self._lock:
             self.decoded += 1
-        result.remember = _remember(sample, reading, reading.facts(picture))
+        facts = Facts(reading.content, *picture.size, picture.alpha is not None, picture.format)
+        result.record = reading.record(facts)
         self._make(sample, picture, claimed, result)
-
-    def _follow(self, sample: Planned, reading: Reading) -> None:
-        """The file may have changed since it was scanned. The key belongs to the bytes that are decoded."""
-        changed = sample.content and sample.content != reading.content
-        sample.content = reading.content
-        if changed:
-            header = reading.probe()
-            _adjust(sample, (header.width, header.height), header.alpha)
 
     def _claim(self, sample: Planned, only: tuple[str, int] | None) -> list[tuple[str, int, bytes]]:
         with self._lock:
             found = [entry for entry in self.missing(sample) if only is None or entry[:2] == only]
             self._claimed.update(key for _, _, key in found)
-            if len(self._claimed) > self._many:  # what is stored by now is found without a claim
+            if len(self._claimed) > self._many:  # stored entries need no claim
                 self._claimed = {key for key in self._claimed if not self._has(key)}
                 self._many = max(_CLAIMED, 2 * len(self._claimed))
         return found
@@ -113,31 +89,19 @@ class Preparer:
         mask = self._mask(sample, picture) if any(name == "mask" for name, _, _ in claimed) else None
         latent = placement.height // self._recipe.downscale, placement.width // self._recipe.downscale
         for name, variant, key in claimed:
-            flip = self._recipe.flips(sample)[variant]
+            flip = sample.flips[variant]
             if name == "latent":
-                result.pictures.append((key, render_image(picture, placement, flip)))
+                result.images.append((key, picture.render(placement, flip)))
             elif name == "mask":
                 result.entries.append((key, render_mask(mask, placement, flip, latent), "mask"))
             elif name == THUMBNAIL:
-                result.entries.append((key, encode_thumbnail(picture, placement, self._recipe.thumbnail), THUMBNAIL))
+                result.entries.append((key, picture.thumbnail(placement, self._recipe.thumbnail), THUMBNAIL))
 
     def _mask(self, sample: Planned, picture: Picture) -> Image.Image | None:
-        if sample.item.mask is None:
-            return picture.alpha if uses_alpha(sample) else None
-        _, data = read_bytes(sample.item.mask.path)
-        if content_hash(data) != sample.item.mask.content:
-            raise Unusable(f"its mask {sample.item.mask.name} changed during the run; encode again")
-        return decode_mask(data, picture.size)
-
-
-def _adjust(sample: Planned, size: tuple[int, int], alpha: bool) -> None:
-    sample.alpha = alpha
-    if not sample.resize(size):
-        raise Unusable(f"{size[0]} × {size[1]} is too small for the dataset's step")
-
-
-def _remember(sample: Planned, reading: Reading, facts: Facts) -> Remembered | None:
-    picture = sample.item.picture
-    if not isinstance(picture, FilePicture) or reading.stamp is None:
-        return None
-    return picture.directory, picture.name, reading.stamp, facts
+        mask = sample.item.mask
+        if mask is None:
+            return picture.alpha if sample.masked_by_alpha else None
+        reading = mask.read()
+        if reading.content != mask.content:
+            raise Unusable(f"its mask {mask.name} changed during the run; encode again")
+        return grey_mask(reading.decode((0, 0, 0)), picture.size)

@@ -1,27 +1,46 @@
-"""Recipe: which entries a sample consists of, and the keys they have. Everything that decides a key meets here."""
+"""The recipe of a dataset: which entries each planned sample has, and their keys. All that decides a key is here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
+from json.encoder import encode_basestring_ascii as _quote
 from typing import Any
 
-from ..errors import CacheError
-from ..sources import THUMBNAIL, Item, Origin, Placement, Transform, bucket_sizes, place_image
-from . import keys
+from ..errors import CacheError, Unusable
+from ..sources import (
+    MASK_VERSION,
+    RENDER_VERSION,
+    THUMBNAIL,
+    Item,
+    Origin,
+    Placement,
+    Reading,
+    Transform,
+    bucket_sizes,
+    place_image,
+)
 from .encoders import Surroundings
 
+VERSION = 1  # of the way keys are made
 Keys = dict[str, list[bytes]]  # field → the key of each variant
 
 
 @dataclass(slots=True)
 class Planned:
-    """One sample to be: an item at one of its sizes. The rest follows the file as it is when read."""
+    """One sample before encoding: an item at one of its sizes.
+
+    Files may change until they are decoded, so content, size and alpha follow the file: only `follow` and `adjust`
+    change them, called by whichever thread prepares the sample.
+    """
 
     item: Item
+    transform: Transform
     part: int  # which of the item's sizes
     target: tuple[int, int]
     size: tuple[int, int]
-    content: bytes
+    content: bytes  # empty while the file is not hashed
     alpha: bool
 
     @property
@@ -30,31 +49,56 @@ class Planned:
 
     @property
     def origin(self) -> str:
-        """What this sample is called in the state, whatever its settings are."""
+        """The sample's name in the memory of the sources, whatever its settings are."""
         return f"{self.item.source.set}/{self.item.name}#{self.part}"
 
     @property
     def lacks_mask(self) -> bool:
-        """Masks are asked for, and this picture has none."""
+        """Masks are on, and this image has none."""
         masks = self.item.source.masks
         return masks.mode != "none" and self.item.mask is None and not (masks.alpha and self.alpha)
 
-    def placement(self) -> Placement:
-        return place_image(self.size, self.target, self.item.source.transform, self.content)
+    @property
+    def masked_by_alpha(self) -> bool:
+        """Whether the sample's mask is the alpha channel of its image."""
+        return self.item.mask is None and self.item.source.masks.alpha and self.alpha
 
-    def resize(self, size: tuple[int, int]) -> bool:
-        """The file turned out to have another size. False if it has no place in the dataset at that size."""
-        if size != self.size:
-            found = bucket_sizes(*size, self.item.source.transform)
-            if not found:
-                return False
-            self.size, self.target = size, found[min(self.part, len(found) - 1)]
-        return True
+    @property
+    def mask_content(self) -> bytes:
+        """The hash of the file that has the mask; empty without a mask."""
+        if self.item.mask is not None:
+            return self.item.mask.content
+        return self.content if self.masked_by_alpha else b""
+
+    @property
+    def flips(self) -> list[bool]:
+        return [False, True] if self.transform.flip else [False]
+
+    def placement(self) -> Placement:
+        return place_image(self.size, self.target, self.transform, self.content)
+
+    def follow(self, reading: Reading) -> None:
+        """Use the bytes as they are now: the file may have changed since it was scanned."""
+        changed = self.content and self.content != reading.content
+        self.content = reading.content
+        if changed:
+            header = reading.probe()
+            self.adjust((header.width, header.height), header.alpha)
+
+    def adjust(self, size: tuple[int, int], alpha: bool) -> None:
+        """Use the size and transparency that were found when reading the file."""
+        self.alpha = alpha
+        if size == self.size:
+            return
+        found = bucket_sizes(*size, self.transform)
+        if not found:
+            raise Unusable(f"{size[0]} × {size[1]} is too small for a step of {self.transform.step}")
+        self.size, self.target = size, found[min(self.part, len(found) - 1)]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How entries are made. Identities are asked for once, so a recipe is good for one run."""
+    """How entries are made. The identities of the encoders are read once, so a recipe is valid for one run."""
 
     image_encoder: str | None
     text_encoder: str | None
@@ -65,45 +109,48 @@ class Recipe:
 
     @property
     def identity(self) -> list[Any]:
-        """Equal for two recipes that make the same of the same."""
+        """Equal for two recipes that make the same entries from the same sources."""
         settings = [self.downscale, self.thumbnail, self.background]
         return [self.image_encoder, self.text_encoder, *settings, self.surroundings.stamp]
-
-    def conditioning_key(self, caption: str) -> bytes:
-        return keys.conditioning_key(caption, self.text_encoder + self.surroundings.of(caption))
 
     def check(self, transform: Transform) -> None:
         if self.image_encoder is not None and transform.step % self.downscale:
             raise CacheError(
-                f"step: found {transform.step}, but a latent pixel of this encoder covers {self.downscale} pixels; "
-                f"use a step that {self.downscale} divides"
+                f"step = {transform.step}: not a multiple of {self.downscale}, the downscale factor of this VAE; "
+                f"use a multiple of {self.downscale}"
             )
 
     def keys(self, sample: Planned, placement: Placement) -> Keys:
         """The keys of a sample whose content is known."""
-        return {**self.picture_keys(sample, placement), **self.text_keys(sample)}
+        return {**self.image_keys(sample, placement), **self.text_keys(sample)}
 
     def text_keys(self, sample: Planned) -> Keys:
         if self.text_encoder is None:
             return {}
         return {"conditioning": [self.conditioning_key(text) for text in sample.item.captions]}
 
-    def picture_keys(self, sample: Planned, placement: Placement) -> Keys:
-        assert sample.content, "the picture's content is not known yet"
+    def conditioning_key(self, caption: str) -> bytes:
+        assert self.text_encoder is not None, "a conditioning without a text encoder"
+        return _conditioning_key(caption, self.text_encoder + self.surroundings.of(caption))
+
+    def image_keys(self, sample: Planned, placement: Placement) -> Keys:
+        assert sample.content, "the content of the image is not known yet"
+        content = sample.content.hex()
         background = self.background if sample.alpha else None
-        views = [keys.view_of(placement, flip, background) for flip in self.flips(sample)]
+        views = [_view(placement, flip, background) for flip in sample.flips]
         found: Keys = {}
         if self.image_encoder is not None:
-            found["latent"] = [keys.latent_key(sample.content, view, self.image_encoder) for view in views]
+            encoder = _quote(self.image_encoder)
+            found["latent"] = [_key("latent", f'"{content}",{view},{encoder}') for view in views]
         if sample.item.source.masks.mode != "none":
             found["mask"] = [self._mask_key(sample, view) for view in views]
         if self.thumbnail:
-            found[THUMBNAIL] = [keys.thumbnail_key(sample.content, views[0], self.thumbnail)]
+            found[THUMBNAIL] = [_key("thumbnail", f'"{content}",{views[0]},{self.thumbnail}')]
         return found
 
     def variants(self, sample: Planned) -> dict[str, int]:
-        """How many variants a sample has of each field; its content need not be known."""
-        flips = len(self.flips(sample))
+        """The number of variants per field; the sample's content need not be known."""
+        flips = len(sample.flips)
         masked = sample.item.source.masks.mode != "none"
         counts = {
             "latent": flips if self.image_encoder is not None else 0,
@@ -113,41 +160,48 @@ class Recipe:
         }
         return {name: count for name, count in counts.items() if count}
 
-    def flips(self, sample: Planned) -> list[bool]:
-        return [False, True] if sample.item.source.transform.flip else [False]
-
     def origins(self, sample: Planned) -> dict[str, Origin]:
-        """What each field's entries are made of, to explain a later change."""
-        view = repr([sample.placement().identity(), self.flips(sample)])
+        """What each field's entries are made of, to explain later changes."""
+        view = repr([sample.placement().identity(), sample.flips])
         captions = "\n".join(sample.item.captions)
         made = {}
         if self.image_encoder is not None:
             made["latent"] = Origin(sample.content.hex(), view, self.image_encoder)
         if self.text_encoder is not None:
-            content = keys.conditioning_key(captions, self.surroundings.of(captions))
+            content = _conditioning_key(captions, self.surroundings.of(captions))
             made["conditioning"] = Origin(content.hex(), "", self.text_encoder)
         if sample.item.source.masks.mode != "none":
-            made["mask"] = Origin(_mask_content(sample).hex(), view, str(self.downscale))
+            made["mask"] = Origin(sample.mask_content.hex(), view, str(self.downscale))
         if self.thumbnail:
             made[THUMBNAIL] = Origin(sample.content.hex(), view, str(self.thumbnail))
         return made
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, str | None]:
+        """The identities of the encoders, as recorded in the manifest."""
         return {"image": self.image_encoder, "text": self.text_encoder}
 
     def _mask_key(self, sample: Planned, view: str) -> bytes:
-        content = _mask_content(sample)
-        if not content:
-            return keys.full_mask_key(*sample.target, self.downscale)
-        return keys.mask_key(content, view, self.downscale)
+        content, downscale = sample.mask_content, self.downscale
+        if not content:  # all ones: one entry per size
+            width, height = sample.target
+            return _key("mask", f'"full",{width // downscale},{height // downscale}')
+        return _key("mask", f'"{content.hex()}",{view},{downscale},{MASK_VERSION}')
 
 
-def uses_alpha(sample: Planned) -> bool:
-    """Whether the sample's mask is its picture's alpha channel."""
-    return sample.item.mask is None and sample.item.source.masks.alpha and sample.alpha
+def _conditioning_key(caption: str, encoder: str) -> bytes:
+    return _key("conditioning", f"{_quote(caption)},{_quote(encoder)}")
 
 
-def _mask_content(sample: Planned) -> bytes:
-    if sample.item.mask is not None:
-        return sample.item.mask.content
-    return sample.content if uses_alpha(sample) else b""
+def _view(placement: Placement, flip: bool, background: tuple[int, int, int] | None) -> str:
+    """What decides the pixels besides the file: placement, flip, and the background if it can be seen."""
+    colour = "null" if background is None else _list(background)
+    return f"[{_list(placement.identity())},{'true' if flip else 'false'},{colour},{RENDER_VERSION}]"
+
+
+def _key(field: str, parts: str) -> bytes:
+    # Canonical JSON, assembled by hand: a run over a large dataset makes a million keys.
+    return blake2b(f'[{VERSION},"{field}",{parts}]'.encode(), digest_size=16).digest()
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"

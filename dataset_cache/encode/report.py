@@ -1,22 +1,30 @@
-"""Reports: what a plan will do, what a run did, and how far it is."""
+"""Reports: what a plan would encode, what a run encoded and why, and the progress of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..sources import Counts, Excluded, Note
-from .recipe import Planned
+from ..sources import Counts, Excluded, Note, Origin, SourceMemory
+from .recipe import Planned, Recipe
 
-MADE_LISTED = 20  # entries that a printed report lists by name; the JSON has all
+NEW = "new"
+CONTENT_CHANGED = "content changed"
+TRANSFORM_CHANGED = "transform changed"
+ENCODER_CHANGED = "encoder changed"
+MISSING_FIELD = "missing field"
+NOT_IN_CACHE = "not in this cache"  # encoded by an earlier run, but since cleaned away or lost in a crash
+_LISTED = 20  # lines per list in a printed report; the JSON has all
+
+MissingEntry = tuple[Planned, str, bytes | None]  # sample, field, key; no key while the content is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An entry that is encoded, and why."""
+    """An entry to encode or encoded, and why."""
 
     source: str
     field: str
@@ -25,7 +33,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. `total` counts what this phase has to do, not what is reused."""
+    """The progress of a run. `total` counts the items that this phase encodes, without those reused."""
 
     phase: str
     done: int
@@ -45,14 +53,14 @@ class Progress:
 
 @dataclass
 class Report:
-    """What both kinds of report tell."""
+    """What both kinds of report contain."""
 
     verb: ClassVar[str] = "to encode"
     samples: int = 0
     buckets: dict[str, int] = field(default_factory=dict)
-    epoch: int = 0  # samples, each as often as it is repeated
+    epoch: int = 0  # samples per epoch, with repeats
     uncaptioned: int = 0
-    unmasked: int = 0  # of sets that ask for masks
+    unmasked: int = 0  # in sets with masks
     made: list[Made] = field(default_factory=list)
     reused: dict[str, int] = field(default_factory=dict)
     excluded: list[Excluded] = field(default_factory=list)
@@ -65,15 +73,15 @@ class Report:
 
     @property
     def reasons(self) -> dict[str, dict[str, int]]:
-        """Field → why → how many entries."""
+        """Field → reason → number of entries."""
         found: dict[str, dict[str, int]] = {}
         for (name, why), count in Counter((entry.field, entry.why) for entry in self.made).items():
             found.setdefault(name, {})[why] = count
         return found
 
     def count(self, samples: Collection[Planned]) -> None:
-        """Tell of these samples."""
-        self.samples, self.buckets = len(samples), bucket_counts(samples)
+        """Fill in the numbers of these samples."""
+        self.samples, self.buckets = len(samples), _bucket_counts(samples)
         self.epoch = sum(sample.item.repeats for sample in samples)
         self.uncaptioned = sum(not any(sample.item.captions) for sample in samples)
         self.unmasked = sum(sample.lacks_mask for sample in samples)
@@ -92,31 +100,31 @@ class Report:
             encoded = f"{self.encoded.get(name, 0):,} {self.verb}{f' ({whys})' if whys else ''}"
             yield f"  {name}: {encoded}, {reused:,} reused"
         if self.epoch > self.samples:
-            yield f"  {self.epoch:,} samples an epoch, with repeats"
+            yield f"  {self.epoch:,} samples per epoch, with repeats"
         if self.uncaptioned:
             yield f"  {_counted(self.uncaptioned, 'sample has', 'samples have')} no caption"
         if self.unmasked:
-            yield f"  {_counted(self.unmasked, 'sample has', 'samples have')} no mask, so all of the picture counts"
-        # A first run makes everything; of a later one, people ask what it was that changed.
-        if len(self.made) < min(self.samples, MADE_LISTED):
+            yield f"  {_counted(self.unmasked, 'sample has', 'samples have')} no mask (the whole image is used)"
+        # A first run encodes everything; after a later one, people want to know what changed.
+        if len(self.made) < min(self.samples, _LISTED):
             yield from _listed(
                 self.verb.capitalize(), ((m.source, f"{m.field}, {m.why}") for m in self.made), len(self.made)
             )
         yield from _listed("Excluded", ((e.source, e.reason) for e in self.excluded), len(self.excluded))
-        yield from _listed("Noticed", ((n.source, n.text) for n in self.notes), len(self.notes))
+        yield from _listed("Notes", ((n.source, n.text) for n in self.notes), len(self.notes))
 
 
 @dataclass
 class PlanReport(Report):
-    """What encoding would do. `unread` pictures were never hashed: some may turn out to be known, or to be equal."""
+    """What encoding would do. `unread` images were never hashed: some may turn out to be duplicates."""
 
     unread: int = 0
-    bytes_expected: int | None = None  # None: the encoders do not say
+    bytes_expected: int | None = None  # None: unknown
 
     def lines(self) -> Iterator[str]:
         yield from super().lines()
         if self.unread:
-            yield f"  {self.unread:,} pictures are new; equal ones among them are found when they are read"
+            yield f"  {self.unread:,} images are new; duplicates among them are found when they are read"
         if self.bytes_expected is not None:
             yield f"  about {self.bytes_expected / 1e6:,.1f} MB to write"
 
@@ -129,8 +137,8 @@ class EncodeReport(Report):
     path: str = ""
     generation: str = ""
     unchanged: bool = False  # nothing to do, nothing written
-    stopped: bool = False  # on request; what was encoded is kept for the next run
-    trusted: int = 0  # files served as remembered, without looking at them
+    stopped: bool = False  # on request; encoded entries are kept for the next run
+    trusted: int = 0  # files not checked for changes
     bytes: int = 0
     seconds: float = 0.0
     counts: Counts = field(default_factory=Counts)
@@ -140,7 +148,7 @@ class EncodeReport(Report):
         return sum(self.reused.values())
 
     def as_reused(self) -> dict[str, Any]:
-        """What a run that finds everything as this one left it reports."""
+        """The report of a later run that finds nothing changed."""
         reused = {name: self.reused.get(name, 0) + self.encoded.get(name, 0) for name in {*self.reused, *self.encoded}}
         kept = {"samples": self.samples, "buckets": self.buckets, "reused": reused}
         kept |= {"epoch": self.epoch, "uncaptioned": self.uncaptioned, "unmasked": self.unmasked}
@@ -154,19 +162,51 @@ class EncodeReport(Report):
 
     def lines(self) -> Iterator[str]:
         if self.stopped:
-            yield f"Stopped: {_counted(len(self.made), 'entry', 'entries')} kept; run the same command again to go on"
+            yield f"Stopped: {_counted(len(self.made), 'entry', 'entries')} kept; run the command again to continue"
         elif self.unchanged:
             yield f"Unchanged: {_counted(self.samples, 'sample')}, nothing to encode"
         else:
             encoded = _counted(len(self.made), "entry", "entries")
             yield f"Encoded {encoded}, reused {self.hits:,}, in {self.seconds:.1f} s"
         if self.trusted:
-            yield f"  {self.trusted:,} files were trusted: changes made to them since are not in the dataset"
+            yield f"  {self.trusted:,} files were trusted: later changes to them are not in the dataset"
         yield from super().lines()
 
 
-def bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:
-    """Samples by size, the fullest first."""
+def explain(
+    entries: Iterable[MissingEntry], recipe: Recipe, memory: SourceMemory, dropped: Mapping[bytes, str]
+) -> list[Made]:
+    """Why each entry is encoded: compares what it is made of now with what the memory has for its sample.
+
+    `dropped` entries were removed by repair, for a known reason.
+    """
+    entries = list(entries)
+    before = memory.origins({sample.origin for sample, _, _ in entries})
+    return [
+        Made(
+            sample.name,
+            name,
+            (dropped.get(key) if key is not None else None) or _why(sample, name, before.get(sample.origin), recipe),
+        )
+        for sample, name, key in entries
+    ]
+
+
+def _why(sample: Planned, name: str, before: dict[str, Origin] | None, recipe: Recipe) -> str:
+    if not before or not sample.content:
+        return NEW
+    now, then = recipe.origins(sample)[name], before.get(name)
+    if then is None:
+        return MISSING_FIELD
+    if then.content != now.content:
+        return CONTENT_CHANGED
+    if then.encoder != now.encoder:
+        return ENCODER_CHANGED
+    return TRANSFORM_CHANGED if then.transform != now.transform else NOT_IN_CACHE
+
+
+def _bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:
+    """Samples by size, most frequent first."""
     counts = Counter(f"{sample.target[0]}×{sample.target[1]}" for sample in samples)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -179,7 +219,7 @@ def _listed(title: str, rows: Iterable[tuple[str, str]], count: int) -> Iterator
     if count:
         yield f"{title}: {count:,}"
     for at, (source, text) in enumerate(rows):
-        if at == MADE_LISTED:
+        if at == _LISTED:
             yield f"  … and {count - at:,} more"
             return
         yield f"  {source}: {text}" if source else f"  {text}"

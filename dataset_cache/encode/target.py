@@ -1,4 +1,4 @@
-"""Target: the cache that a plan is encoded to: what it holds already, and the state of its sources."""
+"""The target of a run: the cache that a plan is encoded to, what it contains already, and the memory of its sources."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from ..errors import CacheError
 from ..format import Manifest, abandoned, dropped_keys, read_manifest, recover, storage_at
 from ..read import Cache, open_cache
-from ..sources import State, open_state
+from ..sources import SourceMemory, open_memory
 from .identity import digest_of
 from .recipe import Recipe
 
-RUN = "encode"  # the name of these runs in provenance and state
+RUN = "encode"  # the name of these runs in provenance and memory
 
 
 class Target:
-    """A path that may hold a dataset, the rest of an unfinished build, or nothing yet. None: nowhere.
+    """A path with a cache, an unfinished build, or nothing yet. None: no path.
 
-    `provenance` is what its next generation says of itself, beside how it was encoded.
+    `provenance` is recorded in the next generation, in addition to how it was encoded.
     """
 
     def __init__(self, path: str | Path | None, provenance: Mapping[str, Any] | None = None) -> None:
@@ -30,22 +30,23 @@ class Target:
 
     @cached_property
     def cache(self) -> Cache | None:
-        published = self.path is not None and read_manifest(self.path) is not None
-        return open_cache(self.path) if published else None
+        if self.path is None or read_manifest(self.path) is None:
+            return None
+        return open_cache(self.path)
 
     @cached_property
     def before(self) -> Manifest | None:
-        """What was published when the cache was opened."""
+        """The manifest when the cache was opened."""
         return self.cache.manifest if self.cache is not None else None
 
     def let_go(self) -> None:
-        """Close the cache: held open, the generation would outlive the publication of the next one."""
+        """Close the cache: while it is open, its generation would not be removed after publishing the next one."""
         if self.before is not None:
             del self.cache
 
     @cached_property
     def pending(self) -> frozenset[bytes]:
-        """Keys of entries that an unfinished build left ready."""
+        """Keys of the entries in unfinished builds."""
         if self.path is None:
             return frozenset()
         storage = storage_at(self.path)
@@ -54,30 +55,30 @@ class Target:
 
     @cached_property
     def dropped(self) -> dict[bytes, str]:
-        """Entries that repair took out, and why."""
+        """Entries that repair removed, and why."""
         return dropped_keys(self.before) if self.before is not None else {}
 
     @property
     def is_empty(self) -> bool:
-        """Nothing can be reused, so nothing needs to be hashed to find out."""
+        """Nothing can be reused, so files need not be hashed in advance."""
         return self.before is None and not self.pending
 
     def has(self, key: bytes) -> bool:
         return key in self.pending or (self.cache is not None and self.cache.has(key))
 
-    def open_state(self) -> State:
-        """The state goes by the dataset's id. Until a dataset is published it has none, and its path serves."""
+    def open_memory(self) -> SourceMemory:
+        """The memory is named after the dataset's id, or after the path until the dataset is published."""
         if self.path is None:
-            return open_state(None)
-        return open_state(self.before.id if self.before is not None else _provisional(self.path))
+            return open_memory(None)
+        return open_memory(self.before.id if self.before is not None else _provisional(self.path))
 
-    def settle_state(self, state: State, dataset: str) -> None:
-        """After the first publication: the state moves to the dataset's id."""
+    def settle_memory(self, memory: SourceMemory, dataset: str) -> None:
+        """After the first publication, rename the memory after the dataset's id."""
         if self.before is None:
-            state.move(dataset)
+            memory.move(dataset)
 
     def check_trust(self, recipe: Recipe) -> None:
-        """Trusted entries must at least have been made by these encoders."""
+        """Refuse to trust entries made by other encoders."""
         if self.before is None:
             return
         run = self.before.provenance.get(RUN)
@@ -86,8 +87,8 @@ class Target:
         for name, identity in recipe.describe().items():
             if identity is not None and made.get(name) not in (None, identity):
                 raise CacheError(
-                    f"{self.path}: trust was asked for, but its {name} encoder was {made[name]} and this one is "
-                    f"{identity}; encode without trust, or with the encoder it was made with"
+                    f"{self.path}: trust is on, but its {name} encoder was {made[name]} and this one is {identity}; "
+                    f"encode without trust, or with the encoder it was made with"
                 )
 
 

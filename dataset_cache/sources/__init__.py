@@ -1,16 +1,21 @@
-"""Sources: pictures, captions and masks on disk or in memory."""
+"""Sources: images, captions and masks, on disk or in memory, before encoding."""
 
 from .captions import CAPTION_FALLBACKS, CAPTION_LINES, METADATA, SIDECARS, Captions
-from .collect import Findings, Item, collect_folder, collect_list
-from .images import RENDER_VERSION, Picture, is_image, render_image
-from .inventory import Counts, Inventory, take_inventory
-from .masks import MASK_MODES, MASK_VERSION, Masks, decode_mask, is_mask, render_mask
-from .memory import Origin, State, open_state, state_file, state_folder, use_state_folder
-from .pictures import FilePicture, Reading
-from .scan import UNSETTLED, Listing, is_settled, stamp_of, walk_folder
-from .source import Excluded, FolderSource, ListSource, Note, Source, check_sets
-from .source_files import Facts, content_hash, read_bytes
-from .thumbnails import THUMBNAIL, decode_thumbnail, encode_thumbnail
+from .folder_source import FolderSource
+from .images import RENDER_VERSION, THUMBNAIL, Picture, decode_thumbnail
+from .list_source import ListSource
+from .masks import MASK_MODES, MASK_VERSION, Masks, grey_mask, render_mask
+from .memory import (
+    Origin,
+    SourceMemory,
+    memory_folder,
+    open_memory,
+    remembered_folders,
+    use_memory_folder,
+)
+from .scan import Counts, Inventory, take_inventory, walk_folder
+from .source import Excluded, Item, Listed, Note, Source, check_sets
+from .source_files import UNSETTLED, Facts, FileRecord, Listing, Reading, SourceImage, is_settled, stamp_of
 from .transforms import BUCKET_STEPS, CROPS, Placement, Transform, bucket_sizes, place_image
 
 __all__ = [
@@ -29,12 +34,12 @@ __all__ = [
     "Counts",
     "Excluded",
     "Facts",
-    "FilePicture",
-    "Findings",
+    "FileRecord",
     "FolderSource",
     "Inventory",
     "Item",
     "ListSource",
+    "Listed",
     "Listing",
     "Masks",
     "Note",
@@ -43,28 +48,21 @@ __all__ = [
     "Placement",
     "Reading",
     "Source",
-    "State",
+    "SourceImage",
+    "SourceMemory",
     "Transform",
     "bucket_sizes",
     "check_sets",
-    "collect_folder",
-    "collect_list",
-    "content_hash",
-    "decode_mask",
     "decode_thumbnail",
-    "encode_thumbnail",
-    "is_image",
-    "is_mask",
+    "grey_mask",
     "is_settled",
-    "open_state",
+    "memory_folder",
+    "open_memory",
     "place_image",
-    "read_bytes",
-    "render_image",
+    "remembered_folders",
     "render_mask",
     "stamp_of",
-    "state_file",
-    "state_folder",
     "take_inventory",
-    "use_state_folder",
+    "use_memory_folder",
     "walk_folder",
 ]

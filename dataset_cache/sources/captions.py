@@ -1,4 +1,4 @@
-"""Captions: the text files beside pictures, and how their lines become the caption variants of a sample."""
+"""Captions: the text files of images, and how their lines become the caption variants of a sample."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ..errors import CacheError, Unusable
+from ..errors import Unusable
+from ..setting import check_settings, declare
 
 SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
 METADATA = "metadata.jsonl"
 CAPTION_LINES = ("variants", "join", "first")
 CAPTION_FALLBACKS = ("empty", "folder")
-MAX_SHUFFLES = 1000
-LONG = 10_000  # characters; more is kept, but most likely no caption
+LONG = 10_000  # characters; a longer text is used, but is probably not a caption
 _BYTES = {True: 1 << 30, False: 16 << 20}  # of a metadata.jsonl, of a sidecar
 _TEXT_KEYS = ("text", "caption", "captions", "prompt", "tags")
 _TRIGGER = "[trigger]"
@@ -28,26 +28,47 @@ _KOHYA = re.compile(r"(\d+)_(.+)")
 class Captions:
     """How the captions of one set are made from its text files."""
 
-    lines: str = "variants"  # what several lines of a file are
-    fallback: str = "empty"  # for pictures without a text file
-    trigger: str = ""  # replaces [trigger], else stands first
-    prefix: str = ""
-    suffix: str = ""
-    shuffles: int = 0  # seeded orders of the tags of each line, encoded ahead as variants
-    keep_tags: int = 0  # of the first tags, which are not shuffled
-    seed: int = 0
+    lines: str = declare(
+        "variants",
+        "Treat several lines in a caption file as variants to choose from each epoch, join them into one caption, "
+        "or use only the first",
+        "captions",
+        name="caption_lines",
+        old_names=("lines",),
+        choices=CAPTION_LINES,
+    )
+    fallback: str = declare(
+        "empty",
+        "Caption of images without a caption file: none, or the folder's name",
+        "captions",
+        name="caption_fallback",
+        old_names=("fallback",),
+        choices=CAPTION_FALLBACKS,
+    )
+    trigger: str = declare(
+        "", "Trigger word. It replaces [trigger] in captions, or is put in front of them", "captions"
+    )
+    prefix: str = declare(
+        "", "Text to put before every caption", "captions", name="caption_prefix", old_names=("prefix",)
+    )
+    suffix: str = declare(
+        "", "Text to put after every caption", "captions", name="caption_suffix", old_names=("suffix",)
+    )
+    shuffles: int = declare(
+        0,
+        "Number of shuffled tag orders to encode per caption, as variants (0 = keep the order)",
+        "captions",
+        name="tag_shuffles",
+        old_names=("shuffles",),
+        low=0,
+        high=1000,
+        shown=(0, 64),
+    )
+    keep_tags: int = declare(0, "Keep the first N tags in place when shuffling", "captions", low=0, shown=(0, 100))
+    seed: int = declare(0, "Seed of the tag shuffles", "captions", name="caption_seed", shown=(0, 2**31 - 1))
 
     def __post_init__(self) -> None:
-        if self.lines not in CAPTION_LINES:
-            raise CacheError(f"caption lines: found {self.lines!r}, expected one of {', '.join(CAPTION_LINES)}")
-        if self.fallback not in CAPTION_FALLBACKS:
-            raise CacheError(
-                f"caption fallback: found {self.fallback!r}, expected one of {', '.join(CAPTION_FALLBACKS)}"
-            )
-        if self.shuffles < 0 or self.keep_tags < 0:
-            raise CacheError(f"tag shuffles: found {self.shuffles} keeping {self.keep_tags}, expected 0 or more")
-        if self.shuffles > MAX_SHUFFLES:
-            raise CacheError(f"tag shuffles: found {self.shuffles:,}, expected at most {MAX_SHUFFLES:,} of a caption")
+        check_settings(self)
 
 
 def is_text(name: str) -> bool:
@@ -55,7 +76,7 @@ def is_text(name: str) -> bool:
 
 
 def decode_text(name: str, data: bytes) -> str:
-    """A text file's characters. UTF-8 with or without a byte order mark, or UTF-16 with one."""
+    """The text of a file: UTF-8 with or without a byte order mark, or UTF-16 with one."""
     if len(data) > _BYTES[name == METADATA]:
         raise Unusable(f"{len(data):,} bytes are too many for a caption")
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -65,25 +86,25 @@ def decode_text(name: str, data: bytes) -> str:
         name = encoding.removesuffix("-sig").upper()
         raise Unusable(f"not {name} at byte {error.start}; save it as UTF-8") from None
     if "\0" in text:
-        raise Unusable("holds a zero byte; save it as UTF-8 text")
+        raise Unusable("contains a zero byte; save it as UTF-8 text")
     return text
 
 
 def read_lines(name: str, text: str) -> list[str]:
-    """The caption lines that a sidecar file holds. An empty file is an empty caption on purpose."""
+    """The caption lines of a sidecar file. An empty file is a deliberately empty caption."""
     if name.lower().endswith(".json"):
         try:
             found = _texts(json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise Unusable(f"not usable JSON: {error}") from None
+            raise Unusable(f"invalid JSON: {error}") from None
         if found is None:
-            raise Unusable(f"holds none of {', '.join(_TEXT_KEYS)}")
+            raise Unusable(f"contains none of {', '.join(_TEXT_KEYS)}")
         return found or [""]
     return _split(text) or [""]
 
 
 def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str]]:
-    """File name → caption lines of a metadata.jsonl, and what is wrong with its other lines."""
+    """File name → caption lines of a metadata.jsonl, and the problems of its other lines."""
     captions: dict[str, list[str]] = {}
     problems = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -93,7 +114,7 @@ def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str]]:
             row = json.loads(line)
             found = _texts(row) if isinstance(row, dict) else None
         except (ValueError, RecursionError) as error:
-            problems.append(f"line {number} is not usable JSON: {error}")
+            problems.append(f"line {number} is invalid JSON: {error}")
             continue
         if found is None or not isinstance(row.get("file_name"), str):
             problems.append(f"line {number} lacks file_name or one of {', '.join(_TEXT_KEYS)}")
@@ -103,19 +124,19 @@ def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def folder_words(folder: str) -> str:
-    """A folder's name as a caption; of `10_subject` only the subject."""
+    """A folder's name as a caption: "subject" for `10_subject`."""
     match = _KOHYA.fullmatch(folder)
     return (match[2] if match else folder).replace("_", " ").strip()
 
 
 def folder_repeats(folder: str) -> int:
-    """The repeats in a folder's name such as `10_subject`; 1 in any other."""
+    """The repeats in a folder's name: 10 for `10_subject`, 1 by default."""
     match = _KOHYA.fullmatch(folder)
     return max(1, int(match[1][:6])) if match else 1
 
 
 def caption_variants(lines: list[str], settings: Captions) -> tuple[str, ...]:
-    """The final captions of a sample, each once, in order."""
+    """The final captions of a sample, in order, without duplicates."""
     if settings.lines == "join":
         lines = [" ".join(filter(None, lines))]
     elif settings.lines == "first":
@@ -125,12 +146,12 @@ def caption_variants(lines: list[str], settings: Captions) -> tuple[str, ...]:
 
 
 def _split(text: str) -> list[str]:
-    # Not splitlines, which also splits at characters that may stand inside a caption, such as U+2028.
+    # Not splitlines: it also splits at characters that may occur inside a caption, such as U+2028.
     rows = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     lines = [row.strip() for row in rows if row.strip()]
     for line in lines:
         if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-            raise ValueError("half a surrogate pair, which no text encoder can read")
+            raise ValueError("half a surrogate pair, which text encoders cannot read")
     return lines
 
 
@@ -154,7 +175,7 @@ def _orders(line: str, settings: Captions) -> list[str]:
     kept, loose = tags[: settings.keep_tags], tags[settings.keep_tags :]
     orders = []
     for number in range(settings.shuffles):
-        # Seeded by the line itself: editing one caption leaves the shuffles of all others as they were.
+        # Seeded by the line itself: editing one caption does not change the shuffles of the others.
         seed = blake2b(line.encode(), key=f"{settings.seed}/{number}".encode(), digest_size=16).digest()
         shuffled = list(loose)
         random.Random(seed).shuffle(shuffled)

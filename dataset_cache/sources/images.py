@@ -1,8 +1,7 @@
-"""Images: a file's bytes become an upright RGB picture, and the picture becomes pixels of a wanted size.
+"""Images: decode a file's bytes to upright RGB, then render pixels of a given size, or a thumbnail.
 
-What formats mean is decided here: EXIF rotation is applied, animated files give their first frame, 16-bit grey is
-scaled (not clipped), palettes and CMYK become RGB, and what is transparent shows a background colour; the alpha channel
-is kept beside.
+EXIF rotation is applied, animated files give their first frame, 16-bit grey is scaled (not clipped), palettes and CMYK
+become RGB. Transparent areas show a background colour; the alpha channel is kept separately.
 """
 
 from __future__ import annotations
@@ -19,18 +18,20 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from ..errors import Unusable
 from .transforms import Placement
 
+THUMBNAIL = "thumbnail"  # the field's name
 EXTENSIONS = frozenset({"png", "jpg", "jpeg", "jfif", "webp", "avif", "bmp", "tif", "tiff", "gif"})
-MAX_PIXELS = 178_956_970  # what Pillow itself refuses; checked here too because its limit is often switched off
+MAX_PIXELS = 178_956_970  # Pillow's own limit, checked here as well because it is often switched off
 RENDER_VERSION = 1  # part of every key: raise it when the same file would give other pixels
 _ORIENTATION = 0x0112
 _NAMES = {"jpg": "JPEG", "jpeg": "JPEG", "jfif": "JPEG", "tif": "TIFF", "tiff": "TIFF"}
+_QUALITY = 80  # of JPEG thumbnails
 _SHALLOW_GREY = 65535
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the first bytes of a file tell: its size as it will stand upright, and whether it may be transparent."""
+    """What the header of a file says: its upright size, and whether it may be transparent."""
 
     width: int
     height: int
@@ -40,7 +41,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Picture:
-    """A decoded picture, upright, 8 bits a channel."""
+    """A decoded image: upright, 8 bits per channel."""
 
     rgb: Image.Image
     alpha: Image.Image | None
@@ -49,6 +50,21 @@ class Picture:
     @property
     def size(self) -> tuple[int, int]:
         return self.rgb.size
+
+    def render(self, placement: Placement, flip: bool = False) -> torch.Tensor:
+        """The placed image as float32 [H, W, 3] in 0…1."""
+        pixels = np.asarray(_resize(self.rgb, placement, flip, Image.Resampling.LANCZOS))
+        return torch.from_numpy(pixels.astype(np.float32) / np.float32(255))
+
+    def thumbnail(self, placement: Placement, side: int) -> torch.Tensor:
+        """The placed image with a longer side of `side` pixels, as a uint8 tensor of JPEG bytes."""
+        scale = min(1.0, side / max(placement.width, placement.height))
+        size = max(1, round(placement.width * scale)), max(1, round(placement.height * scale))
+        box = placement.box(*self.size)
+        small = self.rgb.resize(size, Image.Resampling.BICUBIC, box=box, reducing_gap=2.0)
+        file = io.BytesIO()
+        small.save(file, "JPEG", quality=_QUALITY)
+        return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
 def is_image(name: str) -> bool:
@@ -62,12 +78,12 @@ def probe(file: BinaryIO) -> Header:
 
 
 def decode(data: bytes, background: tuple[int, int, int] = (255, 255, 255)) -> Picture:
-    """Decode a whole file. Anything wrong with it is an Unusable that says what."""
+    """Decode a file. Any problem with it raises Unusable with the reason."""
     return _guarded(lambda file: _decode(file, data, background), io.BytesIO(data))
 
 
 def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
-    """A decoded image of any mode as 8-bit RGB over the background, its alpha channel beside."""
+    """An image of any mode as 8-bit RGB over the background, with its alpha channel."""
     if image.mode.startswith("I") or image.mode == "F":
         return Picture(_shallow(image).convert("RGB"), None)
     if _is_transparent(image):
@@ -79,21 +95,21 @@ def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
     return Picture(image if image.mode == "RGB" else image.convert("RGB"), None)
 
 
-def render_image(picture: Picture, placement: Placement, flip: bool = False) -> torch.Tensor:
-    """The placed picture as float32 [H, W, 3] in 0…1."""
-    pixels = np.asarray(_resize(picture.rgb, placement, flip, Image.Resampling.LANCZOS))
-    return torch.from_numpy(pixels.astype(np.float32) / np.float32(255))
-
-
 def render_grey(image: Image.Image, placement: Placement, flip: bool = False) -> torch.Tensor:
-    """A placed grey picture (a mask) as float32 [H, W] in 0…1."""
-    # Not Lanczos: its ringing would weaken what lies beside an edge.
+    """A placed greyscale image (a mask) as float32 [H, W] in 0…1."""
+    # Not Lanczos: its ringing would change the weights along an edge.
     pixels = np.asarray(_resize(image, placement, flip, Image.Resampling.BILINEAR))
     return torch.from_numpy(pixels.astype(np.float32) / np.float32(255))
 
 
+def decode_thumbnail(data: torch.Tensor) -> Image.Image:
+    image = Image.open(io.BytesIO(data.numpy().tobytes()))
+    image.load()
+    return image
+
+
 def format_of(name: str) -> str:
-    """The format that a file's name promises."""
+    """The format that a file's extension stands for."""
     extension = name.rpartition(".")[2].lower()
     return _NAMES.get(extension, extension.upper())
 
@@ -121,25 +137,26 @@ def _guarded(read: Callable[[BinaryIO], _T], file: BinaryIO) -> _T:
 def _probe(file: BinaryIO) -> Header:
     with Image.open(file) as image:
         width, height = _checked_size(image)
-        if _lies(image):
+        if _is_rotated(image):
             width, height = height, width
         return Header(width, height, _is_transparent(image), image.format or "")
 
 
-def _lies(image: Image.Image) -> bool:
-    if image.format == "TIFF":  # Pillow turns these by itself and states the turned size
+def _is_rotated(image: Image.Image) -> bool:
+    """Whether EXIF rotation swaps width and height."""
+    if image.format == "TIFF":  # Pillow rotates these itself and reports the rotated size
         return False
-    # PNG's own getexif decodes the whole picture to look behind the pixels; decoding finds such a late tag anyway.
+    # Not PNG's own getexif: it decodes the whole image to find tags after the pixels. Decoding finds them anyway.
     return Image.Image.getexif(image).get(_ORIENTATION) in (5, 6, 7, 8)
 
 
 def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Picture:
     with Image.open(file) as image:
         _checked_size(image)
-        if ImageFile.LOAD_TRUNCATED_IMAGES:  # some other pack asked Pillow to fill what is missing with grey
+        if ImageFile.LOAD_TRUNCATED_IMAGES:  # another node pack told Pillow to fill missing parts with grey
             _check_complete(data, image.format or "")
         image.load()
-        # Copies are avoided: for large pictures they take as long as decoding.
+        # No copies: for large images they take as long as decoding.
         ImageOps.exif_transpose(image, in_place=True)
         return replace(flatten(image, background), format=image.format or "")
 
@@ -147,9 +164,9 @@ def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Pi
 def _checked_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
     if width * height > MAX_PIXELS:
-        raise Unusable(f"{width} × {height} pixels are more than {MAX_PIXELS:,}; scale it down first")
+        raise Unusable(f"{width} × {height} pixels, expected at most {MAX_PIXELS:,} in total; scale it down first")
     if not width or not height:
-        raise Unusable(f"the picture is {width} × {height} pixels")
+        raise Unusable(f"the image is {width} × {height} pixels")
     return width, height
 
 
@@ -164,7 +181,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _shallow(image: Image.Image) -> Image.Image:
-    """Deep grey to 8 bits by scaling: Pillow's own conversion clips everything above 255 to white."""
+    """16-bit or float grey scaled to 8 bits. Pillow's own conversion clips everything above 255 to white."""
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     if image.mode == "F":

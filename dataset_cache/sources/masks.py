@@ -1,4 +1,4 @@
-"""Masks: where a picture's mask comes from, and how it becomes weights at the latent's spatial shape."""
+"""Masks: where an image's mask comes from, and how it becomes loss weights at the latent's size."""
 
 from __future__ import annotations
 
@@ -7,27 +7,40 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 
-from ..errors import CacheError, Unusable
+from ..errors import Unusable
+from ..setting import check_settings, declare
 from . import images
+from .images import Picture
 from .transforms import Placement
 
 MASK_MODES = ("none", "auto", "file", "folder", "alpha")
 SUFFIX = "-masklabel"
 FOLDER = "masks"
-MASK_VERSION = 1  # part of every mask's key
+MASK_VERSION = 1  # part of every mask's key: raise it when the same file would give other weights
 _SAME_ASPECT = 0.02
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Where the masks of one set are. `auto` takes the first of file, folder and alpha that a picture has."""
+    """Where the masks of one set are. `auto` uses the first of file, folder and alpha that an image has."""
 
-    mode: str = "none"
-    folder: str = FOLDER  # parallel to the pictures: relative to the source's folder, or absolute
+    mode: str = declare(
+        "none",
+        "Masks for masked loss: name-masklabel.png files, a folder named masks, the alpha channel, or (auto) the "
+        "first of these that an image has",
+        "masks",
+        name="masks",
+        choices=MASK_MODES,
+    )
+    folder: str = declare(
+        FOLDER,
+        "Name of the folders of masks, relative to the source's folder or to the images",
+        "masks",
+        name="mask_folder",
+    )
 
     def __post_init__(self) -> None:
-        if self.mode not in MASK_MODES:
-            raise CacheError(f"masks: found {self.mode!r}, expected one of {', '.join(MASK_MODES)}")
+        check_settings(self)
 
     @property
     def file(self) -> bool:
@@ -43,25 +56,26 @@ class Masks:
 
 
 def is_mask(name: str) -> bool:
-    """Whether a file is a picture's mask by its name, and so no picture itself."""
+    """Whether a file is a mask by its name, and not a training image."""
     return name.rpartition(".")[0].endswith(SUFFIX)
 
 
-def fits(mask: tuple[int, int], picture: tuple[int, int]) -> bool:
-    """Whether a mask's shape is the picture's. Another resolution is fine."""
-    return abs(mask[0] * picture[1] / (mask[1] * picture[0]) - 1) <= _SAME_ASPECT
+def fits(mask: tuple[int, int], image: tuple[int, int]) -> bool:
+    """Whether a mask has the aspect ratio of its image. Its resolution may differ."""
+    return abs(mask[0] * image[1] / (mask[1] * image[0]) - 1) <= _SAME_ASPECT
 
 
-def decode_mask(data: bytes, size: tuple[int, int]) -> Image.Image:
-    """A mask file as a grey picture for a picture of `size`."""
-    grey = images.decode(data, background=(0, 0, 0)).rgb.convert("L")
+def grey_mask(mask: Picture, size: tuple[int, int]) -> Image.Image:
+    """A decoded mask file as a greyscale mask for an image of `size`."""
+    grey = mask.rgb.convert("L")
     if not fits(grey.size, size):
-        raise Unusable(f"the mask is {grey.width} × {grey.height}, the picture {size[0]} × {size[1]}: another shape")
+        found, expected = f"{grey.width} × {grey.height}", f"{size[0]} × {size[1]}"
+        raise Unusable(f"the mask is {found}, but the image {expected}: the aspect ratios differ")
     return grey
 
 
 def render_mask(mask: Image.Image | None, placement: Placement, flip: bool, latent: tuple[int, int]) -> torch.Tensor:
-    """Weights [1, h, w] in 0…1 at a latent's spatial shape, placed as the picture is; without a mask, all ones."""
+    """Weights [1, h, w] in 0…1 at the latent's size, placed like the image; all ones without a mask."""
     if mask is None:
         return torch.ones(1, *latent, dtype=torch.float16)
     pixels = images.render_grey(mask, placement, flip)

@@ -1,7 +1,7 @@
-"""State: what source files looked like and held when last read, so that unchanged ones need not be opened.
+"""The memory of source files: their stamps and facts when last read, so that unchanged files need not be opened.
 
-One SQLite file per dataset, in a local folder. It holds nothing that cannot be read again from the sources: one that is
-lost, damaged or locked costs reading and hashing files, never encoding.
+One SQLite file per dataset, in a local folder. Everything in it can be read again from the sources: if the file is
+lost, damaged or locked, files are read and hashed again, but nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import xxhash
 
-from .source_files import Facts
+from .source_files import Facts, FileRecord
 
 STATE_DIR = "STREAMCACHE_STATE_DIR"
 _SCHEMA = 1
@@ -31,22 +31,38 @@ CREATE TABLE made (source TEXT, field TEXT, content TEXT, transform TEXT, encode
 CREATE TABLE weights (path TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE run (name TEXT PRIMARY KEY, signature TEXT, generation TEXT, report TEXT) WITHOUT ROWID;
 """
-_NAMES = 500  # in one query; older SQLite takes no more than 999
+_NAMES = 500  # per query; older versions of SQLite accept at most 999
 _HEAD = struct.Struct("<32s16sIIB")
+# From one folder to the next by the table's key, without reading the rows of their files.
+_FOLDERS = """
+WITH RECURSIVE folder(place) AS (
+  SELECT min(directory) FROM file
+  UNION ALL SELECT (SELECT min(directory) FROM file WHERE directory > place) FROM folder WHERE place IS NOT NULL
+) SELECT place FROM folder WHERE place IS NOT NULL LIMIT ?
+"""
 _chosen: Path | None = None
 
 
-Known = tuple[bytes, Facts]  # the file's stamp when it was read, and what it held
+Known = tuple[bytes, Facts]  # a file's stamp and facts when it was read
 
 
-def use_state_folder(folder: Path) -> None:
-    """Keep states here from now on, unless STREAMCACHE_STATE_DIR says otherwise."""
+@dataclass(frozen=True)
+class Origin:
+    """What an entry was made of, so that a later run can report what changed."""
+
+    content: str
+    transform: str
+    encoder: str
+
+
+def use_memory_folder(folder: Path) -> None:
+    """Keep memories in this folder from now on, unless STREAMCACHE_STATE_DIR is set."""
     global _chosen
     _chosen = folder
 
 
-def state_folder() -> Path:
-    """STREAMCACHE_STATE_DIR, else the folder chosen by the program, else the platform's folder for caches."""
+def memory_folder() -> Path:
+    """STREAMCACHE_STATE_DIR, else the folder chosen by the program, else the platform's cache folder."""
     if given := os.environ.get(STATE_DIR) or _chosen:
         return Path(given)
     home = Path.home()
@@ -57,16 +73,16 @@ def state_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "streamcache"
 
 
-class State:
-    """The remembered facts of one dataset's sources. Safe to use from several threads."""
+class SourceMemory:
+    """What is remembered about one dataset's source files. Safe to use from several threads."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.problem = ""  # why nothing will be remembered, if so
+        self.problem = ""  # why nothing can be remembered
         self._lock = threading.RLock()
         self._db = self._open()
 
-    def __enter__(self) -> State:
+    def __enter__(self) -> SourceMemory:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -81,8 +97,7 @@ class State:
         known = {name: _unpack(name, record) for name, record in rows}
         return {name: value for name, value in known.items() if value is not None}
 
-    def remember_files(self, rows: Iterable[tuple[str, str, bytes, Facts]]) -> None:
-        """Keep (directory, name, stamp, facts)."""
+    def remember_files(self, rows: Iterable[FileRecord]) -> None:
         packed = [(directory, name, _pack(name, stamp, facts)) for directory, name, stamp, facts in rows]
         self._write("INSERT OR REPLACE INTO file VALUES (?, ?, ?)", packed)
 
@@ -90,7 +105,7 @@ class State:
         self._write("DELETE FROM file WHERE directory = ? AND name = ?", [(directory, name) for name in names])
 
     def origins(self, sources: Collection[str]) -> dict[str, dict[str, Origin]]:
-        """Source → field → what its entries were made of, for those sources that are known."""
+        """Source → field → what its entries were made of, for all known sources."""
         found: dict[str, dict[str, Origin]] = {}
         names = sorted(sources) if self._read("SELECT 1 FROM made LIMIT 1", ()) else []
         for start in range(0, len(names), _NAMES):
@@ -115,7 +130,7 @@ class State:
         self._write("INSERT OR REPLACE INTO weights VALUES (?, ?)", [(path, _pack(path, stamp, facts))])
 
     def run(self, name: str) -> tuple[str, str, dict[str, Any]] | None:
-        """Signature, generation and report of the last run that was published under this name."""
+        """Signature, generation and report of the last published run with this name."""
         rows = self._read("SELECT signature, generation, report FROM run WHERE name = ?", (name,))
         try:
             return (rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
@@ -127,19 +142,19 @@ class State:
         self._write("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)", [row])
 
     def move(self, dataset: str) -> None:
-        """From now on this is the state of another dataset id."""
+        """Become the memory of another dataset id."""
         if self.path is None:
             return
         with self._lock:
-            target = state_file(dataset)
+            target = memory_file(dataset)
             self._db.close()
-            with contextlib.suppress(OSError):  # held by somebody on Windows: the next run hashes again
+            with contextlib.suppress(OSError):  # opened by another process on Windows: the next run hashes again
                 os.replace(self.path, target)
             self.path = target
             self._db = self._open()
 
-    def adopt(self, other: State) -> None:
-        """Take over what another state knows about files that this one does not."""
+    def adopt(self, other: SourceMemory) -> None:
+        """Copy what another memory knows about files that this one does not know."""
         if other is self:
             return
         rows = other._read("SELECT directory, name, record FROM file", ())
@@ -154,7 +169,7 @@ class State:
                 return _create(str(self.path))
             except sqlite3.OperationalError:
                 raise
-            except sqlite3.DatabaseError:  # not a database any more: it is worth no more than its file
+            except sqlite3.DatabaseError:  # corrupt: start over, it is only a cache
                 _remove(self.path)
                 return _create(str(self.path))
         except (OSError, sqlite3.Error) as error:
@@ -188,14 +203,28 @@ class State:
             self._db = self._open()
 
 
-def open_state(dataset: str | None) -> State:
-    """The state of a dataset by its id; None gives one that lives in memory only."""
-    return State(None if dataset is None else state_file(dataset))
+def open_memory(dataset: str | None) -> SourceMemory:
+    """The memory of a dataset by its id. None: one that is not kept on disk."""
+    return SourceMemory(None if dataset is None else memory_file(dataset))
 
 
-def state_file(dataset: str) -> Path:
-    """Where the state of a dataset is kept, by its id."""
-    return state_folder() / "datasets" / f"{dataset}.sqlite"
+def memory_file(dataset: str) -> Path:
+    """The file with the memory of a dataset, by its id."""
+    return memory_folder() / "datasets" / f"{dataset}.sqlite"
+
+
+def remembered_folders(dataset: str, limit: int) -> list[str]:
+    """Source folders of a dataset, as remembered on this machine. Creates nothing, and does not wait for locks."""
+    path = memory_file(dataset)
+    if not path.is_file():
+        return []
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)
+        ) as database:
+            return [name for (name,) in database.execute(_FOLDERS, (limit,)) if isinstance(name, str)]
+    except sqlite3.Error:  # locked or damaged: it is not needed
+        return []
 
 
 def _create(path: str) -> sqlite3.Connection:
@@ -226,7 +255,7 @@ def _pack(name: str, stamp: bytes, facts: Facts) -> bytes:
 
 
 def _unpack(name: str, record: Any) -> Known | None:
-    """None where the record was damaged: SQLite has no checksums, and a wrong caption must not be encoded."""
+    """None if the record is damaged: SQLite has no checksums, and a wrong caption must not be encoded."""
     if not isinstance(record, bytes) or len(record) < _HEAD.size + 8 or _checksum(name, record[:-8]) != record[-8:]:
         return None
     stamp, content, width, height, flags = _HEAD.unpack_from(record)
@@ -237,12 +266,3 @@ def _unpack(name: str, record: Any) -> Known | None:
 
 def _checksum(name: str, body: bytes) -> bytes:
     return xxhash.xxh3_64_digest(name.encode("utf-8", "surrogatepass") + b"\0" + body)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What an entry was made of, so that a later run can say what changed."""
-
-    content: str
-    transform: str
-    encoder: str

@@ -1,54 +1,67 @@
-"""Scan: which files a folder holds, and which of them changed. One scandir per folder, one stat per file.
+"""Scanning: which files a source folder contains, and which of them changed. One scandir per folder, one stat per file.
 
-A folder's listing has a digest: where all digests are those of the last run, nothing is compared, opened or hashed.
-Otherwise each file's stamp (size, mtime, inode, ctime) is compared, and only files whose stamp differs are read.
+Each folder listing has a digest. If all digests equal those of the last run, nothing is compared, opened or hashed.
+Otherwise each file's stamp (size, mtime, inode, ctime) is compared, and only files with another stamp are read.
 """
 
 from __future__ import annotations
 
 import os
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import xxhash
 
 from ..errors import CacheError
 from ..format import MANIFEST, SHARDS
-from . import captions, images
+from .captions import METADATA, SIDECARS, is_text
+from .masks import is_mask
+from .memory import Known, SourceMemory
 from .source import Excluded
+from .source_files import (
+    PROBES,
+    STAMP_BYTES,
+    UNSETTLED,
+    Facts,
+    FileRecord,
+    Listing,
+    extension_of,
+    pack_stamps,
+    read_facts,
+)
 
-STAMP_BYTES = 32
-UNSETTLED = bytes(STAMP_BYTES)  # the stamp of a file that must be read again next time
-_RELEVANT = frozenset({*images.EXTENSIONS, *(s[1:] for s in captions.SIDECARS), captions.METADATA.rpartition(".")[2]})
-_LISTS_INODES = os.name != "nt"  # there a listing has 0 for all of them, and a stamp must be the same in both
-_TICK_NS = 20_000_000  # two changes within one tick of the kernel's clock leave the same times
-_COARSE_TICK_NS = 2_000_000_000  # on file systems that keep whole seconds
+_COMMIT = 1024  # files between two commits: a crash while hashing loses at most these
+_RELEVANT = frozenset({*PROBES, *map(extension_of, SIDECARS), extension_of(METADATA)})
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The relevant files of one folder. `stamps` holds 32 bytes a name; empty where nothing was stated (trust)."""
+@dataclass
+class Counts:
+    """How many source files a run listed, opened, hashed and decoded."""
 
-    directory: str
-    names: list[str]
-    stamps: bytes
-    digest: bytes
+    listed: int = 0
+    opened: int = 0  # while comparing with the memory
+    hashed: int = 0
+    decoded: int = 0
 
-    def rows(self) -> Iterator[tuple[str, bytes]]:
-        stamps = self.stamps
-        for at, name in enumerate(self.names):
-            yield name, stamps[at * STAMP_BYTES : (at + 1) * STAMP_BYTES]
+
+@dataclass
+class Inventory:
+    """Facts by folder and name. `settled` is False if some stamps cannot be relied on next time."""
+
+    folders: dict[str, dict[str, Facts]] = field(default_factory=dict)
+    settled: bool = True
+    trusted: int = 0  # files not checked for changes
 
 
 def walk_folder(
     root: str, recursive: bool, skip: Iterable[str] = (), trust: bool = False
 ) -> tuple[list[Listing], list[Excluded]]:
-    """The listings below a folder, in sorted order, and what could not be listed. Folders in `skip` are left out."""
+    """The listings below a folder, in sorted order, and what could not be listed. Folders in `skip` are skipped."""
     if os.path.isfile(root):
-        raise CacheError(f"{root}: is a file; name the folder of the pictures. Nothing was changed")
+        raise CacheError(f"{root}: is a file, expected a folder of images. Nothing was changed")
     if not os.path.isdir(root):
-        raise CacheError(f"{root}: the source folder is not there; mount it, or correct its path. Nothing was changed")
+        raise CacheError(f"{root}: the source folder is missing; mount it or correct the path. Nothing was changed")
     root = os.path.abspath(root)
     if not _is_nameable(root):
         raise CacheError(f"{root!r}: the source folder's name is not valid Unicode; rename it")
@@ -72,24 +85,45 @@ def walk_folder(
             continue
         listings.append(listing)
         if recursive:
-            # Taken from the end: real folders before links to them, so that of the two the link is the repetition.
+            # Popped from the end: real folders before links to them, so that the link is reported as the duplicate.
             pending += [path for _, path in sorted(below, reverse=True)]
     listings.sort(key=lambda listing: listing.directory.split(os.sep))
     return listings, problems
 
 
-def is_settled(stamp: bytes, read_at_ns: int) -> bool:
-    """Whether a file read at that time could not have changed since without its stamp telling."""
-    _, modified, _, changed = array("q", stamp)
-    if os.name == "nt":  # ctime is the time of creation there; elsewhere mtime is whatever someone set it to
-        changed = modified
-    tick = _TICK_NS if changed % 1_000_000_000 else _COARSE_TICK_NS
-    return changed < read_at_ns - tick
+def take_inventory(
+    listings: list[Listing],
+    memory: SourceMemory,
+    counts: Counts,
+    *,
+    hash_new: bool,
+    trust: bool = False,
+    threads: int = 4,
+    check: Callable[[], None] = lambda: None,
+) -> Inventory:
+    """Facts of all files in the listings. `check` is called between reads and may raise to interrupt.
 
-
-def stamp_of(status: os.stat_result) -> bytes:
-    inode = status.st_ino if _LISTS_INODES else 0
-    return _pack([status.st_size, status.st_mtime_ns, inode, status.st_ctime_ns])
+    Without `hash_new`, only the headers of new files are read: they are hashed when they are decoded.
+    """
+    found = Inventory()
+    candidates: list[tuple[int, str, str, bool]] = []
+    for listing in listings:
+        known = memory.files(listing.directory)
+        facts, stale = _compare(listing, known, trust)
+        memory.forget_files(listing.directory, known.keys() - set(listing.names))
+        found.folders[listing.directory] = facts
+        found.trusted += len(facts) if trust else 0
+        for name, size in stale:
+            candidates.append((size, listing.directory, name, hash_new or name in known or is_mask(name)))
+    counts.listed += sum(len(listing.names) for listing in listings)
+    # Largest first, so that no thread is still busy with a big file at the end.
+    candidates.sort(key=lambda c: (-c[0], c[1:]))
+    for rows in _read_all(candidates, threads, counts, check):
+        memory.remember_files(rows)
+        for directory, name, stamp, facts in rows:
+            found.folders[directory][name] = facts
+            found.settled &= stamp != UNSETTLED
+    return found
 
 
 def _list(directory: str, problems: list[Excluded], trust: bool) -> tuple[Listing, list[tuple[bool, str]]]:
@@ -97,7 +131,7 @@ def _list(directory: str, problems: list[Excluded], trust: bool) -> tuple[Listin
     numbers: list[int] = []
     below: list[tuple[bool, str]] = []
     with os.scandir(directory) as entries:
-        for entry in entries:  # the hot loop: 100,000 turns in about a third of a second, most of it the stat
+        for entry in entries:  # hot loop: 100,000 files take about a third of a second, mostly for stat
             name = entry.name
             if name[0] == ".":
                 continue
@@ -111,7 +145,7 @@ def _list(directory: str, problems: list[Excluded], trust: bool) -> tuple[Listin
                     names.append(name)
             except OSError as error:
                 problems.append(Excluded(entry.path, f"cannot be read: {error.strerror}"))
-    return _listing(directory, names, _pack(numbers), problems), below
+    return _listing(directory, names, pack_stamps(numbers), problems), below
 
 
 def _listing(directory: str, names: list[str], stamps: bytes, problems: list[Excluded]) -> Listing:
@@ -143,7 +177,7 @@ def _is_nameable(name: str) -> bool:
 
 
 def _is_cache(listing: Listing, below: list[tuple[bool, str]]) -> bool:
-    """Whether a folder holds a dataset of ours, which is no part of its sources wherever it lies."""
+    """Whether a folder is a cache of ours: never part of a source, wherever it is."""
     return MANIFEST in listing.names and any(os.path.basename(path) == SHARDS for _, path in below)
 
 
@@ -164,8 +198,29 @@ def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded
     return False
 
 
-def _pack(numbers: list[int]) -> bytes:
-    try:
-        return array("q", numbers).tobytes()
-    except OverflowError:  # inode numbers may use all 64 bits, or more
-        return array("q", [hash(number) for number in numbers]).tobytes()
+def _compare(listing: Listing, known: dict[str, Known], trust: bool) -> tuple[dict[str, Facts], list[tuple[str, int]]]:
+    facts: dict[str, Facts] = {}
+    stale: list[tuple[str, int]] = []
+    for name, stamp in listing.rows():
+        before = known.get(name)
+        if before is not None and (before[0] == stamp or (trust and not before[1].error)):
+            facts[name] = before[1]
+        else:
+            stale.append((name, int.from_bytes(stamp[:8], "little")))
+    return facts, stale
+
+
+def _read_all(
+    candidates: list[tuple[int, str, str, bool]], threads: int, counts: Counts, check: Callable[[], None]
+) -> Iterator[list[FileRecord]]:
+    def read(candidate: tuple[int, str, str, bool]) -> FileRecord:
+        _, directory, name, whole = candidate
+        return directory, name, *read_facts(os.path.join(directory, name), whole)
+
+    with ThreadPoolExecutor(threads, "streamcache-hash") as pool:
+        for start in range(0, len(candidates), _COMMIT):
+            check()
+            chunk = candidates[start : start + _COMMIT]
+            counts.opened += len(chunk)
+            counts.hashed += sum(whole or is_text(name) for _, _, name, whole in chunk)
+            yield list(pool.map(read, chunk))

@@ -1,102 +1,21 @@
-"""Sources: where pictures and captions come from, and how a set of them is to be treated."""
+"""A source: where images and captions come from, and how to treat them. Each kind of source is a file of its own."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import torch
+from typing import ClassVar, Protocol
 
 from ..errors import CacheError
+from ..setting import check_settings, declare
 from .captions import Captions
 from .masks import Masks
+from .source_files import Facts, FileImage, Listing, SourceImage
 from .transforms import Transform
 
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """What all sources have in common. Several sources may fill one set if they describe it alike."""
-
-    set: str = "main"
-    captions: Captions = field(default_factory=Captions)
-    masks: Masks = field(default_factory=Masks)
-    transform: Transform | None = None  # None: as the plan says
-    repeats: int = 1
-    weight: float = 1.0  # how much each sample counts in the loss
-    prior: bool = False  # a class set, for prior preservation
-    prompt: str | None = None  # the one caption of all its pictures
-    samples: int | None = None  # how many of its samples an epoch draws; None: all
-    share: float | None = None  # the same as a share of the set
-
-    def __post_init__(self) -> None:
-        if not self.set or not self.set.isprintable():
-            raise CacheError(f"set: found the name {self.set!r}, expected printable text")
-        if self.repeats < 0 or self.repeats >= 1 << 32:
-            raise CacheError(f"set {self.set}: repeats is {self.repeats}, expected a count")
-        if not (math.isfinite(self.weight) and self.weight >= 0):
-            raise CacheError(f"set {self.set}: weight is {self.weight}, expected 0 or more")
-
-    def describe(self) -> dict[str, object]:
-        """The source as the manifest tells of it: its settings, but not where on this machine it is."""
-        skipped = ("path", "images", "texts", "names")
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skipped}
-        return {name: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
-
-    def facts(self) -> dict[str, object]:
-        """What training needs to know about the set, under the names that it uses."""
-        known = {"prior": self.prior, "prompt": self.prompt, "samples": self.samples, "weight": self.share}
-        return {name: value for name, value in known.items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderSource(Source):
-    """A folder of picture files, with captions and masks beside them."""
-
-    path: str | os.PathLike[str] = field(kw_only=False)
-    recursive: bool = True
-
-    @property
-    def root(self) -> str:
-        return os.path.abspath(self.path)
-
-    def describe(self) -> dict[str, object]:
-        return {"folder": os.path.basename(self.root), **super().describe()}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ListSource(Source):
-    """Pictures in memory, as the host's nodes hand them over: float tensors [H, W, C] or [1, H, W, C] in 0…1.
-
-    One text serves all pictures; otherwise there are as many texts as pictures.
-    """
-
-    images: Sequence[torch.Tensor] = field(kw_only=False)
-    texts: Sequence[str] = field(default=(), kw_only=False)
-    names: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for what, values in (("texts", self.texts), ("names", self.names)):
-            if len(values) not in ((0, 1, len(self.images)) if what == "texts" else (0, len(self.images))):
-                raise CacheError(
-                    f"set {self.set}: {len(values)} {what} for {len(self.images)} images; give one for each image"
-                )
-
-
-def check_sets(sources: Sequence[Source]) -> None:
-    """Sources of one set must not contradict each other about it."""
-    if not sources:
-        raise CacheError("no source was given; name at least one folder of images")
-    facts: dict[str, dict[str, object]] = {}
-    for source in sources:
-        before = facts.setdefault(source.set, source.facts())
-        if before != source.facts():
-            raise CacheError(
-                f"set {source.set}: described as {before} and as {source.facts()}; give the sources different set names"
-            )
+Folders = Mapping[str, Mapping[str, Facts]]  # folder → name → facts of the file
 
 
 @dataclass(frozen=True)
@@ -109,7 +28,123 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth knowing about a file that is in the dataset all the same."""
+    """A remark about a file that is in the dataset."""
 
     source: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image of a source, before it has a size."""
+
+    source: Source
+    name: str
+    image: SourceImage
+    captions: tuple[str, ...]
+    mask: FileImage | None = None
+    repeats: int = 1
+
+
+@dataclass
+class Findings:
+    """The items of a source, and what was excluded or noticed."""
+
+    items: list[Item] = field(default_factory=list)
+    excluded: list[Excluded] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+class Listed(Protocol):
+    """A source as it is now. No file has been opened yet."""
+
+    @property
+    def listings(self) -> Sequence[Listing]:
+        """Folders whose files must be read to know the items."""
+        ...
+
+    @property
+    def masks(self) -> Sequence[Listing]:
+        """Folders of masks, which are always hashed."""
+        ...
+
+    @property
+    def problems(self) -> Sequence[Excluded]: ...
+
+    @property
+    def identity(self) -> object:
+        """JSON that, with the settings and the listings, decides the items."""
+        ...
+
+    def items(self, files: Folders, masks: Folders) -> Findings:
+        """The items, given the facts of all files in `listings` and `masks`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(abc.ABC):
+    """What all sources have in common. Several sources may share a set if their settings of the set agree."""
+
+    set: str = declare("main", "Name of the set; sets can have their own settings in training", "set")
+    captions: Captions = field(default_factory=Captions)
+    masks: Masks = field(default_factory=Masks)
+    transform: Transform | None = None  # None: the plan's
+    repeats: int = declare(
+        1,
+        "Repeats of each image per epoch. A folder named 10_subject multiplies it by 10",
+        "set",
+        low=0,
+        high=2**32 - 1,
+        shown=(1, 100_000),
+    )
+    weight: float = declare(1.0, "Loss weight of each sample", "set", low=0, shown=(0, 100), step=0.05)
+    prior: bool = declare(False, "Class (regularization) images for prior preservation", "set")
+    prompt: str | None = declare(
+        None, "One caption for all images, instead of their caption files. Class images need one", "set"
+    )
+    samples: int | None = declare(
+        None,
+        "Number of images of this set to draw per epoch, different ones each time (0 = all)",
+        "set",
+        low=0,
+        shown=(0, 10_000_000),
+    )
+    share: float | None = declare(None, "Share of this set to draw per epoch (0.5 = half)", "set", above=0)
+
+    local: ClassVar[frozenset[str]] = frozenset()  # fields that say where on this machine the source is
+
+    def __post_init__(self) -> None:
+        if not self.set or not self.set.isprintable():
+            raise CacheError(f"set: found the name {self.set!r}, expected printable text")
+        check_settings(self)
+
+    @abc.abstractmethod
+    def list(self, trust: bool = False) -> Listed:
+        """Look at the source now. With `trust`, files are listed without checking whether they changed."""
+
+    def is_at(self, path: str) -> bool:
+        """Whether the source is at this path, so that no cache may be written there."""
+        return False
+
+    def describe(self) -> dict[str, object]:
+        """The source as recorded in the manifest: its settings, but not its place on this machine."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.local}
+        return {name: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
+
+    def facts(self) -> dict[str, object]:
+        """What training needs to know about the set, under the names that training uses."""
+        known = {"prior": self.prior, "prompt": self.prompt, "samples": self.samples, "weight": self.share}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def check_sets(sources: Sequence[Source]) -> None:
+    """Refuse sources that share a set but disagree about it."""
+    if not sources:
+        raise CacheError("no sources; name at least one folder of images")
+    facts: dict[str, dict[str, object]] = {}
+    for source in sources:
+        before = facts.setdefault(source.set, source.facts())
+        if before != source.facts():
+            raise CacheError(
+                f"set {source.set}: described as {before} and as {source.facts()}; give the sources different set names"
+            )

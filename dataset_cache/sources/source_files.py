@@ -1,30 +1,57 @@
-"""Facts: what one source file holds, as far as the dataset's layout depends on it: content hash, size, text."""
+"""Source files: their stamps, what reading one reveals (size, content hash, text), and an image in a file.
+
+A stamp (size, mtime, inode, ctime) tells whether a file changed since it was read.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import xxhash
 
 from ..errors import Unusable
 from . import captions, images
-from .scan import UNSETTLED, is_settled, stamp_of
+from .images import Header, Picture
 
+STAMP_BYTES = 32
+UNSETTLED = bytes(STAMP_BYTES)  # the stamp of a file that must be read again next time
+# Lowercase extension → reads the header of such a file. Folders list these files, and captions.
+PROBES: dict[str, Callable[[BinaryIO], Header]] = dict.fromkeys(images.EXTENSIONS, images.probe)
+_LISTS_INODES = os.name != "nt"  # on Windows a directory listing has inode 0, so stat's inode is ignored as well
+_TICK_NS = 20_000_000  # two changes within one tick of the kernel's clock leave the same times
+_COARSE_TICK_NS = 2_000_000_000  # on file systems with a resolution of whole seconds
 _CHUNK = 1 << 20
 _TRIES = 3
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
+@dataclass(frozen=True)
+class Listing:
+    """The relevant files of one folder. `stamps` has 32 bytes per name, or is empty if files are trusted."""
+
+    directory: str
+    names: list[str]
+    stamps: bytes
+    digest: bytes
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        stamps = self.stamps
+        for at, name in enumerate(self.names):
+            yield name, stamps[at * STAMP_BYTES : (at + 1) * STAMP_BYTES]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What reading a source file told. `content` is empty while only its header was read."""
+    """What reading a source file revealed. `content` is empty if only the header was read."""
 
     content: bytes = b""
     width: int = 0
@@ -35,14 +62,112 @@ class Facts:
     error: str = ""
 
 
+FileRecord = tuple[str, str, bytes, Facts]  # directory, name, stamp, facts: as SourceMemory keeps them
+
+
+class SourceImage(Protocol):
+    """An image of a source that can be read when needed. `content` is empty until it is hashed, which `read` does."""
+
+    @property
+    def content(self) -> bytes: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def alpha(self) -> bool: ...
+
+    def read(self) -> Reading: ...
+
+
+class Reading(Protocol):
+    """The current bytes of an image, with their hash."""
+
+    @property
+    def content(self) -> bytes: ...
+
+    def decode(self, background: tuple[int, int, int]) -> Picture: ...
+
+    def probe(self) -> Header: ...
+
+    def record(self, facts: Facts) -> FileRecord | None:
+        """What to remember about the file for the next run; None if the image is not a file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileImage:
+    """An image file. `content` is empty if the file is not hashed yet."""
+
+    directory: str
+    name: str
+    content: bytes
+    width: int
+    height: int
+    alpha: bool
+
+    def read(self) -> FileReading:
+        stamp, data = read_bytes(os.path.join(self.directory, self.name))
+        return FileReading(self, content_hash(data), data, stamp)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """The bytes of an image file, with their hash and the stamp of the file when it was read."""
+
+    image: FileImage
+    content: bytes
+    data: bytes
+    stamp: bytes
+
+    def decode(self, background: tuple[int, int, int]) -> Picture:
+        return images.decode(self.data, background)
+
+    def probe(self) -> Header:
+        return PROBES.get(extension_of(self.image.name), images.probe)(io.BytesIO(self.data))
+
+    def record(self, facts: Facts) -> FileRecord:
+        return self.image.directory, self.image.name, self.stamp, facts
+
+
+def image_file(facts: Facts, directory: str, name: str) -> FileImage:
+    return FileImage(directory, name, facts.content, facts.width, facts.height, facts.alpha)
+
+
+def extension_of(name: str) -> str:
+    return name.rpartition(".")[2].lower()
+
+
 def content_hash(data: bytes | memoryview) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
-    """Read a file: its stamp and what it holds. A picture's content is hashed only if its `whole` file is to be read.
+def stamp_of(status: os.stat_result) -> bytes:
+    inode = status.st_ino if _LISTS_INODES else 0
+    return pack_stamps([status.st_size, status.st_mtime_ns, inode, status.st_ctime_ns])
 
-    The stamp is UNSETTLED where it must not be relied on: the file could not be read, or was written a moment ago.
+
+def pack_stamps(numbers: list[int]) -> bytes:
+    """Stamps from size, mtime, inode and ctime of each file."""
+    try:
+        return array("q", numbers).tobytes()
+    except OverflowError:  # inode numbers may use all 64 bits, or more
+        return array("q", [hash(number) for number in numbers]).tobytes()
+
+
+def is_settled(stamp: bytes, read_at_ns: int) -> bool:
+    """Whether any change since the file was read at that time would show in its stamp."""
+    _, modified, _, changed = array("q", stamp)
+    if os.name == "nt":  # ctime is the creation time on Windows; elsewhere programs can set mtime to anything
+        changed = modified
+    tick = _TICK_NS if changed % 1_000_000_000 else _COARSE_TICK_NS
+    return changed < read_at_ns - tick
+
+
+def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
+    """Read a file's stamp and facts. The content of an image is hashed only if `whole`.
+
+    The stamp is UNSETTLED if it cannot be relied on: the file is unreadable, or was written a moment ago.
     """
     try:
         for _ in range(_TRIES):
@@ -54,11 +179,11 @@ def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
                     return stamp if is_settled(stamp, started) else UNSETTLED, facts
     except OSError as error:
         return UNSETTLED, Facts(error=f"cannot be read: {error.strerror or error}")
-    return UNSETTLED, Facts(error="it changed while it was read")
+    return UNSETTLED, Facts(error="it changed while it was being read")
 
 
 def read_bytes(path: str) -> tuple[bytes, bytes]:
-    """A file's stamp and bytes, which belong together; UNSETTLED as in read_facts."""
+    """A file's stamp and the bytes that belong to it; UNSETTLED as in read_facts."""
     try:
         for _ in range(_TRIES):
             started = time.time_ns()
@@ -69,15 +194,15 @@ def read_bytes(path: str) -> tuple[bytes, bytes]:
                     return stamp if is_settled(stamp, started) else UNSETTLED, data
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror or error}") from None
-    raise Unusable("it changed while it was read")
+    raise Unusable("it changed while it was being read")
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
-    """A regular file. Anything else would give no bytes, or make us wait for them for ever."""
+    """Open a regular file. Reading a pipe or a device could block forever."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         yield file
 
 
@@ -91,7 +216,7 @@ def _read(path: str, file: BinaryIO, whole: bool) -> Facts:
             return Facts(content_hash(data), error=str(error))
     content = _hash(file) if whole else b""
     try:
-        header = images.probe(file)
+        header = PROBES.get(extension_of(name), images.probe)(file)
     except Unusable as error:
         return Facts(content, error=str(error))
     return Facts(content, header.width, header.height, header.alpha, header.format)

@@ -1,4 +1,4 @@
-"""Transforms: how a picture of any size becomes one of a few sizes. Numbers only; pixels are touched in images.py."""
+"""Transforms: which bucket an image falls into, and how it is resized and cropped. Numbers only, no pixels."""
 
 from __future__ import annotations
 
@@ -9,45 +9,61 @@ from hashlib import blake2b
 from itertools import product
 
 from ..errors import CacheError
+from ..setting import check_settings, declare
 
 CROPS = ("centre", "random", "none")
 BUCKET_STEPS = (8, 16, 32, 64)
-LARGEST = 16384  # side of a square; far beyond what models take, and a slip most likely
+_LARGEST = 16384  # side of a square; a larger one is probably a typo
 
 
 @dataclass(frozen=True)
 class Transform:
-    """The settings of one set of pictures. Every resolution gives each picture a sample of its own."""
+    """How the images of one set are resized. Every resolution gives each image a sample of its own."""
 
-    resolutions: tuple[int, ...] = (1024,)  # sides of squares: a bucket has at most that area
-    step: int = 64
-    min_aspect: float = 0.5  # width / height
-    max_aspect: float = 2.0
-    upscale: bool = True
-    crop: str = "centre"
-    flip: bool = False  # a mirrored variant beside the plain one
-    seed: int = 0  # of random crops
+    resolutions: tuple[int, ...] = declare(
+        (1024,),
+        "Training resolution: a bucket has at most the area of a square of this side. Several give each image one "
+        "sample per resolution",
+        "images",
+        name="resolution",
+        old_names=("resolutions",),
+        high=_LARGEST,
+        shown=(64, 8192),
+        step=8,
+    )
+    step: int = declare(
+        64, "Bucket sides are multiples of this (in pixels)", "images", choices=tuple(map(str, BUCKET_STEPS))
+    )
+    min_aspect: float = declare(
+        0.5, "Smallest bucket aspect ratio (width / height)", "images", above=0, high=1, shown=(0.05, 1), step=0.05
+    )
+    max_aspect: float = declare(
+        2.0, "Largest bucket aspect ratio (width / height)", "images", low=1, shown=(1, 20), step=0.05
+    )
+    upscale: bool = declare(
+        True, "Upscale images smaller than the resolution. Off: put them in smaller buckets", "images"
+    )
+    crop: str = declare(
+        "centre",
+        "How to fit the bucket: crop to the centre, crop at a fixed random position, or stretch without cropping",
+        "images",
+        choices=CROPS,
+    )
+    flip: bool = declare(False, "Also encode each image mirrored; every epoch uses one of the two", "images")
+    seed: int = declare(0, "Seed of random crops", "images", name="crop_seed", shown=(0, 2**31 - 1))
 
     def __post_init__(self) -> None:
-        if not self.resolutions or any(side < self.step for side in self.resolutions):
-            raise CacheError(f"resolution: found {self.resolutions}, expected sides of at least the step, {self.step}")
-        if max(self.resolutions) > LARGEST:
-            raise CacheError(f"resolution: found {max(self.resolutions):,}, expected sides of at most {LARGEST:,}")
+        check_settings(self)
+        shown = ", ".join(map(str, self.resolutions)) or "none"
+        if not self.resolutions or min(self.resolutions) < self.step:
+            raise CacheError(f"resolution = {shown}: expected at least the step, {self.step}")
         if len(set(self.resolutions)) != len(self.resolutions):
-            raise CacheError(f"resolution: found {self.resolutions}, expected each side once")
-        if self.step not in BUCKET_STEPS:
-            raise CacheError(f"step: found {self.step}, expected one of {', '.join(map(str, BUCKET_STEPS))}")
-        if self.crop not in CROPS:
-            raise CacheError(f"crop: found {self.crop!r}, expected one of {', '.join(CROPS)}")
-        if not 0 < self.min_aspect <= 1 <= self.max_aspect < math.inf:
-            raise CacheError(
-                f"aspects: found {self.min_aspect} to {self.max_aspect}, expected a range around 1, such as 0.5 to 2"
-            )
+            raise CacheError(f"resolution = {shown}: expected each resolution once")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a picture's pixels go: resized to `resized`, then cut at (left, top) to (width, height)."""
+    """Where an image's pixels go: resized to `resized`, then cropped at (left, top) to (width, height)."""
 
     width: int
     height: int
@@ -57,23 +73,23 @@ class Placement:
 
     @property
     def crop(self) -> tuple[int, int, int, int]:
-        """Left, top, width and height, in pixels of the resized picture, as size conditioning counts them."""
+        """Left, top, width and height in pixels of the resized image, as size conditioning expects them."""
         return self.left, self.top, self.width, self.height
 
     def box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """The same cut in pixels of a picture of (width, height), so that one resize does both."""
+        """The same crop in pixels of an image of (width, height), so that one resize does both."""
         across, down = width / self.resized[0], height / self.resized[1]
         right = min(float(width), (self.left + self.width) * across)
         bottom = min(float(height), (self.top + self.height) * down)
         return self.left * across, self.top * down, right, bottom
 
     def identity(self) -> list[int]:
-        """What of this decides the pixels."""
+        """The numbers that decide the pixels; part of cache keys."""
         return [self.width, self.height, *self.resized, self.left, self.top]
 
 
 def bucket_size(width: int, height: int, resolution: int, transform: Transform) -> tuple[int, int] | None:
-    """The size a picture of (width, height) is encoded at; None if it would have to grow and may not."""
+    """The size an image of (width, height) is encoded at; None if it is too small and must not be upscaled."""
     aspect = min(max(width / height, transform.min_aspect), transform.max_aspect)
     size = _fit_area(aspect, resolution * resolution, transform.step)
     if transform.upscale or (size[0] <= width and size[1] <= height):
@@ -82,7 +98,7 @@ def bucket_size(width: int, height: int, resolution: int, transform: Transform) 
 
 
 def place_image(size: tuple[int, int], target: tuple[int, int], transform: Transform, content: bytes) -> Placement:
-    """Fit a picture of `size` into `target`. A random crop is drawn from (seed, content): it never moves by itself."""
+    """Fit an image of `size` into `target`. A random crop is drawn from (seed, content), so it stays the same."""
     width, height = target
     if transform.crop == "none":
         return Placement(width, height, target, 0, 0)
@@ -96,13 +112,13 @@ def place_image(size: tuple[int, int], target: tuple[int, int], transform: Trans
 
 
 def bucket_sizes(width: int, height: int, transform: Transform) -> list[tuple[int, int]]:
-    """The sizes of all samples of one picture, without repetition: small pictures that may not grow have only one."""
+    """The sizes of all samples of one image, without duplicates: small images that stay small have only one."""
     found = (bucket_size(width, height, side, transform) for side in transform.resolutions)
     return list(dict.fromkeys(size for size in found if size is not None))
 
 
 def _fit_area(aspect: float, area: int, step: int) -> tuple[int, int]:
-    # Worked out for the long side and turned round, so that portrait and landscape mirror each other.
+    # Computed for landscape and rotated for portrait, so that the two mirror each other.
     longer = max(aspect, 1 / aspect)
     sides = math.sqrt(area * longer), math.sqrt(area / longer)
     ways = product(*[(max(step, int(side // step) * step), (int(side // step) + 1) * step) for side in sides])

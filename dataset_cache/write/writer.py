@@ -191,10 +191,15 @@ class CacheWriter:
             self._check_open()
             self._store.flush()
 
-    def publish(self) -> Manifest:
-        """Publish a new generation, which readers open from now on. Writing may continue."""
+    def publish(self, provenance: Mapping[str, Any] | None = None) -> Manifest:
+        """Publish a new generation, which readers open from now on. Writing may continue.
+
+        `provenance` replaces the one given when the writer was created.
+        """
         with self._guard:
             self._check_open()
+            if provenance is not None:
+                self._provenance = provenance
             self._manifest = self._publish()
             self._store.drop()
             self._begin(keep_samples=True)

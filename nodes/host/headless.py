@@ -67,11 +67,11 @@ def register_package() -> None:
 
 def prepare() -> None:
     """What the extension does when the host loads it, as far as it concerns no server."""
-    from ...dataset_cache import use_state_folder
+    from ...dataset_cache import use_memory_folder
     from .app import register_host_types, state_root
 
     register_host_types()
-    use_state_folder(state_root())
+    use_memory_folder(state_root())
 
 
 if __name__ == "__main__":

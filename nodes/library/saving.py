@@ -14,7 +14,7 @@ from .handles import DatasetHandle, DatasetPlan
 if TYPE_CHECKING:
     from ...dataset_cache import EncodeReport, Progress
 
-_PHASES = {"captions": "Encoding captions", "pictures": "Encoding images"}
+_PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
 _LISTED = 8  # buckets and excluded files that are shown on a node
 
 

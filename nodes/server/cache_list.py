@@ -3,10 +3,8 @@ exist. A cache that cannot be read gets a row with its problem and hides no othe
 
 import os
 import re
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from ...dataset_cache import (
     holders,
     manifest_stamp,
     read_manifest,
-    state_file,
+    remembered_folders,
 )
 from ..library import count_by_name, list_caches, peek_bucket_names
 from .untrusted import as_dict, as_list, cut_text
@@ -33,13 +31,6 @@ _MAX_FOLDERS = 50  # source folders looked up per cache
 _HASH = re.compile(r"[0-9a-f]{32,}")
 _SHORT = 12  # characters of a hash: enough to tell encoders apart
 _FIELDS = {"image": "latent", "text": "conditioning"}
-# Jumps from folder to folder by the table's key, so the rows of their files are not read.
-_FOLDERS = """
-WITH RECURSIVE folder(place) AS (
-  SELECT min(directory) FROM file
-  UNION ALL SELECT (SELECT min(directory) FROM file WHERE directory > place) FROM folder WHERE place IS NOT NULL
-) SELECT place FROM folder WHERE place IS NOT NULL LIMIT ?
-"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ def find_sources(origin: Origin, roots: Sequence[Path]) -> str:
     """Whether the source folders exist: those that this machine remembers, otherwise any of their names in `roots`."""
     if not origin.folders:
         return NONE
-    known = _remembered_folders(origin.dataset)
+    known = remembered_folders(origin.dataset, _MAX_FOLDERS)
     found = [os.path.isdir(path) for path in known] or [_is_below(name, roots) for name in origin.folders]
     return PRESENT if all(found) else PARTLY if any(found) else MISSING
 
@@ -168,17 +159,6 @@ def _source_names(provenance: dict[str, Any], depth: int = 3) -> Iterator[str]:
             yield folder
     for part in as_list(provenance.get("merged")) if depth else ():
         yield from _source_names(as_dict(as_dict(part).get("provenance")), depth - 1)
-
-
-def _remembered_folders(dataset: str) -> list[str]:
-    path = state_file(dataset)
-    if not path.is_file():
-        return []
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)) as state:
-            return [name for (name,) in state.execute(_FOLDERS, (_MAX_FOLDERS,)) if isinstance(name, str)]
-    except sqlite3.Error:  # locked or damaged: it is optional
-        return []
 
 
 def _is_below(name: str, roots: Sequence[Path]) -> bool:

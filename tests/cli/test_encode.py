@@ -153,7 +153,7 @@ def test_encode_tells_what_has_no_caption_or_mask_and_how_much_an_epoch_has(smal
     picture("set/0-masklabel.png", size=(96, 64))
     assert run(*small, "--masks", "file", "--repeats", 3) == 0
     text = capsys.readouterr().out
-    for words in ("21 samples an epoch", "1 sample has no caption", "6 samples have no mask"):
+    for words in ("21 samples per epoch", "1 sample has no caption", "6 samples have no mask"):
         assert words in text
     assert run(*small, "--masks", "file", "--repeats", 3) == 0  # the same from memory
     assert "6 samples have no mask" in capsys.readouterr().out
@@ -198,15 +198,15 @@ def test_a_contact_sheet_without_thumbnails_is_refused(small, tmp_path, capsys):
 
 def test_info_of_nothing_is_refused(tmp_path, capsys):
     assert run("info", tmp_path) == 1
-    assert "no StreamCache dataset" in capsys.readouterr().err
+    assert "not a StreamCache dataset" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--threads", -3], "threads: found -3, expected 0 or more"),
-        (["--resolution", 99999999], "expected sides of at most 16,384"),
-        (["--shuffles", 10**8], "expected at most 1,000"),
+        (["--threads", -3], "threads = -3: expected a whole number of at least 0"),
+        (["--resolution", 99999999], "resolution = 99999999: expected a whole number of at most 16,384"),
+        (["--shuffles", 10**8], "tag_shuffles = 100000000: expected a whole number of at least 0, at most 1,000"),
     ],
 )
 def test_a_number_out_of_range_is_one_line(small, flags, words, capsys):
@@ -241,7 +241,7 @@ def test_whole_numbers_stand_for_fractions_in_a_file(small, tmp_path):
 
 def test_a_file_is_no_source(small, tmp_path, capsys):
     assert run("encode", tmp_path / "set" / "0.png", "--to", tmp_path / "cache") == 1
-    assert "is a file; name the folder" in capsys.readouterr().err
+    assert "is a file, expected a folder of images" in capsys.readouterr().err
 
 
 def test_a_broken_picture_is_named_once_for_all_resolutions(small, tmp_path, capsys):

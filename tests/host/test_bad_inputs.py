@@ -175,7 +175,7 @@ def test_a_folder_without_images_is_refused_and_leaves_nothing(server: Server):
     (server.base / "input" / "bare").mkdir()
     graph = Graph(server)
     save_folder(graph, "input/bare", "bare folder")
-    fail_with(server, graph, "holds no picture")
+    fail_with(server, graph, "contains no images")
     assert not cache_path(server, "bare folder").exists()
 
 

@@ -8,8 +8,9 @@ import torch
 
 from streamcache.dataset_cache import open_cache
 from streamcache.dataset_cache.encode.encode import encode
-from streamcache.dataset_cache.encode.plan import Plan, Settings, make_plan
-from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.encode.plan import Plan, make_plan
+from streamcache.dataset_cache.encode.settings import Settings
+from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.lora_train.errors import TrainError
 from streamcache.reference.denoiser import ReferenceDenoiser

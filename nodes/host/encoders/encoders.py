@@ -22,7 +22,7 @@ from ....dataset_cache import (
     Surroundings,
     digest_of,
     file_identity,
-    state_folder,
+    memory_folder,
 )
 from .identity import clip_identity, name_of, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae
@@ -130,14 +130,14 @@ def _lease(model: Any) -> contextlib.AbstractContextManager:
 
 def _read_scales() -> dict[str, int]:
     try:
-        scales = json.loads((state_folder() / _SCALES).read_text(encoding="utf-8"))
+        scales = json.loads((memory_folder() / _SCALES).read_text(encoding="utf-8"))
         return {key: value for key, value in scales.items() if type(value) is int and value > 0}
     except (OSError, ValueError, AttributeError):
         return {}
 
 
 def _write_scales(scales: dict[str, int]) -> None:
-    folder = state_folder()
+    folder = memory_folder()
     with contextlib.suppress(OSError):  # if it cannot be saved, the VAE is loaded for it again next time
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f"{_SCALES}.{os.getpid()}.tmp"

@@ -10,12 +10,13 @@ import torch
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.encode.encode import encode
 from streamcache.dataset_cache.encode.encoders import Surroundings
-from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.plan import make_plan
 from streamcache.dataset_cache.encode.report import EncodeReport
+from streamcache.dataset_cache.encode.settings import Settings
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.sources.captions import Captions
+from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.masks import Masks
-from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.dataset_cache.write.repack import SMALL_SHARDS
 
@@ -434,14 +435,14 @@ def test_sizes_and_crops_are_kept(run, tmp_path, picture):
 def test_a_step_that_does_not_fit_the_encoder_is_refused(run, picture, images):
     picture("set/a.png")
     images.downscale = 16
-    with pytest.raises(CacheError, match="use a step that 16 divides"):
+    with pytest.raises(CacheError, match="use a multiple of 16"):
         run("set")
 
 
 def test_an_encoder_that_lies_about_its_downscale_is_refused(run, picture, images):
     picture("set/a.png")
     images.make = lambda item: {"samples": torch.zeros(1, 4, 3, 3)}
-    with pytest.raises(CacheError, match="with its downscale of 8"):
+    with pytest.raises(CacheError, match="for its downscale factor of 8"):
         run("set")
 
 

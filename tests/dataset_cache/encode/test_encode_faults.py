@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from PIL import Image
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.encode.encode import encode
-from streamcache.dataset_cache.encode.phase import Failure, Phase
-from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.encoders import Failure, Phase
+from streamcache.dataset_cache.encode.plan import make_plan
+from streamcache.dataset_cache.encode.settings import Settings
+from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.masks import Masks
-from streamcache.dataset_cache.sources.source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 
 from ...support.encoders import CountingImages, CountingTexts
@@ -103,8 +105,9 @@ import tests.conftest
 from tests.support.encoders import CountingImages, CountingTexts
 from streamcache.dataset_cache import CacheWriter
 from streamcache.dataset_cache.encode.encode import encode
-from streamcache.dataset_cache.encode.plan import Settings, make_plan
-from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.encode.plan import make_plan
+from streamcache.dataset_cache.encode.settings import Settings
+from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 CacheWriter.__init__.__defaults__ = (None, False, 20_000, 0.05)
 class Slow(CountingImages):
@@ -191,7 +194,7 @@ def test_an_enormous_picture_is_excluded_without_being_decoded(plan, tmp_path, p
 def test_a_mislabelled_picture_is_used_and_noted(plan, tmp_path, picture):
     picture("set/a.png").rename(tmp_path / "set" / "a.jpg")
     report = encode(plan(), tmp_path / "cache")
-    assert report.samples == 1 and [n.text for n in report.notes] == ["is a PNG file by its content"]
+    assert report.samples == 1 and [n.text for n in report.notes] == ["is in fact a PNG file"]
 
 
 def test_bad_captions_exclude_their_picture_and_odd_ones_are_noted(plan, tmp_path, picture):
@@ -206,7 +209,7 @@ def test_bad_captions_exclude_their_picture_and_odd_ones_are_noted(plan, tmp_pat
     report = encode(plan(), tmp_path / "cache")
     assert report.samples == 3
     assert "not UTF-8 at byte 3" in excluded(report)["set/broken.png"]
-    assert "its caption json.json: not usable JSON" in excluded(report)["set/json.png"]
+    assert "its caption json.json: invalid JSON" in excluded(report)["set/json.png"]
     assert [(n.source, n.text) for n in report.notes] == [
         ("set/long.png", "its caption long.txt has 100,000 characters")
     ]
@@ -285,10 +288,10 @@ def test_a17_a_source_that_is_gone_is_refused_and_nothing_changes(plan, tmp_path
         picture(f"set/{n}.png", seed=n)
     first = encode(plan(), tmp_path / "cache")
     (tmp_path / "set").rename(tmp_path / "elsewhere")
-    with pytest.raises(CacheError, match="is not there; mount it"):
+    with pytest.raises(CacheError, match="is missing; mount it"):
         encode(plan(), tmp_path / "cache")
     (tmp_path / "set").mkdir()  # the mount point of a disk that is not mounted
-    with pytest.raises(CacheError, match="holds no picture; is the disk mounted"):
+    with pytest.raises(CacheError, match="contains no images; is the disk mounted"):
         encode(plan(), tmp_path / "cache")
     cache = open_cache(tmp_path / "cache")
     assert cache.generation == first.generation and cache.manifest.counts["unused"] == 0
@@ -296,7 +299,7 @@ def test_a17_a_source_that_is_gone_is_refused_and_nothing_changes(plan, tmp_path
 
 def test_encoding_into_a_source_is_refused(plan, tmp_path, picture):
     picture("set/a.png")
-    with pytest.raises(CacheError, match="encode to a folder of its own"):
+    with pytest.raises(CacheError, match="encode to another folder"):
         encode(plan(), tmp_path / "set")
     encode(plan(), tmp_path / "set" / "cache")
     settle()
@@ -349,7 +352,7 @@ def test_a_latent_that_is_not_finite_is_not_trained_on(plan, tmp_path, picture, 
     images.make = lambda item: {"samples": real(item)["samples"] * (float("nan") if len(images.items) == 4 else 1)}
     report = encode(plan(settings=Settings(SMALL.transform, batch_size=1, thumbnail=0)), tmp_path / "cache")
     assert report.samples == 4
-    assert excluded(report) == {"set/4.png": "the encoder gave values that are not finite"}
+    assert excluded(report) == {"set/4.png": "the encoder returned values that are not finite"}
 
 
 OUT_OF_MEMORY = [
@@ -397,24 +400,14 @@ def test_failures_stand_where_their_items_stood(texts):
 
 
 def test_a24_eight_threads_and_one_caption_encode_once(tmp_path, picture, images, texts):
-    for n in range(50):
-        picture(f"set/{n}.png", seed=n, caption="the same")
-    plan = make_plan(FolderSource(tmp_path / "set"), image_encoder=images, text_encoder=texts, settings=SMALL)
-    len(plan)
-
-    def stream(writer, numbers):
-        for i in numbers:
-            plan.write(writer, i)
-
-    with CacheWriter(tmp_path / "cache") as writer:
-        threads = [threading.Thread(target=stream, args=(writer, range(t, 50, 8))) for t in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    for n in range(100):
+        picture(f"set/{n}.png", seed=n % 50, caption="the same")  # every image twice
+    settings = replace(SMALL, threads=8)
+    plan = make_plan(FolderSource(tmp_path / "set"), image_encoder=images, text_encoder=texts, settings=settings)
+    encode(plan, tmp_path / "cache")
     cache = open_cache(tmp_path / "cache")
-    assert len(cache) == 50 and texts.items == ["the same"] and images.count == 50
-    assert cache.manifest.counts["entries"] == 51
+    assert len(cache) == 100 and sorted(texts.items) == ["", "the same"] and images.count == 50
+    assert cache.manifest.counts["entries"] == 52
 
 
 def test_a_full_disk_is_an_error_and_the_next_run_goes_on(plan, tmp_path, picture, images, monkeypatch):

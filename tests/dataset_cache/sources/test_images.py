@@ -9,7 +9,7 @@ from PIL import Image, ImageFile, features
 
 from streamcache.dataset_cache.errors import Unusable
 from streamcache.dataset_cache.sources import images
-from streamcache.dataset_cache.sources.images import decode, probe, render_image
+from streamcache.dataset_cache.sources.images import decode, probe
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -148,16 +148,14 @@ def test_an_unchanged_size_renders_the_pixels_themselves():
     noise = np.random.default_rng(0).integers(0, 255, (16, 24, 3), dtype=np.uint8)
     picture = decode(saved(Image.fromarray(noise)))
     placement = Placement(24, 16, (24, 16), 0, 0)
-    assert torch.equal(render_image(picture, placement), torch.from_numpy(noise).float() / 255)
-    assert torch.equal(
-        render_image(picture, placement, flip=True), torch.from_numpy(noise[:, ::-1].copy()).float() / 255
-    )
+    assert torch.equal(picture.render(placement), torch.from_numpy(noise).float() / 255)
+    assert torch.equal(picture.render(placement, flip=True), torch.from_numpy(noise[:, ::-1].copy()).float() / 255)
 
 
 def test_rendering_cuts_where_the_placement_says():
     picture = decode(saved(halves((200, 100))))
     transform = Transform((64,), step=64)
-    middle = render_image(picture, place_image((200, 100), (64, 64), transform, b"x"))
+    middle = picture.render(place_image((200, 100), (64, 64), transform, b"x"))
     assert middle.shape == (64, 64, 3) and middle.dtype == torch.float32
     assert middle[32, 2].tolist() == [1, 0, 0] and middle[32, -3].tolist() == [0, 0, 1]
 

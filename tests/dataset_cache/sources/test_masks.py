@@ -7,21 +7,22 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache.errors import CacheError, Unusable
-from streamcache.dataset_cache.sources.masks import Masks, decode_mask, is_mask, render_mask
+from streamcache.dataset_cache.sources.images import Picture, decode
+from streamcache.dataset_cache.sources.masks import Masks, grey_mask, is_mask, render_mask
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
 
 
-def left_half(size: tuple[int, int], mode: str = "L") -> bytes:
+def left_half(size: tuple[int, int], mode: str = "L") -> Picture:
     image = Image.new("L", size, 0)
     image.paste(255, (0, 0, size[0] // 2, size[1]))
     file = io.BytesIO()
     image.convert(mode).save(file, "PNG")
-    return file.getvalue()
+    return decode(file.getvalue(), background=(0, 0, 0))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "1", "P"])
 def test_a_mask_is_averaged_to_the_latent_shape(mode):
-    mask = decode_mask(left_half((64, 32), mode), (64, 32))
+    mask = grey_mask(left_half((64, 32), mode), (64, 32))
     weights = render_mask(mask, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
     assert weights.shape == (1, 4, 8)
     assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
@@ -31,16 +32,16 @@ def test_a_mask_is_averaged_to_the_latent_shape(mode):
 
 def test_a_mask_is_cut_as_its_picture_is():
     placement = place_image((256, 64), (64, 64), Transform((64,), step=64), b"x")
-    weights = render_mask(decode_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
+    weights = render_mask(grey_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
     assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 def test_a_mask_of_another_resolution_fits_and_of_another_shape_does_not():
-    small = decode_mask(left_half((32, 16)), (64, 32))
+    small = grey_mask(left_half((32, 16)), (64, 32))
     weights = render_mask(small, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
     assert weights[0, 0, 0] == 1 and weights[0, 0, -1] == 0
-    with pytest.raises(Unusable, match="the mask is 64 × 64, the picture 64 × 32"):
-        decode_mask(left_half((64, 64)), (64, 32))
+    with pytest.raises(Unusable, match="the mask is 64 × 64, but the image 64 × 32"):
+        grey_mask(left_half((64, 64)), (64, 32))
 
 
 def test_without_a_mask_everything_counts():

@@ -8,12 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.sources import scan
-from streamcache.dataset_cache.sources import source_files as facts_module
-from streamcache.dataset_cache.sources.inventory import Counts, Inventory, take_inventory
-from streamcache.dataset_cache.sources.memory import State
-from streamcache.dataset_cache.sources.scan import STAMP_BYTES, UNSETTLED, is_settled, walk_folder
-from streamcache.dataset_cache.sources.source_files import read_facts
+from streamcache.dataset_cache.sources import scan, source_files
+from streamcache.dataset_cache.sources.memory import SourceMemory
+from streamcache.dataset_cache.sources.scan import Counts, Inventory, take_inventory, walk_folder
+from streamcache.dataset_cache.sources.source_files import STAMP_BYTES, UNSETTLED, is_settled, read_facts
 
 from ...support.fixtures import settle, touch
 
@@ -23,7 +21,7 @@ def listed(root, **options) -> dict[str, list[str]]:
     return {os.path.relpath(listing.directory, root): sorted(listing.names) for listing in listings}
 
 
-def inventory(root, state: State, counts: Counts | None = None, **options) -> Inventory:
+def inventory(root, state: SourceMemory, counts: Counts | None = None, **options) -> Inventory:
     listings, _ = walk_folder(str(root), True, trust=options.get("trust", False))
     return take_inventory(listings, state, counts or Counts(), **{"hash_new": True, **options})
 
@@ -61,12 +59,12 @@ def test_a9_an_unrelated_file_changes_no_digest_and_an_edit_changes_one(tree):
 
 
 def test_a9_one_scandir_per_folder_one_stat_per_file_nothing_opened(tree, monkeypatch):
-    with State(None) as state:
+    with SourceMemory(None) as state:
         inventory(tree, state)
         scans = []
         real = os.scandir
         monkeypatch.setattr(os, "scandir", lambda path: (scans.append(str(path)), real(path))[1])
-        monkeypatch.setattr(facts_module, "read_facts", None)
+        monkeypatch.setattr(scan, "read_facts", None)
         counts = Counts()
         inventory(tree, state, counts)
     assert sorted(scans) == sorted({str(tree), str(tree / "a"), str(tree / "b")})
@@ -74,7 +72,7 @@ def test_a9_one_scandir_per_folder_one_stat_per_file_nothing_opened(tree, monkey
 
 
 def test_a10_only_changed_candidates_are_opened_and_hashed(tree, picture):
-    with State(None) as state:
+    with SourceMemory(None) as state:
         first = Counts()
         inventory(tree, state, first)
         assert (first.opened, first.hashed) == (8, 8)
@@ -93,13 +91,13 @@ def test_a10_only_changed_candidates_are_opened_and_hashed(tree, picture):
 
 
 def test_a10_the_largest_candidates_come_first(tree, picture, monkeypatch):
-    from streamcache.dataset_cache.sources import inventory as module
+    from streamcache.dataset_cache.sources import scan as module
 
     (tree / "big.txt").write_text("x" * 100_000)
     order = []
     real = module.read_facts
     monkeypatch.setattr(module, "read_facts", lambda path, whole: (order.append(path), real(path, whole))[1])
-    with State(None) as state:
+    with SourceMemory(None) as state:
         inventory(tree, state, threads=1)
     sizes = [os.path.getsize(path) for path in order]
     assert sizes == sorted(sizes, reverse=True) and order[0].endswith("big.txt")
@@ -107,7 +105,7 @@ def test_a10_the_largest_candidates_come_first(tree, picture, monkeypatch):
 
 def test_a1_an_edit_that_keeps_size_and_time_is_found_by_ctime(tree):
     path = tree / "b" / "1.txt"
-    with State(None) as state:
+    with SourceMemory(None) as state:
         inventory(tree, state)
         status = path.stat()
         path.write_text("B/1.PNG")
@@ -119,7 +117,7 @@ def test_a1_an_edit_that_keeps_size_and_time_is_found_by_ctime(tree):
 
 
 def test_new_files_need_only_their_header_read_when_they_are_decoded_anyway(tree):
-    with State(None) as state:
+    with SourceMemory(None) as state:
         counts = Counts()
         found = inventory(tree, state, counts, hash_new=False)
         assert counts.opened == 8 and counts.hashed == 4  # the captions
@@ -128,7 +126,7 @@ def test_new_files_need_only_their_header_read_when_they_are_decoded_anyway(tree
 
 
 def test_trust_stats_and_opens_nothing_that_is_known(tree, picture, monkeypatch):
-    with State(None) as state:
+    with SourceMemory(None) as state:
         inventory(tree, state)
         (tree / "0.txt").write_text("edited")
         picture("set/new.png", size=(8, 8))
@@ -139,12 +137,10 @@ def test_trust_stats_and_opens_nothing_that_is_known(tree, picture, monkeypatch)
 
 
 def test_a_file_written_a_moment_ago_is_read_again_next_time(tree, monkeypatch):
-    from streamcache.dataset_cache.sources import scan
-
-    with State(None) as state:
+    with SourceMemory(None) as state:
         with monkeypatch.context() as patch:
             inventory(tree, state)
-            patch.setattr(scan, "_TICK_NS", 10**12)  # this machine may be slow: a moment is what we say it is
+            patch.setattr(source_files, "_TICK_NS", 10**12)  # this machine may be slow: a moment is what we say it is
             (tree / "0.txt").write_text("just now")
             assert not inventory(tree, state).settled
         settle()
@@ -170,7 +166,7 @@ def test_a_cache_inside_a_source_is_no_part_of_it(tree):
 
 
 def test_a_missing_source_folder_is_refused(tmp_path):
-    with pytest.raises(CacheError, match="the source folder is not there; mount it"):
+    with pytest.raises(CacheError, match="the source folder is missing; mount it"):
         walk_folder(str(tmp_path / "gone"), True)
 
 
@@ -212,7 +208,7 @@ def test_names_that_are_not_unicode_are_named_and_left_out(tree):
 def test_files_that_vanish_while_scanning_are_left_out(tree, monkeypatch):
     listings, _ = walk_folder(str(tree), True)
     (tree / "0.png").unlink()
-    with State(None) as state:
+    with SourceMemory(None) as state:
         found = take_inventory(listings, state, Counts(), hash_new=True)
     assert "cannot be read" in found.folders[str(tree)]["0.png"].error
     assert found.folders[str(tree)]["0.txt"].text == "0.png"
@@ -224,7 +220,7 @@ def test_unreadable_files_and_folders_are_named(tree):
     (tree / "b").chmod(0)
     try:
         listings, problems = walk_folder(str(tree), True)
-        with State(None) as state:
+        with SourceMemory(None) as state:
             found = take_inventory(listings, state, Counts(), hash_new=True)
         assert "Permission denied" in found.folders[str(tree)]["0.png"].error
         assert "cannot be listed" in problems[0].reason
@@ -244,14 +240,14 @@ def test_what_is_no_regular_file_is_named_and_not_waited_for(tree):
             end.bind("socket.png")
         finally:
             os.chdir(place)
-        with State(None) as state:
+        with SourceMemory(None) as state:
             found = inventory(tree, state).folders[str(tree)]
-    assert found["pipe.png"].error == "cannot be read: it is no regular file"
+    assert found["pipe.png"].error == "cannot be read: not a regular file"
     assert found["socket.png"].error.startswith("cannot be read")
 
 
 def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
-    from streamcache.dataset_cache.sources import inventory as module
+    from streamcache.dataset_cache.sources import scan as module
 
     monkeypatch.setattr(module, "_COMMIT", 3)
     calls = []
@@ -261,7 +257,7 @@ def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    with State(None) as state:
+    with SourceMemory(None) as state:
         with pytest.raises(KeyboardInterrupt):
             inventory(tree, state, check=check)
         counts = Counts()
@@ -299,7 +295,7 @@ def test_a9_where_listings_have_no_inodes_an_unchanged_file_is_still_known(tmp_p
             found = self._entry.stat()
             return SimpleNamespace(st_ino=0, **{name: getattr(found, name) for name in fields})
 
-    monkeypatch.setattr(scan, "_LISTS_INODES", False)
+    monkeypatch.setattr(source_files, "_LISTS_INODES", False)
     monkeypatch.setattr(os, "scandir", lambda path: nullcontext([Entry(e) for e in scandir(path)]))
     ((listing,), _) = walk_folder(str(tmp_path / "set"), recursive=False)
     settle()

@@ -81,11 +81,11 @@ def test_several_resolutions_give_several_sizes_once_each():
     [
         ({"resolutions": ()}, "resolution"),
         ({"resolutions": (32,)}, "at least the step"),
-        ({"resolutions": (512, 512)}, "each side once"),
+        ({"resolutions": (512, 512)}, "each resolution once"),
         ({"step": 10}, "step"),
         ({"crop": "left"}, "centre, random, none"),
-        ({"min_aspect": 0}, "aspects"),
-        ({"max_aspect": float("inf")}, "aspects"),
+        ({"min_aspect": 0}, "min_aspect = 0.0: expected a finite number above 0, at most 1"),
+        ({"max_aspect": float("inf")}, "max_aspect = inf: expected a finite number of at least 1"),
     ],
 )
 def test_wrong_settings_are_named(wrong, word):

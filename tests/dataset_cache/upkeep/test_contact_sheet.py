@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.sources.images import decode
-from streamcache.dataset_cache.sources.thumbnails import decode_thumbnail, encode_thumbnail
+from streamcache.dataset_cache.sources.images import decode, decode_thumbnail
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
 from streamcache.dataset_cache.upkeep.contact_sheet import contact_sheet
 
@@ -22,14 +21,14 @@ def picture(colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)):
 
 def test_a_thumbnail_shows_what_is_trained():
     placement = place_image((300, 200), (128, 64), Transform((64,), step=8), b"x")
-    data = encode_thumbnail(picture((200, 10, 10)), placement, 32)
+    data = picture((200, 10, 10)).thumbnail(placement, 32)
     assert data.dtype == torch.uint8 and data.ndim == 1
     image = decode_thumbnail(data)
     assert image.size == (32, 16) and np.allclose(image.getpixel((5, 5)), (200, 10, 10), atol=12)
 
 
 def test_a_thumbnail_is_never_larger_than_its_picture():
-    data = encode_thumbnail(picture((0, 0, 0)), Placement(24, 16, (24, 16), 0, 0), 128)
+    data = picture((0, 0, 0)).thumbnail(Placement(24, 16, (24, 16), 0, 0), 128)
     assert decode_thumbnail(data).size == (24, 16)
 
 
@@ -46,7 +45,7 @@ def cache(tmp_path):
 
 
 def _thumbnail(source) -> torch.Tensor:
-    return encode_thumbnail(source, Placement(64, 64, (64, 64), 0, 0), 32)
+    return source.thumbnail(Placement(64, 64, (64, 64), 0, 0), 32)
 
 
 def test_a_sheet_shows_the_buckets_one_below_the_other(cache):

@@ -10,9 +10,10 @@ import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.dataset_cache.encode.encode import encode
-from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.plan import make_plan
+from streamcache.dataset_cache.encode.settings import Settings
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 from streamcache.nodes.server.cache_list import cache_row, list_rows
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from streamcache.dataset_cache.encode.plan import Settings, make_plan
+from streamcache.dataset_cache.encode.plan import make_plan
+from streamcache.dataset_cache.encode.settings import Settings
 from streamcache.dataset_cache.sources.captions import Captions
-from streamcache.dataset_cache.sources.source import FolderSource
+from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
 
 
