@@ -7,7 +7,7 @@ WEB_DIRECTORY = "./web"
 
 
 async def comfy_entrypoint() -> Any:
-    """What ComfyUI calls to get the nodes. They are imported only here: the rest of the pack needs no host."""
+    """Called by ComfyUI to get the nodes. They are imported only here: the rest of the pack works without ComfyUI."""
     from .nodes.extension import StreamCacheExtension
 
     return StreamCacheExtension()
