@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import Manifest, read_manifest
+from ..format import Manifest, SampleFacts, read_manifest
 from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory
 from ..upkeep import repair
-from ..write import CacheWriter, SampleFacts
+from ..write import CacheWriter
 from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
 from .plan import Plan, named_captions
 from .recipe import Keys, Planned

@@ -17,11 +17,6 @@ from .files import (
     sync_folder,
 )
 from .index import (
-    ENTRY,
-    NO_BUCKET,
-    OFFSET_BITS,
-    REF,
-    SAMPLE,
     UNREADABLE,
     Index,
     IndexArrays,
@@ -29,10 +24,7 @@ from .index import (
     guarded,
     index_size,
     open_index,
-    pack_entry,
-    pack_sample,
     sort_order,
-    split_location,
     write_index,
 )
 from .index_arrays import (
@@ -41,9 +33,24 @@ from .index_arrays import (
     find_keys,
     pack_variants,
     prune,
+    tensor_distances,
     unpack_variants,
     used_entries,
     variant_cells,
+)
+from .index_rows import (
+    COLUMNS,
+    ENTRY,
+    NO_BUCKET,
+    NO_LAYOUT,
+    OFFSET_BITS,
+    REF,
+    SAMPLE,
+    EntryRow,
+    SampleFacts,
+    SampleRow,
+    make_sample_row,
+    split_location,
 )
 from .lazy import LazyTensor, realize, tensor_bytes
 from .manifest import (
@@ -58,7 +65,6 @@ from .manifest import (
     read_manifest,
     write_manifest,
 )
-from .routes import NO_LAYOUT, tensor_distances
 from .segment import (
     ASIDE,
     BUILD,
@@ -99,6 +105,7 @@ __all__ = [
     "ASIDE",
     "ASIDE_FIELDS",
     "BUILD",
+    "COLUMNS",
     "DAMAGED",
     "DATA",
     "DTYPES",
@@ -123,6 +130,7 @@ __all__ = [
     "BuildShard",
     "Codec",
     "EntryRecord",
+    "EntryRow",
     "Index",
     "IndexArrays",
     "Key",
@@ -133,6 +141,8 @@ __all__ = [
     "OpenFile",
     "Place",
     "Recovered",
+    "SampleFacts",
+    "SampleRow",
     "Segment",
     "ShardFile",
     "Split",
@@ -162,11 +172,10 @@ __all__ = [
     "is_regular",
     "layout_texts",
     "link_or_copy",
+    "make_sample_row",
     "manifest_stamp",
     "move_file",
     "open_index",
-    "pack_entry",
-    "pack_sample",
     "pack_variants",
     "plain_json",
     "prune",

@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import CacheError
-from .index import OFFSET_BITS, IndexArrays
+from .index import IndexArrays
+from .index_rows import OFFSET_BITS
 from .shard import Blob
 from .skeleton import Layout, TensorSpec
 

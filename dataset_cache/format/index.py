@@ -22,35 +22,25 @@ import numpy as np
 import xxhash
 
 from ..errors import CacheError
+from .index_rows import (
+    ENTRY,
+    NO_ROUTE,
+    REF,
+    SAMPLE,
+    EntryRow,
+    SampleFacts,
+    SampleRow,
+    read_entry_row,
+    read_sample_row,
+    route_row,
+)
 from .manifest import Manifest
-from .routes import NO_ROUTE, route_row
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
 from .storage import Place, Storage, StoredFile, storage_at
 
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
 
-SAMPLE = np.dtype(
-    [
-        ("variants", "<u8"),
-        ("captions", "<u8"),
-        ("caption_count", "<u4"),
-        ("bucket", "<u4"),
-        ("set", "<u4"),
-        ("source", "<u4"),
-        ("repeats", "<u4"),
-        ("weight", "<f4"),
-        ("original_size", "<i4", 2),
-        ("crop", "<i4", 4),
-    ]
-)
-ENTRY = np.dtype([("key", "V16"), ("refs", "<u8"), ("leaves", "<u8"), ("layout", "<u4"), ("field", "<u4")])
-REF = np.dtype([("location", "<u8"), ("hash", "V16")])
-OFFSET_BITS = 40  # a location is shard << 40 | offset in the shard's file
-NO_BUCKET = 0xFFFFFFFF
-
-_SAMPLE_ROW = struct.Struct("<QQIIIIIf2i4i")
-_ENTRY_ROW = struct.Struct("<QQII")  # behind the key
 _U64 = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
 UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # what rows of a damaged index raise
@@ -145,15 +135,6 @@ def _tensor_form(array: np.ndarray) -> dict[str, Any]:
     return {"dtype": _TENSOR_TYPES[array.dtype.str], "shape": [len(array)]}
 
 
-def pack_entry(key: bytes, refs: int, leaves: int, layout: int, field: int) -> bytes:
-    return key + _ENTRY_ROW.pack(refs, leaves, layout, field)
-
-
-def pack_sample(*row: Any) -> bytes:
-    """A row of `samples`, its values in the order of `SAMPLE`, arrays spread out."""
-    return _SAMPLE_ROW.pack(*row)
-
-
 class Index:
     """A mapped index. Rows are unpacked when asked for; every number is checked against what it points into."""
 
@@ -196,9 +177,28 @@ class Index:
             return np.empty(0, dtype)
         return np.frombuffer(self._map, dtype, (end - begin) // dtype.itemsize, start + begin)
 
-    def sample_row(self, i: int) -> tuple:
-        """(variants, captions, caption_count, bucket, set, source, repeats, weight, width, height, crop × 4)."""
-        return _SAMPLE_ROW.unpack_from(self._samples, i * _SAMPLE_ROW.size)
+    def sample_row(self, i: int) -> SampleRow:
+        return read_sample_row(self._samples, i)
+
+    def sample_facts(self, i: int, sets: Sequence[str]) -> SampleFacts:
+        """What is stored about a sample, its set among these names; a set that the manifest lacks is \"\"."""
+        row = self.sample_row(i)
+        return SampleFacts(
+            captions=self.captions(row),
+            source=self.string(row.source),
+            original_size=row.original_size,
+            crop=row.crop,
+            repeats=row.repeats,
+            weight=row.weight,
+            set=sets[row.set] if row.set < len(sets) else "",
+        )
+
+    def captions(self, row: SampleRow, limit: int | None = None) -> tuple[str, ...]:
+        """The captions of a sample, the first `limit` of them."""
+        first, end = row.captions, row.captions + row.caption_count
+        if end > len(self.arrays.captions):
+            raise CacheError("the index is damaged: a sample's captions run past the end of their array")
+        return tuple(map(self.string, self.arrays.captions[first:end][:limit].tolist()))
 
     def route(self, i: int) -> tuple[int, ...] | None:
         """(row layout, 0, then location and leaves of every field) of a sample; None if it has no route."""
@@ -211,7 +211,7 @@ class Index:
 
     def entries_of(self, i: int, field_count: int) -> list[Sequence[int]]:
         """The entries of each field of a sample, several where it has variants."""
-        first = _U64.unpack_from(self._samples, i * _SAMPLE_ROW.size)[0]
+        first = _U64.unpack_from(self._samples, i * SAMPLE.itemsize)[0]  # `variants`, the first column
         counts = _numbers(field_count).unpack_from(self._variants, 4 * first)
         entries = _numbers(sum(counts)).unpack_from(self._variants, 4 * (first + field_count))
         result, position = [], 0
@@ -220,9 +220,8 @@ class Index:
             position += count
         return result
 
-    def entry_row(self, entry: int) -> tuple[int, int, int, int]:
-        """(refs, leaves, layout, field)."""
-        return _ENTRY_ROW.unpack_from(self._entries, entry * ENTRY.itemsize + 16)
+    def entry_row(self, entry: int) -> EntryRow:
+        return read_entry_row(self._entries, entry)
 
     def locations(self, first: int, count: int) -> tuple[int, ...]:
         return _location_rows(count).unpack_from(self._refs, first * REF.itemsize)
@@ -277,11 +276,6 @@ class Index:
             raise CacheError(f"the index is damaged: {what} {number} stands at {start}–{end} of {len(texts)}")
         return texts[start:end].tobytes()
 
-    def caption_numbers(self, first: int, count: int) -> list[int]:
-        if first + count > len(self.arrays.captions):
-            raise CacheError("the index is damaged: a sample's captions run past the end of their array")
-        return self.arrays.captions[first : first + count].tolist()
-
 
 @contextmanager
 def guarded() -> Iterator[None]:
@@ -309,12 +303,6 @@ def _location_rows(count: int) -> struct.Struct:
 
 
 assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)
-assert _SAMPLE_ROW.size == SAMPLE.itemsize and ENTRY.itemsize == 16 + _ENTRY_ROW.size
-
-
-def split_location(location: int) -> tuple[int, int]:
-    """(shard, offset in its file)."""
-    return location >> OFFSET_BITS, location & (1 << OFFSET_BITS) - 1
 
 
 def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> Index:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .index import NO_BUCKET, IndexArrays, sort_order
-from .routes import make_routes
+from .index import IndexArrays, sort_order
+from .index_rows import NO_BUCKET, NO_LAYOUT, NO_ROUTE, route_type
+from .shard import ALIGNMENT
 from .skeleton import Layout
 
 
@@ -151,3 +152,56 @@ def bucket_table(buckets: Mapping[tuple[str, tuple[int, ...]], int], samples: np
     """The manifest's list of buckets, each with its number of samples."""
     counts = np.bincount(samples["bucket"][samples["bucket"] != NO_BUCKET], minlength=len(buckets))
     return tuple({"dtype": d, "shape": list(s), "samples": int(counts[n])} for (d, s), n in buckets.items())
+
+
+def tensor_distances(layout: Layout) -> tuple[list[int], int]:
+    """How far behind its entry's first byte each tensor stands when they lie together, and the bytes in all."""
+    position, distances = 0, []
+    for spec in layout.specs:
+        position += -position % ALIGNMENT
+        distances.append(position)
+        position += spec.nbytes
+    return distances, position
+
+
+def make_routes(
+    counts: np.ndarray, flat: np.ndarray, entries: np.ndarray, locations: np.ndarray, layouts: Sequence[Layout]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(row layouts [R, fields], routes) for samples with these numbers of variants, all at once.
+
+    A route repeats what entries and references say, in the form that reading a batch needs: for a sample with one entry
+    per field, a row layout (the layouts of all fields, numbered) and, per field, a location and where the leaves start.
+    Samples with variants, or with an entry whose tensors are apart, have no route and are read entry by entry.
+    """
+    samples, width = counts.shape
+    routes = np.zeros(samples, route_type(width))
+    together = _lie_together(entries, locations, layouts)
+    # Where each sample's entry of a field stands in `flat`; meaningless where it has none.
+    places = np.cumsum(counts.reshape(-1), dtype=np.int64).reshape(samples, width) - counts
+    present = counts == 1
+    chosen = flat[np.minimum(places, max(len(flat) - 1, 0))].astype(np.int64) if len(flat) else places * 0
+    if len(entries):
+        rows = entries[chosen]
+        numbers = np.where(present, rows["layout"], NO_LAYOUT).astype("<u4")
+        first = np.minimum(rows["refs"].astype(np.int64), max(len(locations) - 1, 0))
+        routes["fields"][..., 0] = np.where(present, locations[first], 0) if len(locations) else 0
+        routes["fields"][..., 1] = np.where(present, rows["leaves"], 0)
+        simple = (present & together[chosen] | (counts == 0)).all(1)
+    else:
+        numbers, simple = np.full((samples, width), NO_LAYOUT, "<u4"), (counts == 0).all(1)
+    row_layouts, which = np.unique(numbers, axis=0, return_inverse=True)
+    routes["layouts"] = np.where(simple, which.reshape(-1), NO_ROUTE)
+    return row_layouts.astype("<u4").reshape(len(row_layouts), width), routes
+
+
+def _lie_together(entries: np.ndarray, locations: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:
+    """Which entries' tensors stand one behind the other, as a writer leaves them unless one was stored before."""
+    result = np.ones(len(entries), bool)
+    for number, layout in enumerate(layouts):
+        members = np.flatnonzero(entries["layout"] == number)
+        distances, _ = tensor_distances(layout)
+        if len(distances) > 1:
+            first = entries["refs"][members].astype(np.int64)
+            found = locations[first[:, None] + np.arange(len(distances))]
+            result[members] = (found - found[:, :1] == np.asarray(distances, np.uint64)).all(1)
+    return result

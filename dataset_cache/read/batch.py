@@ -16,6 +16,7 @@ from ..format import (
     NO_LAYOUT,
     OFFSET_BITS,
     UNREADABLE,
+    EntryRow,
     Index,
     Layout,
     TensorSpec,
@@ -30,6 +31,7 @@ from .shard_files import ShardFiles
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _MAX_DIVISIONS = 1024
+_NO_ENTRY = EntryRow(0, 0, NO_LAYOUT, 0)
 
 
 class Batch:
@@ -173,10 +175,10 @@ class BatchReader:
         index = self._index
         layouts, starts, leaves, refs = [], [], [], []
         for entry in self._entries(i, b, fields, variants):
-            first, leaf, layout, _ = index.entry_row(entry) if entry >= 0 else (0, 0, NO_LAYOUT, 0)
-            layouts.append(layout)
-            leaves.append(leaf)
-            refs.append(index.locations(first, len(index.layout(layout).specs)) if entry >= 0 else ())
+            row = index.entry_row(entry) if entry >= 0 else _NO_ENTRY
+            layouts.append(row.layout)
+            leaves.append(row.leaves)
+            refs.append(index.locations(row.refs, len(index.layout(row.layout).specs)) if entry >= 0 else ())
             starts.append(refs[-1][0] if refs[-1] else 0)
         form = self._form(tuple(layouts))
         return form, starts if form.lies_together(refs) else None, leaves, refs
@@ -219,7 +221,7 @@ class BatchReader:
 
     def _one_bucket(self, indices: list[int]) -> bool:
         """Whether the rows' latents stack. Rows of different buckets, or with and without a latent, are refused."""
-        buckets = {self._index.sample_row(i)[3] for i in indices}
+        buckets = {self._index.sample_row(i).bucket for i in indices}
         if len(buckets) > 1:
             raise CacheError(f"samples {indices} are of {len(buckets)} different buckets; a batch is read from one")
         return NO_BUCKET not in buckets
@@ -292,11 +294,11 @@ class BatchReader:
     def _compare(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
         """Compare what was read with the checksums in the index."""
         for entry, field in zip(entries, tensors, strict=True):
-            first = self._index.entry_row(entry)[0] if field else 0
+            first = self._index.entry_row(entry).refs if field else 0
             for n, tensor in enumerate(field):
                 data = tensor_bytes(tensor)
                 if blob_hash(data, NAMES[tensor.dtype], tuple(tensor.shape)) != self._index.hash_of(first + n):
-                    source = self._index.string(self._index.sample_row(i)[5])
+                    source = self._index.string(self._index.sample_row(i).source)
                     raise CacheError(
                         f"sample {i} ({source}): its stored bytes are damaged; encode it again, or drop it with repair"
                     )

@@ -13,6 +13,7 @@ from ..errors import CacheError
 from ..format import (
     ASIDE_FIELDS,
     BUILD,
+    COLUMNS,
     Index,
     Key,
     LazyTensor,
@@ -40,7 +41,6 @@ from .shard_files import ShardFiles
 
 _ATTEMPTS = 10
 MODES = ("pread", "map")
-COLUMNS = ("bucket", "set", "repeats", "weight", "original_size", "crop")
 
 
 @dataclass(frozen=True)
@@ -126,23 +126,16 @@ class Cache(Sequence[Sample]):
         """Sample `i` with lazy tensors. `variants` chooses among several entries of a field, by default the first."""
         i = self._checked(i)
         chosen = variants or {}
-        row = self._index.sample_row(i)
+        facts = self._index.sample_facts(i, self._set_names)
         entries = dict(zip(self.fields, self._index.entries_of(i, len(self.fields)), strict=True))
-        captions = tuple(self._index.string(n) for n in self._index.caption_numbers(row[1], row[2]))
         names = tuple(name for name in self.fields if entries[name])
         return Sample(
             index=i,
             fields=Fields(
                 names, lambda name: self._structure(_pick(entries[name], chosen.get(name, 0), name, i), name, i)
             ),
-            caption=_caption(captions, chosen.get("conditioning", 0)),
-            captions=captions,
-            source=self._index.string(row[5]),
-            original_size=row[8:10],
-            crop=row[10:14],
-            repeats=row[6],
-            weight=row[7],
-            set=self._set_names[row[4]] if row[4] < len(self._set_names) else "",
+            caption=_caption(facts.captions, chosen.get("conditioning", 0)),
+            **vars(facts),
         )
 
     def read_batch(
@@ -218,12 +211,11 @@ class Cache(Sequence[Sample]):
 
     @guarded()
     def source(self, i: int) -> str:
-        return self._index.string(self._index.sample_row(self._checked(i))[5])
+        return self._index.string(self._index.sample_row(self._checked(i)).source)
 
     @guarded()
     def captions(self, i: int) -> list[str]:
-        row = self._index.sample_row(self._checked(i))
-        return [self._index.string(n) for n in self._index.caption_numbers(row[1], row[2])]
+        return list(self._index.captions(self._index.sample_row(self._checked(i))))
 
     @guarded()
     def keys(self, i: int) -> dict[str, list[bytes]]:
@@ -251,19 +243,18 @@ class Cache(Sequence[Sample]):
         return number
 
     def _blobs(self, entry: int) -> list[tuple[int, TensorSpec]]:
-        first, _, layout, _ = self._index.entry_row(entry)
-        specs = self._index.layout(layout).specs
-        return list(zip(self._index.locations(first, len(specs)), specs, strict=True))
+        row = self._index.entry_row(entry)
+        specs = self._index.layout(row.layout).specs
+        return list(zip(self._index.locations(row.refs, len(specs)), specs, strict=True))
 
     @guarded()
     def _structure(self, entry: int, field: str, sample: int | None) -> Any:
-        first, leaf, number, _ = self._index.entry_row(entry)
-        layout = self._index.layout(number)
+        row = self._index.entry_row(entry)
         place = field if sample is None else f"sample {sample} ({self.source(sample)}), {field}"
         tensors = [
-            self._lazy(first + n, location, spec, place) for n, (location, spec) in enumerate(self._blobs(entry))
+            self._lazy(row.refs + n, location, spec, place) for n, (location, spec) in enumerate(self._blobs(entry))
         ]
-        return layout.read(tuple(tensors), self._index.leaves, leaf)
+        return self._index.layout(row.layout).read(tuple(tensors), self._index.leaves, row.leaves)
 
     def _lazy(self, ref: int, location: int, spec: TensorSpec, place: str) -> LazyTensor:
         shard, offset = split_location(location)

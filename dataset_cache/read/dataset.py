@@ -1,10 +1,10 @@
 """One sample of a dataset: its fields, built from the index when they are looked at, with lazy tensors."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..format import realize
+from ..format import SampleFacts, realize
 
 
 class Fields(Mapping[str, Any]):
@@ -32,20 +32,13 @@ class Fields(Mapping[str, Any]):
         return len(self._names)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A sample as it was given. Tensors are lazy until `realize`; `captions` has one text a conditioning variant."""
+@dataclass(frozen=True, kw_only=True)
+class Sample(SampleFacts):
+    """A sample as it was stored. Tensors are lazy until `realize`; `captions` has one text per conditioning variant."""
 
     index: int
     fields: Mapping[str, Any]
     caption: str
-    captions: tuple[str, ...]
-    source: str
-    original_size: tuple[int, int]
-    crop: tuple[int, int, int, int]
-    repeats: int
-    weight: float
-    set: str
 
     @property
     def latent(self) -> Any:
@@ -58,4 +51,4 @@ class Sample:
     def realize(self) -> "Sample":
         """The same sample with every tensor in memory."""
         fields = {name: realize(value) for name, value in self.fields.items()}
-        return Sample(**{**self.__dict__, "fields": fields})
+        return replace(self, fields=fields)

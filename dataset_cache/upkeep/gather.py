@@ -5,14 +5,14 @@ the later one's is called `name (folder)`. A dataset's weight says how often its
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
 from ..format import read_manifest
 from ..read import Cache, Sample, Subset
-from ..write import CacheWriter, SampleFacts
+from ..write import CacheWriter
 
 Dataset = Cache | Subset
 
@@ -61,18 +61,7 @@ class _Gatherer:
             for key in variants:
                 if not self._writer.has(key):
                     self._writer.put(key, dataset.entry(key), field)
-        self._writer.sample(
-            keys,
-            SampleFacts(
-                sample.captions,
-                sample.source,
-                sample.original_size,
-                sample.crop,
-                sample.repeats,
-                sample.weight,
-                self._set(part, sample),
-            ),
-        )
+        self._writer.sample(keys, replace(sample, set=self._set(part, sample)))
 
     def take_names(self, dataset: Dataset) -> None:
         """Named entries, such as the empty caption. An earlier dataset's stays."""

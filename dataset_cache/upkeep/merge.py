@@ -22,6 +22,7 @@ import torch
 from ..errors import CacheError
 from ..format import (
     Layout,
+    SampleFacts,
     Split,
     TensorSpec,
     blob_hash,
@@ -31,7 +32,7 @@ from ..format import (
     split_location,
     unpack_variants,
 )
-from ..write import CacheWriter, CheckedGeneration, SampleFacts, existing_folder, leased_manifest, open_checked
+from ..write import CacheWriter, CheckedGeneration, existing_folder, leased_manifest, open_checked
 from .copy import require_new
 
 
@@ -100,10 +101,7 @@ class _Source:
                 if count:
                     entries[name] = flat[position : position + count].tolist()
                 position += count
-            stored = index.sample_row(i)
-            captions = tuple(index.string(n) for n in index.caption_numbers(stored[1], stored[2]))
-            numbers = (stored[8:10], stored[10:14], stored[6], stored[7])
-            yield SampleFacts(captions, index.string(stored[5]), *numbers, sets[stored[4]]), entries
+            yield index.sample_facts(i, sets), entries
 
     def key(self, entry: int) -> bytes:
         return self.current.index.key_of(entry)

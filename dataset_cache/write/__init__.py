@@ -1,7 +1,6 @@
 """Writing: collect entries and samples, publish them as a new generation."""
 
 from .checked import CheckedGeneration, existing_folder, leased_manifest, open_checked, open_exclusive
-from .index_builder import SampleFacts
 from .publishing import (
     PUBLISH_HOLDER,
     PublishLock,
@@ -21,7 +20,6 @@ __all__ = [
     "CheckedGeneration",
     "PublishLock",
     "Rewrite",
-    "SampleFacts",
     "current_publisher",
     "existing_folder",
     "index_generation",

@@ -4,7 +4,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,31 +16,19 @@ from ..format import (
     OFFSET_BITS,
     REF,
     SAMPLE,
+    EntryRow,
     Index,
     IndexArrays,
     Layout,
     Manifest,
-    pack_entry,
-    pack_sample,
+    SampleFacts,
+    make_sample_row,
     pack_variants,
     unpack_variants,
 )
 
 # Lookups that the mapped index answers itself; building a table takes four times as long as these, at 1,000 entries.
 _FEW = 64
-
-
-@dataclass(frozen=True)
-class SampleFacts:
-    """Everything stored about a sample except its entries. A single caption may be given as one string."""
-
-    captions: Sequence[str] = ()
-    source: str = ""
-    original_size: tuple[int, int] = (0, 0)
-    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
-    repeats: int = 1
-    weight: float = 1.0
-    set: str = ""
 
 
 def check_facts(facts: SampleFacts) -> SampleFacts:
@@ -56,10 +44,11 @@ def check_facts(facts: SampleFacts) -> SampleFacts:
         width, height = facts.original_size
         left, top, crop_width, crop_height = facts.crop
         size, crop = (width, height), (left, top, crop_width, crop_height)
-        pack_sample(0, 0, len(captions), 0, 0, 0, facts.repeats, facts.weight, *size, *crop)
+        checked = replace(facts, captions=captions, original_size=size, crop=crop)
+        make_sample_row(checked, 0, 0, 0, 0).pack()
     except (struct.error, OverflowError, TypeError, ValueError) as error:
         raise CacheError(f"{place}: its sizes, crop, repeats or weight cannot be stored: {error}") from error
-    return replace(facts, captions=captions, original_size=size, crop=crop)
+    return checked
 
 
 class IndexBuilder:
@@ -101,7 +90,7 @@ class IndexBuilder:
         number = self._layouts.setdefault(layout, len(self._layouts))
         first_ref = self._base_refs + len(self._refs) // REF.itemsize
         first_leaf = self._base_leaves + len(self._leaves)
-        self._entries += pack_entry(key, first_ref, first_leaf, number, self.field_number(field))
+        self._entries += EntryRow(first_ref, first_leaf, number, self.field_number(field)).pack(key)
         self._leaves += leaves
         for location, digest in refs:
             self._refs += location.to_bytes(8, "little") + digest
@@ -114,10 +103,8 @@ class IndexBuilder:
             self.field_number(name)
         counts = tuple(len(entries.get(name, ())) for name in self.fields)
         bucket = self._bucket(entries.get("latent", ()), facts)
-        captions = (0, len(self._captions), len(facts.captions))
-        names = (bucket, self._set(facts.set), self._string(facts.source))
-        numbers = (facts.repeats, facts.weight, *facts.original_size, *facts.crop)
-        self._samples += pack_sample(*captions, *names, *numbers)
+        row = make_sample_row(facts, len(self._captions), bucket, self._set(facts.set), self._string(facts.source))
+        self._samples += row.pack()
         self._captions.extend(self._string(caption) for caption in facts.captions)
         self._counts.append(self._same_counts.setdefault(counts, counts))
         self._variants.extend(entry for name in self.fields for entry in entries.get(name, ()))
@@ -136,7 +123,7 @@ class IndexBuilder:
     def entry_layout(self, entry: int) -> int:
         if entry >= self._base_entries:
             return self._entry_layouts[entry - self._base_entries]
-        return self._base.entry_row(entry)[2]
+        return self._base.entry_row(entry).layout
 
     def move_shards(self, shifts: Mapping[int, int]) -> None:
         """Adjust locations: the blobs of each of these new shards moved `shift` bytes towards the front."""

@@ -20,6 +20,7 @@ from ..format import (
     IndexArrays,
     Key,
     Manifest,
+    SampleFacts,
     ShardFile,
     Split,
     bucket_table,
@@ -33,7 +34,7 @@ from ..format import (
 )
 from .blob_store import BlobStore, Stored
 from .checked import open_checked
-from .index_builder import IndexBuilder, SampleFacts, check_facts
+from .index_builder import IndexBuilder, check_facts
 from .publishing import PublishLock, publish, remove_superseded
 from .repack import merge_small
 

@@ -186,18 +186,17 @@ def _check(numbers: np.ndarray, most: int) -> None:
 
 def _row(view: View, number: int) -> dict[str, Any]:
     index, names, sets = view.index, view.bucket_names, view.set_names
-    _, first, count, bucket, group, source, repeats, weight, width, height, *_ = index.sample_row(number)
-    captions = [index.string(each) for each in index.caption_numbers(first, count)[:_MAX_CAPTIONS]]
+    row = index.sample_row(number)
     return {
         "number": number,
-        "captions": [cut_text(caption) for caption in captions],
-        "source": cut_text(index.string(source), _NAME),
-        "width": width,
-        "height": height,
-        "bucket": names[bucket] if bucket < len(names) else "",
-        "set": cut_text(sets[group], _NAME) if group < len(sets) else "",
-        "repeats": repeats,
-        "weight": weight if math.isfinite(weight) else None,
+        "captions": [cut_text(caption) for caption in index.captions(row, _MAX_CAPTIONS)],
+        "source": cut_text(index.string(row.source), _NAME),
+        "width": row.width,
+        "height": row.height,
+        "bucket": names[row.bucket] if row.bucket < len(names) else "",
+        "set": cut_text(sets[row.set], _NAME) if row.set < len(sets) else "",
+        "repeats": row.repeats,
+        "weight": row.weight if math.isfinite(row.weight) else None,
     }
 
 
