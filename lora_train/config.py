@@ -1,4 +1,7 @@
-"""The settings of a training run: one frozen dataclass; each has one name in TOML, on the command line, on the node."""
+"""The settings of a training run, each declared once: name, default, limits and help text.
+
+TOML files, command-line flags, node inputs, documentation and validation all come from this table.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..dataset_cache import Limits, Setting, SettingError, check_setting, closest_name
-from .adapters import AXES, KINDS, AdapterSettings
+from .adapters import AXES, KINDS, AdapterSettings, Axis
+from .denoiser import NAMINGS, Naming
 from .errors import TrainError
-from .export import DTYPES, NAMINGS, dora_axis
+from .export import DTYPES, dora_axis
 from .memory import PRECISIONS
 from .objective import LOSSES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
 from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates
@@ -20,7 +24,7 @@ log = logging.getLogger("streamcache")
 
 MODES = ("resume", "new", "overwrite")
 
-# Earlier names, and the names that other trainers give to the same thing: old name → the setting it loads into.
+# Earlier names and the names of other trainers → the setting that they load into.
 RENAMED_SETTINGS = {
     "lr": "learning_rate",
     "network_dim": "rank",
@@ -46,7 +50,7 @@ RENAMED_SETTINGS = {
     "dataloader_prefetch": "prefetch",
 }
 
-_TEXT = "the dataset holds encoded text, and gradients do not reach an encoder that ran earlier; train the model alone"
+_TEXT = "the dataset contains encoded text, so gradients cannot reach the text encoder; train the model only"
 REFUSED = {"train_text_encoder": _TEXT, "text_encoder_lr": _TEXT, "text_encoder_learning_rate": _TEXT}
 
 
@@ -60,105 +64,136 @@ def _set(default: Any, group: str, about: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides a training run, checked when it is made."""
+    """All settings of a training run, validated when it is created."""
 
-    steps: int = _set(1000, "run", "optimizer steps to train; not read when epochs are given", low=1)
-    epochs: int = _set(0, "run", "whole passes over the dataset, instead of steps; 0: count steps", low=0)
-    batch_size: int = _set(1, "run", "samples in a model call; a bucket with fewer still trains", low=1, high=65536)
-    accumulate: int = _set(1, "run", "batches whose gradients are added up before the weights change", low=1)
-    seed: int = _set(0, "run", "decides order, noise, times, variants and the adapter's start", low=0, high=2**63 - 1)
-    name: str = _set("", "run", "the run's name, and its folder; empty: named after the output file", decides=False)
-    mode: str = _set("new", "run", "what to do when a run of this name exists", choices=MODES, decides=False)
-    accept_changes: bool = _set(
-        False, "run", "resume although the dataset or a setting is not what the run had", decides=False
+    steps: int = _set(1000, "run", "Training steps (optimizer updates); ignored if epochs is set", low=1)
+    epochs: int = _set(0, "run", "Passes over the dataset, instead of steps (0 = use steps)", low=0)
+    batch_size: int = _set(
+        1, "run", "Samples per batch; buckets with fewer samples train in smaller batches", low=1, high=65536
     )
+    accumulate: int = _set(1, "run", "Gradient accumulation: batches per optimizer step", low=1)
+    seed: int = _set(
+        0,
+        "run",
+        "Seed for sample order, noise, timesteps, caption variants and adapter initialization",
+        low=0,
+        high=2**63 - 1,
+    )
+    name: str = _set("", "run", "Name of the run and its folder (empty = name of the output file)", decides=False)
+    mode: str = _set("new", "run", "What to do if a run with this name exists", choices=MODES, decides=False)
+    accept_changes: bool = _set(False, "run", "Resume even if the dataset or settings have changed", decides=False)
 
-    adapter: str = _set("lora", "adapter", "kind of adapter", choices=tuple(KINDS))
-    rank: int = _set(16, "adapter", "rank of the adapter's matrices", low=1)
-    alpha: float = _set(0.0, "adapter", "scale is alpha / rank; 0: alpha equals the rank", low=0)
-    rank_stabilised: bool = _set(False, "adapter", "scale by alpha / √rank, for high ranks")
-    dora: bool = _set(False, "adapter", "learn magnitude and direction apart (DoRA)")
+    adapter: str = _set("lora", "adapter", "Adapter type", choices=tuple(KINDS))
+    rank: int = _set(16, "adapter", "Rank (network dim) of the adapter", low=1)
+    alpha: float = _set(0.0, "adapter", "Network alpha: weights are scaled by alpha / rank (0 = same as rank)", low=0)
+    rank_stabilised: bool = _set(False, "adapter", "Rank-stabilized LoRA (rsLoRA): scale by alpha / √rank")
+    dora: bool = _set(False, "adapter", "Train DoRA: decompose weights into magnitude and direction")
     dora_axis: str = _set(
-        "auto", "adapter", "what DoRA's magnitudes belong to; auto: as the naming wants it", choices=("auto", *AXES)
+        "auto",
+        "adapter",
+        "Axis of the DoRA magnitudes (auto = input, or output for diffusers naming)",
+        choices=("auto", *AXES),
     )
-    lokr_factor: int = _set(0, "adapter", "size of LoKr's smaller matrix; 0: as square as it can be", low=0)
-    adapter_dropout: float = _set(0.0, "adapter", "share of adapter inputs dropped in a step", low=0, high=0.99)
-    adapter_dtype: str = _set("fp32", "adapter", "dtype of the trained weights", choices=tuple(DTYPES))
-    targets: str = _set("attention", "adapter", "modules to adapt: a preset of the model, or patterns with commas")
-    start_from: str = _set("", "adapter", "an existing LoRA file to go on from")
-    naming: str = _set("comfyui", "adapter", "key naming of the saved file", choices=NAMINGS, decides=False)
+    lokr_factor: int = _set(
+        0, "adapter", "LoKr factor: size of the smaller matrix (0 = automatic, near the square root)", low=0
+    )
+    adapter_dropout: float = _set(0.0, "adapter", "Dropout on the adapter inputs", low=0, high=0.99)
+    adapter_dtype: str = _set("fp32", "adapter", "Data type of the trained weights", choices=tuple(DTYPES))
+    targets: str = _set(
+        "attention",
+        "adapter",
+        "Modules to train: a preset (attention, attention+mlp, all) or comma-separated patterns; ! excludes",
+    )
+    start_from: str = _set("", "adapter", "LoRA file to continue training from")
+    naming: str = _set("comfyui", "adapter", "Key format of the saved LoRA", choices=NAMINGS, decides=False)
 
-    save_dtype: str = _set("fp32", "adapter", "dtype of the saved file", choices=tuple(DTYPES), decides=False)
+    save_dtype: str = _set("fp32", "adapter", "Data type of the saved LoRA", choices=tuple(DTYPES), decides=False)
 
-    learning_rate: float = _set(1e-4, "learning", "step size", above=0)
+    learning_rate: float = _set(1e-4, "learning", "Learning rate", above=0)
     group_rates: dict[str, float] = field(
         default_factory=dict,
-        metadata=_limits("learning", "module pattern → its own learning rate; 0: not trained", low=0),
+        metadata=_limits("learning", "Learning rate per module pattern (0 = do not train)", low=0),
     )
-    optimizer: str = _set("AdamW", "learning", "how gradients become steps", choices=tuple(OPTIMIZERS))
-    weight_decay: float = _set(0.01, "learning", "pull of the weights towards zero", low=0)
-    beta1: float = _set(0.9, "learning", "memory of the gradient (momentum for SGD)", low=0, high=0.99999)
-    beta2: float = _set(0.999, "learning", "memory of the squared gradient", low=0, high=0.9999999)
-    epsilon: float = _set(1e-8, "learning", "smallest divisor in the step", above=0)
-    lr_schedule: str = _set("constant", "learning", "the learning rate over the run", choices=tuple(SCHEDULES))
-    warmup_steps: int = _set(0, "learning", "steps over which the learning rate rises from zero", low=0)
-    lr_cycles: int = _set(1, "learning", "cycles of cosine_restarts", low=1)
-    lr_power: float = _set(1.0, "learning", "exponent of polynomial", above=0)
-    lr_floor: float = _set(0.0, "learning", "share of the learning rate that is left at the end", low=0, high=1)
-    clip_norm: float = _set(1.0, "learning", "longest gradient; 0: no clipping", low=0)
+    optimizer: str = _set("AdamW", "learning", "Optimizer", choices=tuple(OPTIMIZERS))
+    weight_decay: float = _set(0.01, "learning", "Weight decay", low=0)
+    beta1: float = _set(0.9, "learning", "Adam beta1 (momentum for SGD)", low=0, high=0.99999)
+    beta2: float = _set(0.999, "learning", "Adam beta2", low=0, high=0.9999999)
+    epsilon: float = _set(1e-8, "learning", "Adam epsilon", above=0)
+    lr_schedule: str = _set("constant", "learning", "Learning rate schedule", choices=tuple(SCHEDULES))
+    warmup_steps: int = _set(0, "learning", "Learning rate warmup steps", low=0)
+    lr_cycles: int = _set(1, "learning", "Number of cycles for cosine_restarts", low=1)
+    lr_power: float = _set(1.0, "learning", "Power of the polynomial schedule", above=0)
+    lr_floor: float = _set(
+        0.0,
+        "learning",
+        "Minimum learning rate at the end of the schedule, as a fraction of learning_rate",
+        low=0,
+        high=1,
+    )
+    clip_norm: float = _set(1.0, "learning", "Clip gradients to this norm (0 = off)", low=0)
     ema_decay: float = _set(
-        0.0, "learning", "moving average of the weights, used for saving; 0: off", low=0, high=0.999999
+        0.0, "learning", "EMA decay; the averaged weights are saved and sampled (0 = off)", low=0, high=0.999999
     )
 
-    loss: str = _set("mse", "objective", "cost of an error", choices=tuple(LOSSES))
-    huber_delta: float = _set(0.1, "objective", "error from which huber turns linear", above=0)
-    weighting: str = _set("none", "objective", "weight of a step by its noise", choices=tuple(WEIGHTINGS))
-    min_snr_gamma: float = _set(5.0, "objective", "bound of min_snr", above=0)
-    timesteps: str = _set("uniform", "objective", "how noise levels are drawn", choices=tuple(TIMESTEPS))
-    logit_mean: float = _set(0.0, "objective", "centre of logit_normal; above 0: more noise")
-    logit_std: float = _set(1.0, "objective", "spread of logit_normal", above=0)
-    shift: float = _set(1.0, "objective", "shift towards noise, as large images want it; 1: none", above=0)
-    t_min: float = _set(0.0, "objective", "least noise that is trained on", low=0, high=1)
-    t_max: float = _set(1.0, "objective", "most noise that is trained on", low=0, high=1)
-    noise_offset: float = _set(0.0, "objective", "shift of whole channels in the noise", low=0)
-    masked_loss: bool = _set(False, "objective", "count the masked area only")
-    unmasked_weight: float = _set(0.0, "objective", "what the area outside of a mask still counts", low=0, high=1)
-    prior_weight: float = _set(1.0, "objective", "weight of prior (class) samples in the loss", low=0)
-    caption_dropout: float = _set(0.0, "objective", "share of rows trained on the empty caption", low=0, high=1)
+    loss: str = _set("mse", "objective", "Loss function", choices=tuple(LOSSES))
+    huber_delta: float = _set(0.1, "objective", "Huber delta: above this error the loss grows linearly", above=0)
+    weighting: str = _set("none", "objective", "Loss weighting by timestep", choices=tuple(WEIGHTINGS))
+    min_snr_gamma: float = _set(5.0, "objective", "Min-SNR gamma", above=0)
+    timesteps: str = _set("uniform", "objective", "Timestep sampling", choices=tuple(TIMESTEPS))
+    logit_mean: float = _set(0.0, "objective", "Mean of logit_normal timesteps (above 0 = more noise)")
+    logit_std: float = _set(1.0, "objective", "Standard deviation of logit_normal timesteps", above=0)
+    shift: float = _set(
+        1.0,
+        "objective",
+        "Timestep shift; higher values train more on noisy timesteps, for high resolutions (1 = off)",
+        above=0,
+    )
+    t_min: float = _set(0.0, "objective", "Minimum timestep (0 = no noise, 1 = only noise)", low=0, high=1)
+    t_max: float = _set(1.0, "objective", "Maximum timestep (0 = no noise, 1 = only noise)", low=0, high=1)
+    noise_offset: float = _set(0.0, "objective", "Noise offset", low=0)
+    masked_loss: bool = _set(False, "objective", "Train on the masked area only")
+    unmasked_weight: float = _set(0.0, "objective", "Loss weight of the area outside the mask", low=0, high=1)
+    prior_weight: float = _set(1.0, "objective", "Loss weight of prior (regularization) samples", low=0)
+    caption_dropout: float = _set(0.0, "objective", "Fraction of samples trained with an empty caption", low=0, high=1)
 
     precision: str = _set(
-        "auto", "memory", "compute in this; auto: bf16 where the GPU has it", choices=tuple(PRECISIONS)
+        "auto", "memory", "Compute precision (auto = bf16 if the GPU supports it, else fp32)", choices=tuple(PRECISIONS)
     )
-    checkpointing: bool = _set(False, "memory", "recompute activations per block: less memory, slower")
-    prefetch: int = _set(2, "memory", "batches loaded ahead; 0: load between steps", low=0, high=64, decides=False)
+    checkpointing: bool = _set(False, "memory", "Gradient checkpointing: less memory, slower")
+    prefetch: int = _set(
+        2, "memory", "Batches to load in advance (0 = load between steps)", low=0, high=64, decides=False
+    )
 
     set_samples: dict[str, float] = field(
-        default_factory=dict, metadata=_limits("data", "set → samples an epoch, redrawn each epoch", low=1)
+        default_factory=dict,
+        metadata=_limits("data", "Samples per epoch from each set, drawn again every epoch", low=1),
     )
     set_weights: dict[str, float] = field(
-        default_factory=dict, metadata=_limits("data", "set → share of it an epoch sees (0.5: half, 2: twice)", above=0)
+        default_factory=dict, metadata=_limits("data", "Share of each set per epoch (0.5 = half, 2 = twice)", above=0)
     )
 
-    validation_share: float = _set(0.0, "validation", "share of the samples held out", low=0, high=0.9)
-    validation_every: int = _set(100, "validation", "steps between validations", low=1, decides=False)
-    validation_samples: int = _set(64, "validation", "held-out samples that are measured", low=1, decides=False)
+    validation_share: float = _set(0.0, "validation", "Fraction of samples held out for validation", low=0, high=0.9)
+    validation_every: int = _set(100, "validation", "Validate every N steps", low=1, decides=False)
+    validation_samples: int = _set(64, "validation", "Maximum number of validation samples", low=1, decides=False)
 
-    save_every: int = _set(250, "saving", "steps between saved states; 0: at the end only", low=0, decides=False)
-    keep_states: int = _set(2, "saving", "latest states that are kept", low=1, decides=False)
+    save_every: int = _set(
+        250, "saving", "Save a resumable state every N steps (0 = only at the end)", low=0, decides=False
+    )
+    keep_states: int = _set(2, "saving", "Number of saved states to keep", low=1, decides=False)
 
     sample_every: int = _set(
         0,
         "samples",
-        "steps between sample pictures; 0: eight in a run that is given a VAE, else none",
+        "Generate sample images every N steps (0 = eight times per run if a VAE is connected, otherwise never)",
         low=0,
         decides=False,
     )
     sample_captions: tuple[str, ...] = _set(
-        (), "samples", "captions of the dataset to draw; empty: the first", decides=False
+        (), "samples", "Captions for sample images, taken from the dataset (empty = the first one)", decides=False
     )
-    sample_steps: int = _set(20, "samples", "model calls for a sample picture", low=1, decides=False)
-    sample_seed: int = _set(1, "samples", "seed of the sample pictures", low=0, decides=False)
-    tensorboard: bool = _set(False, "samples", "write TensorBoard events too", decides=False)
+    sample_steps: int = _set(20, "samples", "Sampling steps for sample images", low=1, decides=False)
+    sample_seed: int = _set(1, "samples", "Seed for sample images", low=0, decides=False)
+    tensorboard: bool = _set(False, "samples", "Write TensorBoard logs", decides=False)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -167,17 +202,22 @@ class TrainConfig:
             except SettingError as error:
                 raise TrainError(str(error)) from None
         if self.t_min >= self.t_max:
-            raise TrainError(f"t_min = {self.t_min}: not below t_max = {self.t_max}; widen the range of noise")
+            raise TrainError(f"t_min = {self.t_min}: not below t_max = {self.t_max}; lower t_min or raise t_max")
         both = sorted(set(self.set_samples) & set(self.set_weights))
         if both:
-            raise TrainError(f'set "{both[0]}": has both set_samples and set_weights; give one of them')
+            raise TrainError(f'set "{both[0]}": is in both set_samples and set_weights; keep one of them')
+
+        if KINDS[self.adapter].applies_to_output:
+            for name in ("dora", "adapter_dropout"):
+                if getattr(self, name):
+                    raise TrainError(f'{name} = {getattr(self, name)}: not possible with adapter = "{self.adapter}"')
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON and TOML hold them."""
+        """Plain values, as in JSON and TOML."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
     def objective(self) -> ObjectiveSettings:
-        """The settings of the objective, which bear the same names there."""
+        """The settings of the objective, under the same names."""
         return ObjectiveSettings(**{f.name: getattr(self, f.name) for f in fields(ObjectiveSettings)})
 
     def adapters(self) -> AdapterSettings:
@@ -189,7 +229,9 @@ class TrainConfig:
             rank_stabilised=self.rank_stabilised,
             dropout=self.adapter_dropout,
             dora=self.dora,
-            dora_axis=dora_axis(self.naming) if self.dora_axis == "auto" else self.dora_axis,
+            dora_axis=cast(
+                "Axis", dora_axis(cast("Naming", self.naming)) if self.dora_axis == "auto" else self.dora_axis
+            ),
             lokr_factor=self.lokr_factor or None,
             targets=self.targets,
             group_rates=self.group_rates,
@@ -220,12 +262,12 @@ TRAIN_SETTINGS: dict[str, Setting] = {
 def load_config(
     values: Mapping[str, Any], place: str = "settings", notice: Callable[[str], None] = log.warning
 ) -> TrainConfig:
-    """A checked configuration out of named values, also under their old names; `place` begins every error."""
+    """A validated configuration from named values; old names work too. Every error starts with `place`."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         known = _resolve(name, place)
         if known in found:
-            raise TrainError(f"{place}: {name} is {known}, which is set there too; keep one of them")
+            raise TrainError(f"{place}: {name} and {known} are the same setting; keep one of them")
         if known != name:
             notice(f"{place}: {name} is now {known}")
         found[known] = value
@@ -236,7 +278,7 @@ def load_config(
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The values in a TOML file, unchecked, under the names that stand there."""
+    """The values in a TOML file, not validated, under the names used in the file."""
     try:
         with open(path, "rb") as file:
             return _toml().load(file)
@@ -247,7 +289,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: TrainConfig) -> list[str]:
-    """Settings that make `new` another run than the one that was configured as `old`, each with both values."""
+    """Settings whose change makes `new` a different run than `old`, each with both values."""
     passing = {"steps", "epochs"} if new.lr_schedule == "constant" else set()
     return [
         f"{name}: was {old[name]!r}, is {value!r}"
@@ -261,8 +303,8 @@ def _resolve(name: str, place: str) -> str:
         raise TrainError(f"{place}: {name} is refused: {REFUSED[name]}")
     known = RENAMED_SETTINGS.get(name, name)
     if known not in TRAIN_SETTINGS:
-        hint = closest_name(name, TRAIN_SETTINGS) or f"; known are {', '.join(TRAIN_SETTINGS)}"
-        raise TrainError(f'{place}: no setting is named "{name}"{hint}')
+        hint = closest_name(name, TRAIN_SETTINGS) or f"; expected one of {', '.join(TRAIN_SETTINGS)}"
+        raise TrainError(f'{place}: unknown setting "{name}"{hint}')
     return known
 
 

@@ -1,10 +1,13 @@
-"""What the trainer needs of a model: the protocol that the reference model and the host's models implement."""
+"""The model protocol: everything that the trainer needs from a model.
+
+The reference model and ComfyUI's models implement it; docs/training.md has a complete example.
+"""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +17,20 @@ if TYPE_CHECKING:
 
 Prediction = Literal["eps", "v", "flow"]
 Naming = Literal["comfyui", "kohya", "diffusers"]
+NAMINGS: tuple[Naming, ...] = get_args(Naming)
 
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """A batch as the model takes it: row i of `latents` belongs to row i of `conditioning`."""
+    """A batch as input for the model: row i of `latents` belongs to row i of `conditioning`."""
 
     latents: Tensor  # [B, C, (T,) H, W], scaled into the model's latent space, float32, on the device
-    conditioning: Any  # what `predict` takes for exactly these rows
+    conditioning: Any  # what `predict` takes for these rows
 
 
 @runtime_checkable
 class NoiseSchedule(Protocol):
-    """How noise and data mix. `t` is [B] in [0, 1]: 0 is clean, 1 is noise."""
+    """How data and noise mix. `t` is [B] in [0, 1]: 0 is no noise, 1 is only noise."""
 
     prediction: Prediction
 
@@ -41,7 +45,7 @@ class NoiseSchedule(Protocol):
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """A model to train an adapter on. Nothing else of the model is known to the trainer."""
+    """A model to train an adapter for. The trainer uses nothing else of the model."""
 
     device: torch.device
     schedule: NoiseSchedule
@@ -51,30 +55,39 @@ class Denoiser(Protocol):
 
         A dataset that does not fit (channels, conditioning width) raises a TrainError that names both numbers.
         """
+        ...
 
     def prepare(self, batch: Batch) -> PreparedBatch:
-        """Scale the latents and join the conditionings, so that each latent meets its own caption and only that."""
+        """Scale the latents and join the conditionings, one per latent and in the same order."""
+        ...
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Any) -> Tensor:
-        """The model's native prediction (eps, v or velocity): one model call of B rows."""
+        """The model's native prediction (eps, v or velocity), in one model call."""
+        ...
 
     def adaptable(self) -> dict[str, nn.Module]:
-        """Every linear and convolution that an adapter can hang on, by name."""
+        """Every linear layer and convolution that can get an adapter, by name."""
+        ...
 
     def groups(self) -> dict[str, list[str]]:
-        """Target presets: "attention", "attention+mlp", "all" → names out of `adaptable`."""
+        """Target presets: "attention", "attention+mlp", "all" → names from `adaptable`."""
+        ...
 
     def blocks(self) -> list[nn.Module]:
-        """The blocks that gradient checkpointing recomputes one at a time."""
+        """The blocks that gradient checkpointing recomputes, each on its own."""
+        ...
 
     def export_names(self, naming: Naming) -> dict[str, str]:
-        """Module name → the key prefix that this naming gives it in a LoRA file."""
+        """Module name → its key prefix in a LoRA file of this naming."""
+        ...
 
     def session(self) -> AbstractContextManager[None]:
-        """What has to be set up around training, and is put back whatever happens."""
+        """A context around the whole training: set the model up, and restore it afterwards."""
+        ...
 
     def sample(self, conditioning: Any, shape: tuple[int, ...], seed: int, steps: int) -> Tensor:
-        """Latents [B, C, (T,) H, W] in the dataset's (unscaled) latent space, for previews.
+        """Latents [B, C, (T,) H, W] in the dataset's (unscaled) latent space, for sample images.
 
-        `conditioning` is one of the dataset's; `shape` is a bucket's shape, without the batch axis, or with it.
+        `conditioning` is an entry of the dataset; `shape` is a bucket's shape, with or without the batch axis.
         """
+        ...

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from .adapters import Axis, Network
-from .denoiser import Denoiser, Naming
+from .denoiser import NAMINGS, Denoiser, Naming
 from .errors import TrainError
 
 log = logging.getLogger(__name__)
 
-NAMINGS: tuple[Naming, ...] = ("comfyui", "kohya", "diffusers")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PREDICTIONS = {"eps": "epsilon", "v": "v", "flow": "flow"}
 
@@ -55,9 +54,10 @@ def describe(
     """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is left out."""
     factors = [adapter.factors for _, adapter in network.items() if adapter.factors is not None]
     kinds = sorted({factor.kind for factor in factors})
+    modules = {factor.network_module for factor in factors}
     known = {
         "output_name": title,
-        "network_module": "networks.lora" if kinds == ["lora"] else "lycoris.kohya",
+        "network_module": modules.pop() if len(modules) == 1 else "lycoris.kohya",
         "network_dim": max((factor.rank for factor in factors), default=None),
         "network_alpha": max((factor.alpha for factor in factors), default=None),
         "network_args": _json(

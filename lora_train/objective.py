@@ -1,8 +1,7 @@
-"""The objective: which noise and time a row meets, and what its prediction costs. Pure functions over their inputs."""
+"""The training objective: the noise and timestep of each row, and the loss of its prediction. Pure functions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,17 +12,17 @@ from torch.nn import functional as F
 from .denoiser import Denoiser, NoiseSchedule, PreparedBatch
 from .errors import TrainError
 
-# Bounds of the SNR inside a weighting: outside of them 1/√snr would let single rows rule the batch.
+# The SNR is clamped for weightings: beyond this range, 1/√snr would let single rows dominate the batch.
 WEIGHTING_SNR = (1e-3, 1e3)
 
 LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "mse": lambda error, delta: error**2,
-    # Pseudo-Huber, scaled so that small errors cost what MSE asks for them.
+    # Pseudo-Huber, scaled to equal MSE for small errors.
     "huber": lambda error, delta: 2 * delta * (torch.sqrt(error**2 + delta**2) - delta),
     "l1": lambda error, delta: error.abs(),
 }
 
-# Weights of an error in eps space; `_native_weight` carries them over to v and velocity.
+# Weights of an error in eps space; `time_weights` converts them for v and flow.
 WEIGHTINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "none": lambda snr, gamma: torch.ones_like(snr),
     "min_snr": lambda snr, gamma: snr.clamp(max=gamma) / snr,
@@ -42,7 +41,7 @@ EPS_PER_NATIVE: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """How a training step is drawn and scored. Every field is checked when the settings are made."""
+    """How noise and timesteps are drawn and the loss is computed. `TrainConfig` validates the values."""
 
     loss: str = "mse"
     huber_delta: float = 0.1
@@ -57,23 +56,11 @@ class ObjectiveSettings:
     noise_offset: float = 0.0
     prior_weight: float = 1.0
     masked_loss: bool = False
-    unmasked_weight: float = 0.0  # what the area outside of a mask still counts
-
-    def __post_init__(self) -> None:
-        _one_of("loss", self.loss, LOSSES)
-        _one_of("weighting", self.weighting, WEIGHTINGS)
-        _one_of("timesteps", self.timesteps, TIMESTEPS)
-        for name in ("huber_delta", "min_snr_gamma", "logit_std", "shift"):
-            _within(name, getattr(self, name), above=0)
-        for name in ("noise_offset", "prior_weight", "unmasked_weight"):
-            _within(name, getattr(self, name), least=0)
-        _within("logit_mean", self.logit_mean)
-        if not 0 <= self.t_min < self.t_max <= 1:
-            raise TrainError(f"t_min, t_max: found {self.t_min}, {self.t_max}; expected 0 <= t_min < t_max <= 1")
+    unmasked_weight: float = 0.0  # weight of the area outside a mask
 
 
 def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
-    """Noise for these latents, drawn on the CPU so that a seed means the same on every device."""
+    """Noise for these latents, drawn on the CPU so that a seed gives the same noise on every device."""
     noise = torch.randn(latents.shape, generator=generator)
     if settings.noise_offset:
         flat = torch.randn(*latents.shape[:2], *[1] * (latents.ndim - 2), generator=generator)
@@ -82,7 +69,7 @@ def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Ge
 
 
 def draw_times(count: int, schedule: NoiseSchedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
-    """[count] times on the CPU: drawn, shifted, then squeezed into the chosen range, which they never leave."""
+    """[count] timesteps on the CPU: drawn, shifted, then scaled to the range t_min to t_max."""
     if settings.timesteps == "uniform":
         t = torch.rand(count, generator=generator)
     else:
@@ -100,7 +87,7 @@ def evaluate(
     settings: ObjectiveSettings,
     masks: Sequence[Tensor | None] | None = None,
 ) -> Tensor:
-    """[B] the loss of each row, from one model call of B rows."""
+    """[B] the loss of each row, from one model call."""
     t = t.to(prepared.latents.device)
     x_t = denoiser.schedule.noisy(prepared.latents, noise, t)
     target = denoiser.schedule.target(prepared.latents, noise, t)
@@ -115,8 +102,8 @@ def row_losses(
     settings: ObjectiveSettings,
     masks: Sequence[Tensor | None] | None = None,
 ) -> Tensor:
-    """[B] losses against the native target, in float32, weighted by time and mask."""
-    # mse_loss and its kin broadcast silently; a wrong shape here would train on nonsense.
+    """[B] losses against the native target, in float32, weighted by timestep and mask."""
+    # Loss functions broadcast silently; a wrong shape here would train on nonsense.
     assert prediction.shape == target.shape, f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
     cost = LOSSES[settings.loss](prediction.float() - target.float(), settings.huber_delta)
     if settings.masked_loss and masks is not None:
@@ -125,7 +112,7 @@ def row_losses(
 
 
 def time_weights(t: Tensor, schedule: NoiseSchedule, settings: ObjectiveSettings) -> Tensor:
-    """[B] weights of the native error; the same objective whatever the model predicts."""
+    """[B] weights of the native error, so that the objective is the same for eps, v and flow models."""
     if settings.weighting == "none":
         return torch.ones_like(t)
     snr = schedule.snr(t).clamp(*WEIGHTING_SNR)
@@ -133,19 +120,19 @@ def time_weights(t: Tensor, schedule: NoiseSchedule, settings: ObjectiveSettings
 
 
 def row_weights(weights: Tensor, prior: Tensor, settings: ObjectiveSettings) -> Tensor:
-    """[B] the samples' own weights, times the prior weight where a row belongs to a prior set."""
+    """[B] the samples' own weights, times the prior weight for rows of a prior set."""
     return weights.float() * torch.where(prior, settings.prior_weight, 1.0)
 
 
 def mean_loss(losses: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The batch's loss. Divided by the row count, so that a weight of 0.5 halves a row even when it is alone."""
+    """The batch's loss: divided by the number of rows, so that a weight of 0.5 halves the loss of a single row too."""
     return losses.mean() if weights is None else (losses * weights.to(losses.device)).mean()
 
 
 def join_masks(masks: Sequence[Tensor | None], like: Tensor, floor: float = 0.0) -> Tensor:
-    """Masks of any resolution → [B, 1, (T or 1,) H, W] at the latents' size; a row without a mask counts whole."""
+    """Masks of any resolution → [B, 1, (T or 1,) H, W] at the latents' size; a row without a mask counts fully."""
     if len(masks) != len(like):
-        raise TrainError(f"masks: found {len(masks)} for a batch of {len(like)} rows; expected one each, or None")
+        raise TrainError(f"masks: found {len(masks)} for a batch of {len(like)} rows; expected one per row, or None")
     joined = torch.stack([_mask(mask, like, row) for row, mask in enumerate(masks)])
     return joined.clamp(0, 1) * (1 - floor) + floor
 
@@ -160,15 +147,3 @@ def _mask(mask: Tensor | None, like: Tensor, row: int) -> Tensor:
         raise TrainError(f"mask of row {row}: found {len(planes)} planes, expected 1 or the latent's {frames}")
     planes = F.interpolate(planes[:, None], size, mode="area")[:, 0]
     return planes.expand(frames, *size)[None] if like.ndim == 5 else planes
-
-
-def _one_of(name: str, found: str, known: Sequence[str] | dict[str, object]) -> None:
-    if found not in known:
-        raise TrainError(f'{name}: found "{found}", expected one of {", ".join(known)}')
-
-
-def _within(name: str, found: float, above: float = -math.inf, least: float = -math.inf) -> None:
-    if math.isfinite(found) and found > above and found >= least:
-        return
-    bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-    raise TrainError(f"{name}: found {found}, expected a finite number{bound}")

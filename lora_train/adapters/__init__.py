@@ -1,9 +1,10 @@
-"""Adapters: small trainable changes that hang on a model's layers and leave the model itself alone."""
+"""Adapters: small trainable changes to a model's layers; the model's own weights stay unchanged."""
 
 from .adapter import KINDS, seeded_generator
 from .dora import AXES, Axis
+from .factors import AdapterSettings, Factors
 from .lora_file import read_lora, split_lora
-from .network import AdapterSettings, Network, build_network
+from .network import Network, build_network
 from .targets import select_modules
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "KINDS",
     "AdapterSettings",
     "Axis",
+    "Factors",
     "Network",
     "build_network",
     "read_lora",

@@ -1,4 +1,4 @@
-"""An adapter: everything that one module of the base model gets, trained or carried over from a file."""
+"""The adapter of one module: its trained factors, plus what a LoRA file brought for it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from . import dora
+from .factors import Factors
 from .layer import Layer
 from .loha import Loha
 from .lokr import Lokr
 from .lora import Lora
 from .oft import Oft
 
-Factors = Lora | Loha | Lokr | Oft
 KINDS: dict[str, type[Factors]] = {"lora": Lora, "loha": Loha, "lokr": Lokr, "oft": Oft}
 
 
 class Adapter(nn.Module):
-    """Trained factors and magnitude, and the fixed `diff` / `diff_b` that a file brought; any of them may be absent."""
+    """Trained factors and DoRA magnitudes, and the fixed `diff` / `diff_b` of a file. Any of them may be missing."""
+
+    diff: Tensor | None
+    diff_b: Tensor | None
 
     def __init__(self, name: str, layer: Layer, factors: Factors | None, dropout: float = 0.0, seed: int = 0) -> None:
         super().__init__()
@@ -30,29 +33,28 @@ class Adapter(nn.Module):
         self.axis: dora.Axis = "input"
         self.register_buffer("diff", None)
         self.register_buffer("diff_b", None)
-        self.used = False
 
     def set_magnitude(self, values: Tensor, axis: dora.Axis) -> None:
         """Make it a DoRA."""
         self.magnitude, self.axis = nn.Parameter(values), axis
 
-    def enter(self, module: nn.Module, x: Tensor) -> Tensor:
-        """What the base module is given instead of x."""
-        self.used = True
+    def change_input(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The input for the base module, given the input x."""
         if self.magnitude is None or self.axis != "input":
             return x
-        return x * self.layer.per_channel(self._ratios(module)).to(x.dtype)
+        return x * self.layer.per_channel(self._ratios(module, self.magnitude)).to(x.dtype)
 
-    def leave(self, module: nn.Module, x: Tensor, out: Tensor) -> Tensor:
-        """What the base module is said to have returned for the x that it was given."""
-        if isinstance(self.factors, Oft):
-            out = self._apart_from_bias(module, out, self.factors.turn)
+    def change_output(self, module: nn.Module, x: Tensor, out: Tensor) -> Tensor:
+        """The adapted output, given the base module's input x and output."""
+        if self.factors is not None and self.factors.applies_to_output:
+            out = self._without_bias(module, out, self.factors)
         elif self.factors is not None:
             out = out + self.factors(self._dropped(x)).to(out.dtype)
         if self.diff is not None:
             out = out + self.layer.apply(x, self.diff).to(out.dtype)
         if self.magnitude is not None and self.axis == "output":
-            out = self._stretched(module, out)
+            ratios = self.layer.per_channel(self._ratios(module, self.magnitude)).to(out.dtype)
+            out = self._without_bias(module, out, lambda product: product * ratios)
         if self.diff_b is not None:
             out = out + self.layer.per_channel(self.diff_b).to(out.dtype)
         return out
@@ -67,34 +69,31 @@ class Adapter(nn.Module):
         parts |= {name: value for name, value in self.named_buffers(recurse=False) if value is not None}
         return {name: value.detach() for name, value in parts.items()}
 
-    def _stretched(self, module: nn.Module, out: Tensor) -> Tensor:
-        ratios = self.layer.per_channel(self._ratios(module)).to(out.dtype)
-        return self._apart_from_bias(module, out, lambda without: without * ratios)
-
-    def _apart_from_bias(self, module: nn.Module, out: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        # The bias is no part of the weight whose rows are changed.
-        if getattr(module, "bias", None) is None:
+    def _without_bias(self, module: nn.Module, out: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        # The change applies to the weight's product only: subtract the bias, then add it again.
+        bias = getattr(module, "bias", None)
+        if bias is None:
             return change(out)
-        bias = self.layer.per_channel(module.bias.detach().to(out.device, out.dtype))
+        bias = self.layer.per_channel(bias.detach().to(out.device, out.dtype))
         return change(out - bias) + bias
 
-    def _ratios(self, module: nn.Module) -> Tensor:
+    def _ratios(self, module: nn.Module, magnitude: Tensor) -> Tensor:
         base = dora.base_weight(self.name, module, self.layer)
-        change = torch.zeros((), device=self.magnitude.device) if self.factors is None else self.factors.weight()
-        return dora.ratios(self.magnitude, base, change if self.diff is None else change + self.diff, self.axis)
+        change = torch.zeros((), device=magnitude.device) if self.factors is None else self.factors.weight()
+        return dora.ratios(magnitude, base, change if self.diff is None else change + self.diff, self.axis)
 
     def _dropped(self, x: Tensor) -> Tensor:
-        # The mask follows from (seed, step, name) alone: recomputed under checkpointing it is the same one, and a
-        # resumed run needs no generator's state for it.
+        # The mask follows from (seed, step, name) alone: recomputed under checkpointing it is the same, and a resumed
+        # run has no generator state to restore.
         if not (self.training and self.dropout):
             return x
         assert self.step >= 0, "network.begin(step) comes before a training step with dropout"
-        made = seeded_generator(f"{self.seed}:{self.step}:{self.name}", x.device)
-        keep = torch.rand(x.shape, generator=made, device=x.device) >= self.dropout
+        random = seeded_generator(f"{self.seed}:{self.step}:{self.name}", x.device)
+        keep = torch.rand(x.shape, generator=random, device=x.device) >= self.dropout
         return x * keep / (1 - self.dropout)
 
 
 def seeded_generator(text: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A private generator that follows from this text alone."""
+    """A generator of its own whose seed is a hash of this text."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -1,8 +1,8 @@
-"""DoRA: the length of a weight's columns (or rows) is trained apart from their direction.
+"""DoRA: the lengths of a weight's columns (or rows) are trained separately from their directions.
 
-W' = m · (W + ΔW) / ‖W + ΔW‖. Along the input axis, ‖·‖ and m belong to input channels; that is how LyCORIS began, what
-OneTrainer writes, and the one form that ComfyUI applies as it was trained: for the output axis, which PEFT knows,
-ComfyUI 0.33 divides by ‖W‖ instead. The norm is a constant of the backward pass, as the method's authors advise.
+W' = m · (W + ΔW) / ‖W + ΔW‖. Along the input axis, ‖·‖ and m have one value per input channel. LyCORIS began that way,
+OneTrainer writes it, and it is the only form that ComfyUI applies as trained: for the output axis, which PEFT uses,
+ComfyUI 0.33 divides by ‖W‖ instead. The backward pass treats the norm as a constant, as the paper recommends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AXES: tuple[Axis, ...] = ("input", "output")
 
 
 def norms(weight: Tensor, axis: Axis) -> Tensor:
-    """[channels] the lengths of what one input (or output) channel holds."""
+    """[channels] the norm of the weights of each input (or output) channel."""
     weight = weight.transpose(0, 1) if axis == "input" else weight
     return weight.flatten(1).norm(dim=1)
 
@@ -33,7 +33,7 @@ def ratios(magnitude: Tensor, base: Tensor, change: Tensor, axis: Axis) -> Tenso
 
 
 def base_weight(name: str, module: nn.Module, layer: Layer) -> Tensor:
-    """The base weight in float32. The only place where an adapter reads one."""
+    """The base weight in float32. No other code of the adapters reads it."""
     weight = getattr(module, "weight", None)
     if (
         isinstance(weight, Tensor)
@@ -44,8 +44,8 @@ def base_weight(name: str, module: nn.Module, layer: Layer) -> Tensor:
     if not isinstance(weight, Tensor) or tuple(weight.shape) != layer.shape or not weight.is_floating_point():
         found = "none" if weight is None else f"{weight.dtype} {tuple(weight.shape)}"
         raise TrainError(
-            f"{name}: DoRA needs the norms of the base weight; found {found}, expected floats {layer.shape}. "
-            "Choose dora = false for this quantised model"
+            f"{name}: DoRA needs the norms of the base weight; found {found}, expected floats {layer.shape}; "
+            "set dora = false for this quantised model"
         )
     return weight.detach().to(torch.float32)
 
@@ -57,7 +57,7 @@ def to_scale(magnitude: Tensor, layer: Layer, axis: Axis) -> Tensor:
 
 
 def from_scale(scale: Tensor, layer: Layer, where: str) -> tuple[Tensor, Axis]:
-    """A file's `dora_scale` → [channels] and the axis its shape tells. A flat one is PEFT's: the output axis."""
+    """A file's `dora_scale` → [channels] and its axis, known from its shape. A flat one is PEFT's: output axis."""
     flat = scale.float().flatten().clone()
     along_input = scale.ndim > 1 and scale.shape[0] == 1 and scale.shape[1] == layer.inputs
     if along_input and not (layer.outputs == 1 and layer.inputs == 1):

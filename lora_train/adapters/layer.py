@@ -1,12 +1,13 @@
-"""What an adapter knows of the module it hangs on: its shape and how it is applied, never its weights."""
+"""The shape of a module that an adapter is attached to, and how the module applies a weight."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import TrainError
@@ -26,7 +27,7 @@ class Layer:
     padding: tuple[int, ...] | str = ()
     dilation: tuple[int, ...] = ()
     groups: int = 1
-    pad: tuple[int, ...] = ()  # for the padding modes that F.conv does not know
+    pad: tuple[int, ...] = ()  # for padding modes that F.conv does not support
     pad_mode: str = "zeros"
 
     @property
@@ -39,11 +40,11 @@ class Layer:
 
     @property
     def full_rank(self) -> int:
-        """The rank above which factors add nothing."""
+        """The highest rank that a matrix of this shape can have."""
         return min(self.fan_in, self.outputs)
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The layer's own operation with another weight [any outputs, inputs, *kernel]."""
+        """The layer's operation with another weight [any outputs, inputs, *kernel]."""
         x, bias = _as(x, weight), bias if bias is None else _as(bias, weight)
         if self.dims == 0:
             return F.linear(x, weight, bias)
@@ -65,13 +66,13 @@ class Layer:
         return values if self.dims == 0 else values.reshape(-1, *[1] * self.dims)
 
 
-def layer_of(name: str, module: nn.Module) -> Layer:
-    """Read a module's shape from its attributes, which quantised and offloaded modules have too."""
+def layer_of(name: str, module: Any) -> Layer:
+    """The shape from the module's attributes, which quantised and offloaded modules have too."""
     if hasattr(module, "in_features") and hasattr(module, "out_features"):
         return Layer(0, int(module.in_features), int(module.out_features))
     kernel = tuple(getattr(module, "kernel_size", ()))
     if not hasattr(module, "in_channels") or getattr(module, "transposed", False) or len(kernel) not in CONVOLUTIONS:
-        raise TrainError(f"{name}: found a {type(module).__name__}; adapters hang on linear layers and convolutions")
+        raise TrainError(f"{name}: found a {type(module).__name__}; adapters need a linear layer or a convolution")
     mode = getattr(module, "padding_mode", "zeros")
     return Layer(
         dims=len(kernel),
@@ -88,5 +89,5 @@ def layer_of(name: str, module: nn.Module) -> Layer:
 
 
 def _as(x: Tensor, weight: Tensor) -> Tensor:
-    # Autocast chooses the type of matrix products itself; without it both sides have to agree.
+    # Autocast chooses the dtype of matrix products itself; without it both sides must have the same.
     return x if torch.is_autocast_enabled(x.device.type) else x.to(weight.dtype)

@@ -1,23 +1,29 @@
-"""LoHa: a change of weight as the element-wise product of two low-rank matrices."""
+"""LoHa: the change of a weight as the element-wise product of two low-rank matrices."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import TrainError
+from .factors import AdapterSettings
 from .layer import Layer
 
-# Spreads of the random factors: their product then starts near the size of a LoRA's down.
+# Standard deviations of the random factors: their product starts near the size of a LoRA's down.
 UP_SPREAD, DOWN_SPREAD = 0.1, 1.0
 
 
 class Loha(nn.Module):
     """alpha / rank times (w1_a · w1_b) ∘ (w2_a · w2_b), kernels flattened into the columns; w2_a starts at zero."""
 
-    kind = "loha"
-    parts = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2")
+    kind: ClassVar[str] = "loha"
+    parts: ClassVar[tuple[str, ...]] = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2")
+    network_module: ClassVar[str] = "lycoris.kohya"
+    applies_to_output: ClassVar[bool] = False
+    limits_rank: ClassVar[bool] = True
 
     def __init__(self, layer: Layer, factors: dict[str, Tensor], alpha: float) -> None:
         super().__init__()
@@ -26,7 +32,7 @@ class Loha(nn.Module):
         self.factors = nn.ParameterDict({name: nn.Parameter(value) for name, value in factors.items()})
 
     @classmethod
-    def create(cls, layer: Layer, rank: int, alpha: float, generator: torch.Generator) -> Loha:
+    def create(cls, layer: Layer, rank: int, settings: AdapterSettings, generator: torch.Generator) -> Loha:
         def normal(spread: float, *shape: int) -> Tensor:
             return torch.randn(shape, generator=generator) * spread
 
@@ -36,7 +42,7 @@ class Loha(nn.Module):
             "hada_w2_a": torch.zeros(layer.outputs, rank),
             "hada_w2_b": normal(DOWN_SPREAD, rank, layer.fan_in),
         }
-        return cls(layer, factors, alpha)
+        return cls(layer, factors, settings.alpha_at(rank))
 
     @classmethod
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Loha:
@@ -55,11 +61,10 @@ class Loha(nn.Module):
         return self.alpha / self.rank
 
     def forward(self, x: Tensor) -> Tensor:
-        # Recomputed in the backward pass: kept, the full matrices would cost as much as the model's own weights.
+        # Recomputed in the backward pass: the full matrices take as much memory as the model's own weights.
         return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
 
     def weight(self) -> Tensor:
-        """The change of weight [outputs, inputs, *kernel]."""
         return self.scale * self._product("1") * self._product("2")
 
     def to_parts(self) -> dict[str, Tensor]:

@@ -1,24 +1,38 @@
-"""LoKr: a change of weight as the Kronecker product of a small matrix and a larger, low-rank one."""
+"""LoKr: the change of a weight as the Kronecker product of a small matrix and a larger, low-rank one."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import TrainError
+from .factors import AdapterSettings
 from .layer import Layer
 from .lora import uniform
 
 
 class Lokr(nn.Module):
-    """w1 [p, m] ⊗ w2 [q, n, *kernel], outputs = p·q, inputs = m·n; w2 is w2_a · w2_b where the rank is small enough.
+    """w1 [p, m] ⊗ w2 [q, n, *kernel], outputs = p·q, inputs = m·n; w2 is w2_a · w2_b if the rank is small enough.
 
-    The scale is alpha / rank where a factor is low-rank, and 1 where both are whole.
+    The scale is alpha / rank if a factor is low-rank, and 1 if both are full matrices.
     """
 
-    kind = "lokr"
-    parts = ("lokr_w1", "lokr_w2", "lokr_w1_a", "lokr_w1_b", "lokr_w2_a", "lokr_w2_b", "lokr_t2")
+    kind: ClassVar[str] = "lokr"
+    parts: ClassVar[tuple[str, ...]] = (
+        "lokr_w1",
+        "lokr_w2",
+        "lokr_w1_a",
+        "lokr_w1_b",
+        "lokr_w2_a",
+        "lokr_w2_b",
+        "lokr_t2",
+    )
+    network_module: ClassVar[str] = "lycoris.kohya"
+    applies_to_output: ClassVar[bool] = False
+    limits_rank: ClassVar[bool] = False  # from a certain rank on, w2 is a full matrix
 
     def __init__(self, layer: Layer, factors: dict[str, Tensor], alpha: float | None) -> None:
         super().__init__()
@@ -27,9 +41,8 @@ class Lokr(nn.Module):
         self.alpha = float(self.rank if alpha is None else alpha)
 
     @classmethod
-    def create(
-        cls, layer: Layer, rank: int, alpha: float, generator: torch.Generator, factor: int | None = None
-    ) -> Lokr:
+    def create(cls, layer: Layer, rank: int, settings: AdapterSettings, generator: torch.Generator) -> Lokr:
+        factor = settings.lokr_factor
         (p, q), (m, n) = split_size(layer.outputs, factor), split_size(layer.inputs, factor)
         factors = {"lokr_w1": uniform((p, m), m, generator)}
         if 2 * rank < max(q, n):
@@ -38,7 +51,7 @@ class Lokr(nn.Module):
             factors["lokr_w2_b"] = uniform((rank, columns), columns, generator)
         else:
             factors["lokr_w2"] = torch.zeros(q, n, *layer.kernel)
-        return cls(layer, factors, alpha)
+        return cls(layer, factors, settings.alpha_at(rank))
 
     @classmethod
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Lokr:
@@ -70,7 +83,6 @@ class Lokr(nn.Module):
         return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
 
     def weight(self) -> Tensor:
-        """The change of weight [outputs, inputs, *kernel]."""
         small = self._small()
         small = small.reshape(*small.shape, *[1] * self.layer.dims)
         return self.scale * torch.kron(small, self._large())
@@ -79,7 +91,7 @@ class Lokr(nn.Module):
         return dict(self.factors.items())
 
     def _apply_factors(self, x: Tensor) -> Tensor:
-        # (w1 ⊗ w2)·x without the whole product: w2 on the last axis of [m, n], then w1 across m.
+        # (w1 ⊗ w2)·x without computing the product: w2 on the last axis of [m, n], then w1 across m.
         small = self._small()
         hidden = self.layer.mix(x.reshape(*x.shape[:-1], small.shape[1], -1), self._large())
         mixed = self.layer.mix(hidden.transpose(-1, -2), small * self.scale)
@@ -107,7 +119,7 @@ class Lokr(nn.Module):
 
 
 def split_size(size: int, factor: int | None = None) -> tuple[int, int]:
-    """size = small · large, small the greatest divisor up to `factor` (without one: up to the root)."""
+    """size = small · large; small is the greatest divisor up to `factor`, or up to the square root if that is None."""
     bound = int(size**0.5) if factor is None else min(factor, int(size**0.5))
     small = next(candidate for candidate in range(max(bound, 1), 0, -1) if size % candidate == 0)
     return small, size // small

@@ -1,34 +1,39 @@
-"""LoRA: a change of weight as the product of two thin matrices, up · down."""
+"""LoRA: the change of a weight as the product of two thin matrices, up · down."""
 
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import TrainError
+from .factors import AdapterSettings
 from .layer import Layer
 
 
 class Lora(nn.Module):
-    """alpha / rank · up [outputs, rank] · down [rank, inputs, *kernel]; with `mid`, the kernel is there (Tucker)."""
+    """alpha / rank · up [outputs, rank] · down [rank, inputs, *kernel]; with `mid` (Tucker), `mid` has the kernel."""
 
-    kind = "lora"
-    parts = ("lora_up.weight", "lora_down.weight", "lora_mid.weight")
+    kind: ClassVar[str] = "lora"
+    parts: ClassVar[tuple[str, ...]] = ("lora_up.weight", "lora_down.weight", "lora_mid.weight")
+    network_module: ClassVar[str] = "networks.lora"
+    applies_to_output: ClassVar[bool] = False
+    limits_rank: ClassVar[bool] = True
 
     def __init__(self, layer: Layer, up: Tensor, down: Tensor, alpha: float, mid: Tensor | None = None) -> None:
         super().__init__()
         self.layer = layer
-        self.alpha = float(alpha)  # a plain number: no optimizer can find it
+        self.alpha = float(alpha)  # a plain number, so that no optimizer trains it
         self.up, self.down = nn.Parameter(up), nn.Parameter(down)
         self.mid = None if mid is None else nn.Parameter(mid)
 
     @classmethod
-    def create(cls, layer: Layer, rank: int, alpha: float, generator: torch.Generator) -> Lora:
-        """Down random, up zero: the first output equals the base model's, and the first gradient reaches up."""
+    def create(cls, layer: Layer, rank: int, settings: AdapterSettings, generator: torch.Generator) -> Lora:
+        """Down is random and up is zero: the output starts as the base model's, and up gets the first gradient."""
         down = uniform((rank, layer.inputs, *layer.kernel), layer.fan_in, generator)
-        return cls(layer, torch.zeros(layer.outputs, rank), down, alpha)
+        return cls(layer, torch.zeros(layer.outputs, rank), down, settings.alpha_at(rank))
 
     @classmethod
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Lora:
@@ -65,7 +70,6 @@ class Lora(nn.Module):
         return self.layer.mix(hidden * self.scale, self.up)
 
     def weight(self) -> Tensor:
-        """The change of weight [outputs, inputs, *kernel]."""
         down = self.down if self.mid is None else torch.einsum("mn...,nj->mj...", self.mid, self.down)
         return (self.scale * self.up @ down.flatten(1)).reshape(self.layer.shape)
 
@@ -79,5 +83,5 @@ class Lora(nn.Module):
 
 
 def uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:
-    """Uniform with the variance that torch gives a linear layer of this fan-in."""
+    """Uniform, with the variance that torch gives a linear layer of this fan-in."""
     return (torch.rand(shape, generator=generator) * 2 - 1) / fan_in**0.5

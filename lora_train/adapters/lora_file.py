@@ -1,4 +1,4 @@
-"""LoRA files of any usual naming: their tensors, told apart by module and part."""
+"""LoRA files in every common key naming: their tensors, sorted by module and part."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import TrainError
+from .adapter import KINDS
 
-# How files end a key → the part it is. PEFT puts the adapter's own name (`default`) in the middle.
+# How a key ends in a file → the part it is. PEFT puts the adapter's own name (`default`) in the middle.
 ENDINGS = [
     (re.compile(f"(.+?){pattern}"), part)
     for pattern, part in (
         (r"(?:\.lora_up|\.lora\.up|_lora\.up|\.lora_linear_layer\.up)\.weight", "lora_up.weight"),
         (r"(?:\.lora_down|\.lora\.down|_lora\.down|\.lora_linear_layer\.down)\.weight", "lora_down.weight"),
-        (r"\.lora_mid\.weight", "lora_mid.weight"),
         (r"\.lora_B(?:\.[^.]+)?\.bias", "lora_bias"),
         (r"\.lora_B(?:\.[^.]+)?(?:\.weight)?", "lora_up.weight"),
         (r"\.lora_A(?:\.[^.]+)?(?:\.weight)?", "lora_down.weight"),
@@ -29,29 +29,30 @@ ENDINGS = [
         (r"\.alpha", "alpha"),
         (r"\.(?:diff|w_norm)", "diff"),
         (r"\.(?:diff_b|b_norm)", "diff_b"),
-        (r"\.(hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t2)|oft_blocks)", ""),  # files call these by one name
+        # Parts of every kind under their own names.
+        (rf"\.({'|'.join(re.escape(part) for kind in KINDS.values() for part in kind.parts)})", ""),
     )
 ]
 
-# What trainers put in front of the model's own names.
+# Prefixes that trainers put before the model's own names.
 WRAPPINGS = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "unet.", "model.")
 FLAT_WRAPPINGS = ("lora_unet_", "lora_transformer_", "lycoris_")
 
 
 @dataclass(frozen=True)
 class LoraFile:
-    """What a file holds: the parts of each module under the file's own prefix, and what is no part of any."""
+    """A file's tensors: the parts of each module under the file's own prefix, and keys of no known ending."""
 
     where: str
     modules: dict[str, dict[str, Tensor]]
     metadata: dict[str, str] = field(default_factory=dict)
-    strange: dict[str, Tensor] = field(default_factory=dict)  # keys of no known ending
+    unknown: dict[str, Tensor] = field(default_factory=dict)
 
     def resolve(self, namings: Iterable[Mapping[str, str]]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Parts by the model's module names, and the tensors (under their own keys) that no module owns."""
         known = _known(namings)
         matched: dict[str, dict[str, Tensor]] = {}
-        left = dict(self.strange)
+        left = dict(self.unknown)
         for prefix, parts in self.modules.items():
             name = next((known[spelling] for spelling in _spellings(prefix) if spelling in known), None)
             if name is None:
@@ -60,8 +61,8 @@ class LoraFile:
                 matched.setdefault(name, {}).update(parts)
         if not matched:
             raise TrainError(
-                f"{self.where}: a LoRA for another model: none of its {len(self.modules)} modules is in this one. "
-                f'It has "{next(iter(self.modules), "no LoRA keys")}", this model has "{next(iter(known), "nothing")}"'
+                f"{self.where}: a LoRA for another model: this model has none of its {len(self.modules)} modules. "
+                f'It has "{next(iter(self.modules), "no LoRA keys")}", the model has "{next(iter(known), "nothing")}"'
             )
         return matched, left
 
@@ -78,16 +79,16 @@ def read_lora(path: str | Path) -> LoraFile:
 def split_lora(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, where: str = "LoRA"
 ) -> LoraFile:
-    """Tell a file's tensors apart by module and part."""
+    """Sort a file's tensors by module and part."""
     modules: dict[str, dict[str, Tensor]] = {}
-    strange: dict[str, Tensor] = {}
+    unknown: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         found = _part(key)
         if found is None:
-            strange[key] = tensor
+            unknown[key] = tensor
         else:
             modules.setdefault(found[0], {})[found[1]] = tensor
-    file = LoraFile(where, modules, dict(metadata or {}), strange)
+    file = LoraFile(where, modules, dict(metadata or {}), unknown)
     for prefix, parts in modules.items():
         _complete(parts, file.metadata, f"{where}: {prefix}")
     return file
@@ -103,7 +104,7 @@ def _part(key: str) -> tuple[str, str] | None:
 
 def _complete(parts: dict[str, Tensor], metadata: Mapping[str, str], where: str) -> None:
     if ("lora_up.weight" in parts) != ("lora_down.weight" in parts):
-        raise TrainError(f"{where}: found {', '.join(parts)}; up and down come in pairs")
+        raise TrainError(f"{where}: found {', '.join(parts)}; expected both up and down")
     if "alpha" not in parts and "lora_down.weight" in parts:
         alpha = _peft_alpha(metadata, parts["lora_down.weight"].shape[0])
         if alpha is not None:
@@ -116,7 +117,7 @@ def _complete(parts: dict[str, Tensor], metadata: Mapping[str, str], where: str)
 
 
 def _peft_alpha(metadata: Mapping[str, str], rank: int) -> float | None:
-    """Alpha, in the convention alpha / rank, from the adapter configuration that diffusers puts into the header."""
+    """Alpha for a scale of alpha / rank, from the adapter configuration that diffusers writes into the header."""
     try:
         facts = json.loads(metadata.get("lora_adapter_metadata", "{}"))
     except json.JSONDecodeError:

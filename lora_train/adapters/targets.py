@@ -1,4 +1,4 @@
-"""Targets: which modules of a model get an adapter, and with which learning rate."""
+"""Targets: the modules of a model that get an adapter, and their learning rates."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..errors import TrainError
 def select_modules(targets: str, names: Iterable[str], groups: Mapping[str, Iterable[str]]) -> list[str]:
     """Module names for `attention, blocks.0.*, !*.to_v`, in the model's order.
 
-    An item is a preset's name, a pattern with * and ?, or `re:` and a regular expression (without commas) for the whole
-    name. `!` leaves out what it matches; later items win over earlier ones.
+    An item is a preset's name, a pattern with * and ?, or `re:` and a regular expression (without commas) for the full
+    name. `!` excludes what it matches; later items override earlier ones.
     """
     names, chosen = list(names), set()
     items = [item.strip() for item in re.split(r"[,\n]", targets) if item.strip()]
     if not items:
-        raise TrainError(f"targets: found nothing; expected one of {', '.join(groups)}, or patterns")
+        raise TrainError(f"targets: empty; expected one of {', '.join(groups)}, or patterns")
     for item in items:
         matched = matching(item.lstrip("! "), names, groups, "targets")
         chosen = chosen - matched if item.startswith("!") else chosen | matched
     if not chosen:
-        raise TrainError(f'targets: "{targets}" leaves out every module again; expected at least one to train')
+        raise TrainError(f'targets: "{targets}" excludes every module; expected at least one to train')
     return [name for name in names if name in chosen]
 
 
 def rates_of(
     group_rates: Mapping[str, float], names: Iterable[str], groups: Mapping[str, Iterable[str]]
 ) -> dict[str, float]:
-    """Module name → the learning rate of the last pattern that matches it, for those that any matches."""
+    """Module name → the learning rate of the last pattern that matches it; modules without a match are missing."""
     names, rates = list(names), {}
     for pattern, rate in group_rates.items():
         rates |= dict.fromkeys(matching(pattern, names, groups, "group_rates"), rate)
@@ -39,13 +39,13 @@ def rates_of(
 
 
 def matching(pattern: str, names: list[str], groups: Mapping[str, Iterable[str]], setting: str) -> set[str]:
-    """The names that a preset or a pattern means; none is an error that lists what there is."""
+    """The names that a preset or pattern selects; none is an error that lists presets and modules."""
     if pattern in groups:
         return set(groups[pattern])
     try:
         compiled = re.compile(pattern[3:] if pattern.startswith("re:") else fnmatch.translate(pattern))
     except re.error as error:
-        raise TrainError(f'{setting}: "{pattern}" is no regular expression: {error}') from error
+        raise TrainError(f'{setting}: "{pattern}" is not a valid regular expression: {error}') from error
     matched = {name for name in names if compiled.fullmatch(name)}
     if not matched:
         raise TrainError(_nothing(setting, pattern, names, groups))
@@ -53,11 +53,11 @@ def matching(pattern: str, names: list[str], groups: Mapping[str, Iterable[str]]
 
 
 def _nothing(setting: str, pattern: str, names: list[str], groups: Mapping[str, Iterable[str]]) -> str:
-    # Numbers make most of the names; with them as * the whole model fits a few lines.
+    # Most names differ in numbers only; with * for them the whole model fits a few lines.
     shapes = sorted({re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names})
     near = difflib.get_close_matches(pattern, [*groups, *shapes], n=1)
     return (
         f'{setting}: "{pattern}" matches none of {len(names)} modules.'
-        + (f' Near: "{near[0]}".' if near else "")
+        + (f' Closest: "{near[0]}".' if near else "")
         + f" Presets: {', '.join(groups)}. Modules: {', '.join(shapes)}"
     )

@@ -43,7 +43,7 @@ class Prefetcher:
     """Iterates over loaded batches in the order of their plans; use it in `with`, which joins its thread.
 
     `depth` batches are read ahead; 0 reads each one when it is asked for. `waited` sums the seconds in which the
-    consumer stood still for data, and `consumed` counts the batches it was given. `draw` makes noise for a batch beside
+    consumer stood still for data. `draw` makes noise for a batch beside
     the reading: a million random numbers take milliseconds that no step has to wait for.
     """
 
@@ -68,7 +68,6 @@ class Prefetcher:
         self._ended: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="streamcache-prefetch", daemon=True) if depth else None
         self.waited = 0.0
-        self.consumed = 0
 
     def __enter__(self) -> Prefetcher:
         for slot in self._slots:
@@ -102,7 +101,6 @@ class Prefetcher:
         plan, self._held = item
         assert self._held.upload is not None
         upload = self._uploader.receive(self._held.upload)
-        self.consumed += 1
         return Loaded(plan, upload.batch, upload.drawn)
 
     def _take(self) -> tuple[BatchPlan, _Slot] | BaseException:

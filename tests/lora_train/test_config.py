@@ -1,4 +1,4 @@
-"""Settings: one name everywhere, old names still load, and what cannot be is refused with place, found and expected."""
+"""Settings: one name everywhere; old names still load; invalid values are refused with place, found and expected."""
 
 import math
 import re
@@ -26,12 +26,12 @@ def example(name: str) -> object:
     return limits.choices[-1] if limits.choices else EXAMPLES[TRAIN_SETTINGS[name].type]
 
 
-def test_every_setting_says_what_it_is_for_and_its_default_is_allowed() -> None:
+def test_every_setting_has_a_help_text_and_a_valid_default() -> None:
     TrainConfig()
     assert all(setting.limits.about and setting.limits.group for setting in TRAIN_SETTINGS.values())
 
 
-def test_b6_every_renamed_setting_loads_under_its_old_name_from_a_dict_and_is_said() -> None:
+def test_b6_every_renamed_setting_loads_under_its_old_name_from_a_dict_and_is_logged() -> None:
     for old, new in RENAMED_SETTINGS.items():
         said: list[str] = []
         config = load_config({old: example(new)}, "old workflow", said.append)
@@ -57,13 +57,13 @@ def test_b6_no_old_name_hides_a_setting_of_today() -> None:
 
 
 def test_old_and_new_name_together_are_refused() -> None:
-    with pytest.raises(TrainError, match="learning_rate, which is set there too"):
+    with pytest.raises(TrainError, match="lr and learning_rate are the same setting"):
         load_config({"learning_rate": 1e-3, "lr": 1e-4})
 
 
 def test_an_unknown_setting_is_named_with_the_closest_match() -> None:
     with pytest.raises(
-        TrainError, match=re.escape('run.toml: no setting is named "learning_rat"; did you mean "learning_rate"?')
+        TrainError, match=re.escape('run.toml: unknown setting "learning_rat"; did you mean "learning_rate"?')
     ):
         load_config({"learning_rat": 1e-3}, "run.toml")
 
@@ -97,12 +97,12 @@ def test_a_wrong_value_is_refused_with_place_found_and_expected(name: str, value
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(TrainError, match="t_min = 0.8: not below t_max = 0.3"):
         TrainConfig(t_min=0.8, t_max=0.3)
-    with pytest.raises(TrainError, match='set "main": has both'):
+    with pytest.raises(TrainError, match='set "main": is in both'):
         TrainConfig(set_samples={"main": 5}, set_weights={"main": 2.0})
 
 
 def test_a16_training_the_text_encoder_is_refused_with_the_reason() -> None:
-    with pytest.raises(TrainError, match="train_text_encoder is refused: the dataset holds encoded text"):
+    with pytest.raises(TrainError, match="train_text_encoder is refused: the dataset contains encoded text"):
         load_config({"train_text_encoder": True})
 
 
@@ -114,7 +114,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path) -> None:
         read_config(tmp_path / "bad.toml")
 
 
-def test_text_of_a_command_line_means_what_the_setting_holds() -> None:
+def test_command_line_text_is_parsed_by_the_type_of_the_setting() -> None:
     assert parse_setting(TRAIN_SETTINGS["rank"], "8") == 8
     assert parse_setting(TRAIN_SETTINGS["dora"], "yes") is True
     assert parse_setting(TRAIN_SETTINGS["set_weights"], "main=0.5, extra=2") == {"main": 0.5, "extra": 2.0}
@@ -123,7 +123,7 @@ def test_text_of_a_command_line_means_what_the_setting_holds() -> None:
         parse_setting(TRAIN_SETTINGS["rank"], "big")
 
 
-def test_differences_name_both_values_and_pass_over_what_decides_nothing() -> None:
+def test_differences_name_both_values_and_skip_settings_that_may_change() -> None:
     old = TrainConfig().to_dict()
     new = TrainConfig(learning_rate=2e-4, keep_states=7, steps=5000, prefetch=0)
     assert differences(old, new) == ["learning_rate: was 0.0001, is 0.0002"]

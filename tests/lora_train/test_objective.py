@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.denoiser import PreparedBatch
 from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
@@ -208,13 +209,13 @@ def test_a_weight_counts_even_for_a_row_alone_in_its_batch():
         ({"loss": "mae"}, '"mae".*mse, huber, l1'),
         ({"weighting": "snr"}, "none, min_snr, debiased"),
         ({"timesteps": "cosine"}, "uniform, logit_normal"),
-        ({"shift": 0.0}, "shift: found 0.0, expected a finite number above 0"),
-        ({"min_snr_gamma": float("nan")}, "min_snr_gamma: found nan"),
+        ({"shift": 0.0}, "shift = 0.0: expected a finite number above 0"),
+        ({"min_snr_gamma": float("nan")}, "min_snr_gamma = nan"),
         ({"noise_offset": -0.1}, "at least 0"),
         ({"logit_mean": float("inf")}, "expected a finite number$"),
-        ({"t_min": 0.6, "t_max": 0.5}, "0.6, 0.5"),
+        ({"t_min": 0.6, "t_max": 0.5}, "t_min = 0.6: not below t_max = 0.5"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_name(wrong, message):
+def test_invalid_settings_are_refused_by_name(wrong, message):
     with pytest.raises(TrainError, match=message):
-        ObjectiveSettings(**wrong)
+        TrainConfig(**wrong)

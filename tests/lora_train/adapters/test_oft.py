@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
 from streamcache.lora_train.adapters.layer import Layer
 from streamcache.lora_train.adapters.oft import Oft
+from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.errors import TrainError
 
 from .test_adapters import X, toy  # noqa: F401 - a fixture
@@ -53,7 +54,7 @@ def test_the_live_adapter_equals_turned_weights(toy):  # noqa: F811
 def test_it_keeps_lengths():
     made = Oft(Layer(0, 5, 12), torch.randn(3, 4, 4), 0.0)
     out = torch.randn(7, 12)
-    turned = made.turn(out)
+    turned = made(out)
     assert not torch.allclose(turned, out, atol=0.1)
     torch.testing.assert_close(turned.norm(dim=1), out.norm(dim=1))
 
@@ -67,7 +68,7 @@ def test_alpha_bounds_how_far_it_turns():
 
 @pytest.mark.parametrize(("outputs", "groups", "size"), [(12, 1, 3), (12, 6, 2), (7, 1, 1), (8, 1, 2)])
 def test_blocks_divide_the_outputs_and_stay_within_groups(outputs, groups, size):
-    made = Oft.create(Layer(2, 4, outputs, (3, 3), groups=groups), 3, 0.0, torch.Generator())
+    made = Oft.create(Layer(2, 4, outputs, (3, 3), groups=groups), 3, settings(), torch.Generator())
     assert made.blocks.shape == (outputs // size, size, size)
 
 
@@ -86,7 +87,7 @@ def test_blocks_for_another_model_are_refused(toy):  # noqa: F811
         build_network(toy, settings(), lora_file.split_lora(wrong))
 
 
-@pytest.mark.parametrize("changes", [{"dora": True}, {"dropout": 0.1}])
-def test_what_does_not_go_with_it_is_refused(changes):
-    with pytest.raises(TrainError, match="OFT"):
-        settings(**changes)
+@pytest.mark.parametrize("changes", [{"dora": True}, {"adapter_dropout": 0.1}])
+def test_dora_and_dropout_are_refused(changes):
+    with pytest.raises(TrainError, match=f'{next(iter(changes))} = .*: not possible with adapter = "oft"'):
+        TrainConfig(adapter="oft", **changes)
