@@ -13,7 +13,7 @@ from ..lora_train import RENAMED_SETTINGS, TRAIN_SETTINGS
 from .host import HOST_SETTINGS
 from .host.app import find_lora, list_loras
 
-TRAIN_SETTINGS: dict[str, Setting] = {**TRAIN_SETTINGS, **HOST_SETTINGS}
+ALL_SETTINGS: dict[str, Setting] = {**TRAIN_SETTINGS, **HOST_SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
 FILE = "start_from"  # the one setting that is a path: on nodes, a LoRA out of the host's list
 DEFAULTS = {"name": "my_lora"}  # where a node has to say something that a command line may leave open
@@ -22,12 +22,12 @@ MOST = 2**31 - 1
 
 def main_inputs() -> list[io.Input]:
     """What stands on the training node for everyone."""
-    return [_input(TRAIN_SETTINGS[name], advanced=False) for name in MAIN]
+    return [_input(ALL_SETTINGS[name], advanced=False) for name in MAIN]
 
 
 def further_inputs(advanced: bool) -> list[io.Input]:
     """All other settings."""
-    return [_input(setting, advanced) for setting in TRAIN_SETTINGS.values() if setting.name not in MAIN]
+    return [_input(setting, advanced) for setting in ALL_SETTINGS.values() if setting.name not in MAIN]
 
 
 def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,14 +38,12 @@ def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are not as they would be without the node."""
     return {
-        name: value
-        for name, value in values.items()
-        if name not in TRAIN_SETTINGS or value != TRAIN_SETTINGS[name].default
+        name: value for name, value in values.items() if name not in ALL_SETTINGS or value != ALL_SETTINGS[name].default
     }
 
 
 def _value(name: str, value: Any) -> Any:
-    known = TRAIN_SETTINGS.get(RENAMED_SETTINGS.get(name, name))
+    known = ALL_SETTINGS.get(RENAMED_SETTINGS.get(name, name))
     if known is None or not isinstance(value, str):
         return value
     if known.name == FILE:

@@ -1,5 +1,6 @@
 """Settings: one name everywhere; old names still load; invalid values are refused with place, found and expected."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -152,3 +153,17 @@ def test_the_documentation_has_every_setting_with_its_default_and_meaning() -> N
         assert setting.limits.about in rows[name]
         shown = rows[name].split("|")[2].strip()
         assert not shown or parse_setting(setting, shown) == setting.default
+
+
+@pytest.mark.parametrize("page", ["StreamCacheTrain", "StreamCacheTrainOptions"])
+def test_help_pages_explain_settings_in_the_words_of_their_tooltips(page: str) -> None:
+    root = Path(__file__).resolve().parents[2]
+    texts = json.loads((root / "locales" / "en" / "nodeDefs.json").read_text(encoding="utf-8"))[page]["inputs"]
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.*) \|$", (root / "web" / "docs" / f"{page}.md").read_text("utf-8"), re.MULTILINE
+    )
+    explained = {name: text for name, text in rows if name in TRAIN_SETTINGS and name not in ("name", "mode")}
+    assert len(explained) > 50
+    for name, text in explained.items():
+        assert text == TRAIN_SETTINGS[name].limits.about
+        assert texts[name]["tooltip"] == f"{text}."
