@@ -2,7 +2,6 @@
 
 from .adapters import build_network, read_lora, select_modules
 from .config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig, load_config, read_config
-from .data import map_tensors
 from .denoiser import Denoiser, Naming, NoiseSchedule, Prediction, PreparedBatch
 from .errors import TrainError
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
@@ -63,7 +62,6 @@ __all__ = [
     "format_seconds",
     "is_run_locked",
     "load_config",
-    "map_tensors",
     "open_run",
     "per_row",
     "plot_buckets",

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..dataset_cache import realize
+from ..dataset_cache import map_tensors, realize
 from . import export
 from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
-from .data import Order, SetRule, map_tensors, read_columns, refuse_plan
+from .data import Order, SetRule, read_columns, refuse_plan
 from .denoiser import Denoiser
 from .errors import TrainError
 from .memory import choose_precision

@@ -6,7 +6,7 @@ import torch
 from comfy_api.latest import io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..dataset_cache import codec_for, realize
+from ..dataset_cache import map_tensors, realize
 from . import sockets
 from .host.app import NodeProgress
 
@@ -67,12 +67,5 @@ def _real(item: Any, dtype: torch.dtype | None, watch: NodeProgress) -> Any:
     return value if dtype is None else _cast(value, dtype)
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: _cast(item, dtype) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_cast(item, dtype) for item in value)
-    codec = codec_for(value)
-    return value if codec is None else codec.join(_cast(codec.split(value), dtype))
+def _cast(structure: Any, dtype: torch.dtype) -> Any:
+    return map_tensors(structure, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)

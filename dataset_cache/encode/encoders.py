@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ..errors import CacheError
+from ..format import iter_tensors
 from .on_demand import return_memory
 
 _HOPELESS = 8  # an encoder that fails on this many items without a single success is itself broken
@@ -144,9 +145,8 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY_WORDS)
 
 
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return not value.is_floating_point() or value.element_size() == 1 or bool(torch.isfinite(value).all())
-    if isinstance(value, dict):
-        return all(_is_finite(inner) for inner in value.values())
-    return all(_is_finite(inner) for inner in value) if isinstance(value, (list, tuple)) else True
+def _is_finite(structure: Any) -> bool:
+    return all(
+        not tensor.is_floating_point() or tensor.element_size() == 1 or bool(torch.isfinite(tensor).all())
+        for tensor in iter_tensors(structure)
+    )

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import CacheError
+from ..format import iter_tensors
 from ..sources import UNSETTLED, FileRecord, SourceMemory
 from ..write import CacheWriter
 from .encoders import Failure, Phase
@@ -273,8 +274,4 @@ def _ahead(
 
 def nbytes(structure: Any) -> int:
     """The bytes of all tensors in a structure."""
-    if isinstance(structure, torch.Tensor):
-        return structure.numel() * structure.element_size()
-    if isinstance(structure, dict):
-        return sum(nbytes(value) for value in structure.values())
-    return sum(nbytes(value) for value in structure) if isinstance(structure, (list, tuple)) else 0
+    return sum(tensor.numel() * tensor.element_size() for tensor in iter_tensors(structure))

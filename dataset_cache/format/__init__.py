@@ -1,8 +1,6 @@
 """The format: what lies in a dataset folder and how it is laid out."""
 
 from .blobs import BlobTable, blob_table, layout_texts
-from .codecs import Codec, codec_for, register_codec
-from .dropped import DAMAGED, dropped_keys, forget_stored, remember_dropped
 from .files import (
     OpenFile,
     create_file,
@@ -55,14 +53,18 @@ from .index_rows import (
 from .lazy import LazyTensor, realize, tensor_bytes
 from .manifest import (
     ASIDE_FIELDS,
+    DAMAGED,
     MANIFEST,
     SHARDS,
     Key,
     Manifest,
     digest_key,
+    dropped_keys,
+    forget_stored,
     manifest_stamp,
     plain_json,
     read_manifest,
+    remember_dropped,
     write_manifest,
 )
 from .segment import (
@@ -98,7 +100,17 @@ from .shard import (
 )
 from .skeleton import Layout, Split, TensorSpec, split
 from .storage import LocalStorage, Place, Storage, StoredFile, storage_at
-from .tensors import DTYPES, NAMES, count_bytes, dtype_named
+from .tensors import (
+    DTYPES,
+    NAMES,
+    Codec,
+    codec_for,
+    count_bytes,
+    dtype_named,
+    iter_tensors,
+    map_tensors,
+    register_codec,
+)
 
 __all__ = [
     "ALIGNMENT",
@@ -170,10 +182,12 @@ __all__ = [
     "is_link",
     "is_locked",
     "is_regular",
+    "iter_tensors",
     "layout_texts",
     "link_or_copy",
     "make_sample_row",
     "manifest_stamp",
+    "map_tensors",
     "move_file",
     "open_index",
     "pack_variants",

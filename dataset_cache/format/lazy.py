@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ..errors import CacheError
-from .codecs import codec_for
+from .tensors import map_tensors
 
 # Their bytes are reached in one call; other types are viewed as bytes first.
 _NUMPY_KNOWS = {
@@ -223,7 +223,16 @@ class LazyTensor(torch.Tensor):
 
 def realize(structure: Any) -> Any:
     """The same structure with every lazy tensor read into memory; tensors that occur twice stay one tensor."""
-    return _realize(structure, {})
+    done: dict[int, torch.Tensor] = {}
+
+    def real(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, LazyTensor):
+            return tensor
+        if id(tensor) not in done:
+            done[id(tensor)] = tensor.realize()
+        return done[id(tensor)]
+
+    return map_tensors(structure, real)
 
 
 def _form(tensor: torch.Tensor) -> dict[str, Any]:
@@ -239,20 +248,6 @@ def _make(cls: type, form: dict[str, Any], content: _Content, view: View | None)
         _forbid_pointer(lazy)
     lazy._content, lazy._view = content, view
     return lazy
-
-
-def _realize(value: Any, done: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, LazyTensor):
-        if id(value) not in done:
-            done[id(value)] = value.realize()
-        return done[id(value)]
-    kind = type(value)
-    if kind is dict:
-        return {key: _realize(item, done) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        return kind(_realize(item, done) for item in value)
-    codec = None if isinstance(value, torch.Tensor) else codec_for(value)
-    return value if codec is None else codec.join(_realize(codec.split(value), done))
 
 
 def _real(value: Any) -> Any:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ Key = str | bytes
 MANIFEST = "dataset.json"
 FORMAT = 1
 SUPPORTED_FEATURES: frozenset[str] = frozenset()
+DAMAGED = "damaged"  # why `repair` dropped an entry
+_DROPPED = "dropped"  # the key among the manifest's further ones
 _MAX_BYTES = 256 << 20
 _HEX = re.compile(r"[0-9a-f]{32}")
 
@@ -185,3 +188,26 @@ def digest_key(key: Key) -> bytes:
     if len(key) != 16:
         raise CacheError(f"a key is text or 16 bytes, not {len(key)} bytes")
     return key
+
+
+def dropped_keys(manifest: Manifest) -> dict[bytes, str]:
+    """Why entries that were stored once are there no more, by their key."""
+    return {bytes.fromhex(key): why for key, why in _known(manifest.extra).items()}
+
+
+def remember_dropped(extra: Mapping[str, Any], keys: Iterable[bytes], why: str) -> dict[str, Any]:
+    """The manifest's further keys with these added."""
+    return {**extra, _DROPPED: {**_known(extra), **{key.hex(): why for key in keys}}}
+
+
+def forget_stored(extra: Mapping[str, Any], is_stored: Callable[[bytes], bool]) -> dict[str, Any]:
+    """The manifest's further keys without what was stored again."""
+    kept = {key: why for key, why in _known(extra).items() if not is_stored(bytes.fromhex(key))}
+    return {**{name: value for name, value in extra.items() if name != _DROPPED}, **({_DROPPED: kept} if kept else {})}
+
+
+def _known(extra: Mapping[str, Any]) -> dict[str, str]:
+    """What is remembered, by the hex digits of the key. The rest of what stands there nobody here wrote."""
+    found = extra.get(_DROPPED)
+    rows = found.items() if isinstance(found, dict) else ()
+    return {key: str(why) for key, why in rows if _HEX.fullmatch(key)}

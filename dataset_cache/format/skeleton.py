@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from ..errors import CacheError
-from .codecs import codec_for, codec_named
 from .lazy import LazyTensor
-from .tensors import MAX_AXES, NAMES, count_bytes
+from .tensors import MAX_AXES, NAMES, codec_for, codec_named, count_bytes
 
 MAX_DEPTH = 64
 # How each kind of leaf stands in the fixed part of a row; the variable ones leave their length there.

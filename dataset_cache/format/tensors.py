@@ -1,13 +1,16 @@
-"""The tensor types that can be stored, under the names that safetensors gives them."""
+"""Tensors and the structures around them: dtypes by their safetensors names, codecs for further types, and walkers."""
 
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..errors import CacheError
 
 MAX_AXES = 64  # what numpy and most operations of torch take
-# Names that an older torch does not have are left out, so such a cache says which type it lacks.
+# dtypes that an older torch lacks are skipped, so a cache that needs one names it in an error.
 _TORCH_NAMES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -42,3 +45,58 @@ def dtype_named(name: str) -> torch.dtype:
 
 def count_bytes(name: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * dtype_named(name).itemsize
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A type beyond the built-in ones that may be stored.
+
+    `split` turns a value of `type` into a plain structure, `join` turns that structure back into the value. The cache
+    stores the name, so it must never change. `join` may be given lazy tensors.
+    """
+
+    name: str
+    type: type
+    split: Callable[[Any], Any]
+    join: Callable[[Any], Any]
+
+
+_by_name: dict[str, Codec] = {}
+_by_type: dict[type, Codec] = {}
+
+
+def register_codec(codec: Codec) -> None:
+    """Make `codec` known to every writer and reader of this process. Registering a name again replaces it."""
+    _by_name[codec.name] = codec
+    _by_type[codec.type] = codec
+
+
+def codec_for(value: Any) -> Codec | None:
+    return _by_type.get(type(value))
+
+
+def codec_named(name: str) -> Codec | None:
+    return _by_name.get(name)
+
+
+def map_tensors(structure: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same nesting of dicts, lists, tuples and codec types with every tensor changed, from left to right."""
+    if isinstance(structure, torch.Tensor):
+        return change(structure)
+    if isinstance(structure, dict):
+        return {key: map_tensors(value, change) for key, value in structure.items()}
+    if isinstance(structure, list | tuple):
+        return type(structure)([map_tensors(value, change) for value in structure])
+    codec = codec_for(structure)
+    return structure if codec is None else codec.join(map_tensors(codec.split(structure), change))
+
+
+def iter_tensors(structure: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a nesting of dicts, lists, tuples and codec types, from left to right."""
+    if isinstance(structure, torch.Tensor):
+        yield structure
+    elif isinstance(structure, dict | list | tuple):
+        for value in structure.values() if isinstance(structure, dict) else structure:
+            yield from iter_tensors(value)
+    elif (codec := codec_for(structure)) is not None:
+        yield from iter_tensors(codec.split(structure))

@@ -1,7 +1,7 @@
 """The training data: order, draws, prefetching."""
 
 from .order import BatchPlan, Order, SetRule, read_columns
-from .prefetch import Loaded, Prefetcher, map_tensors, refuse_plan
+from .prefetch import Loaded, Prefetcher, refuse_plan
 
 __all__ = [
     "BatchPlan",
@@ -9,7 +9,6 @@ __all__ = [
     "Order",
     "Prefetcher",
     "SetRule",
-    "map_tensors",
     "read_columns",
     "refuse_plan",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...dataset_cache import Batch
+from ...dataset_cache import Batch, map_tensors
 from ..errors import TrainError
 from .order import BatchPlan
 
@@ -216,14 +216,3 @@ def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """
     fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in batch.fields.items()}
     return Batch(batch.indices, change(batch.latents), fields, lambda: batch.captions)
-
-
-def map_tensors(structure: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nesting of lists, tuples and dicts with every tensor changed."""
-    if isinstance(structure, Tensor):
-        return change(structure)
-    if isinstance(structure, dict):
-        return {key: map_tensors(value, change) for key, value in structure.items()}
-    if isinstance(structure, (list, tuple)):
-        return type(structure)(map_tensors(value, change) for value in structure)
-    return structure

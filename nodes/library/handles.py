@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...dataset_cache import CacheError, LazyTensor, Subset, codec_for, read_manifest
+from ...dataset_cache import CacheError, LazyTensor, Subset, iter_tensors, map_tensors, read_manifest
 from .open_caches import opened
 
 if TYPE_CHECKING:
@@ -86,12 +86,14 @@ def lazy_field(handle: DatasetHandle, number: int, name: str) -> Any:
         raise CacheError(f"sample {number} ({source}) of {handle.name} has no {name}; encode the dataset again")
     count = -1
 
-    def detach(tensor: LazyTensor) -> LazyTensor:
+    def detach(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, LazyTensor):
+            return tensor
         nonlocal count
         count += 1
         return LazyTensor(tuple(tensor.shape), tensor.dtype, _Place(handle, number, name, count))
 
-    return _map_lazy(structure, detach)
+    return map_tensors(structure, detach)
 
 
 @dataclass(frozen=True)
@@ -104,19 +106,6 @@ class _Place:
     tensor: int
 
     def __call__(self) -> torch.Tensor:
-        found: list[LazyTensor] = []
         structure = self.handle.open().sample(self.number).fields[self.field]
-        _map_lazy(structure, found.append)
-        return found[self.tensor].realize()
-
-
-def _map_lazy(value: Any, function: Any) -> Any:
-    """The structure with every lazy tensor replaced, from left to right."""
-    if isinstance(value, LazyTensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map_lazy(item, function) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map_lazy(item, function) for item in value)
-    codec = None if isinstance(value, torch.Tensor) else codec_for(value)
-    return value if codec is None else codec.join(_map_lazy(codec.split(value), function))
+        lazy = [tensor for tensor in iter_tensors(structure) if isinstance(tensor, LazyTensor)]
+        return lazy[self.tensor].realize()

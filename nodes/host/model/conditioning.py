@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....lora_train import TrainError, map_tensors
+from ....dataset_cache import map_tensors
+from ....lora_train import TrainError
 
 # Handled by ComfyUI's sampler, which mixes several predictions per step; a training step makes only one.
 SAMPLER_ONLY = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent", "default")

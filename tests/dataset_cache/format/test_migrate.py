@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, migrate, open_cache, realize, register_codec
-from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.format import tensors
 from streamcache.dataset_cache.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
 from streamcache.dataset_cache.upkeep import verify
 
@@ -28,7 +28,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A copy, since readers leave leases beside what they read."""
     register_codec(golden.CODEC)
     yield Path(shutil.copytree(FOLDER / request.param, tmp_path / "golden"))
-    del codecs._by_name[golden.CODEC.name], codecs._by_type[golden.CODEC.type]
+    del tensors._by_name[golden.CODEC.name], tensors._by_type[golden.CODEC.type]
 
 
 def same(found: Any, expected: Any) -> bool:

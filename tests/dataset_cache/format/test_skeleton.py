@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from streamcache.dataset_cache import CacheError, CacheWriter, Codec, LazyTensor, open_cache, register_codec
-from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.format import tensors as codecs
 from streamcache.dataset_cache.format.skeleton import MAX_DEPTH, Layout, split
 
 from ...support.samples import EVERY_DTYPE, bits, rejoin, same

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from streamcache.dataset_cache import CacheError, CacheWriter, Codec, open_cache, register_codec
-from streamcache.dataset_cache.format import codecs
+from streamcache.dataset_cache.format import tensors
 from streamcache.dataset_cache.upkeep import merge, verify
 
 from ...support.datasets import (
@@ -113,7 +113,7 @@ def test_types_that_nothing_here_can_rebuild_are_copied(tmp_path: Path):
     register_codec(codec)
     with CacheWriter(tmp_path / "one") as writer:
         writer.add(latent=latent(0), special=Nested([torch.arange(3), "x"]))
-    del codecs._by_name[codec.name], codecs._by_type[codec.type]
+    del tensors._by_name[codec.name], tensors._by_type[codec.type]
     merge([tmp_path / "one"], tmp_path / "all")
     with pytest.raises(CacheError, match="a host's own"):
         open_cache(tmp_path / "all")[0].fields["special"]
@@ -121,7 +121,7 @@ def test_types_that_nothing_here_can_rebuild_are_copied(tmp_path: Path):
     try:
         assert open_cache(tmp_path / "all")[0].realize().fields["special"].parts[0].tolist() == [0, 1, 2]
     finally:
-        del codecs._by_name[codec.name], codecs._by_type[codec.type]
+        del tensors._by_name[codec.name], tensors._by_type[codec.type]
 
 
 def test_different_shapes_and_fields_come_together(sources: list[Path], tmp_path: Path):

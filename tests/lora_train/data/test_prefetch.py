@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from streamcache.dataset_cache import Batch
+from streamcache.dataset_cache import Batch, map_tensors
 from streamcache.lora_train.data.order import BatchPlan
-from streamcache.lora_train.data.prefetch import HINT_AHEAD, Prefetcher, Uploader, map_tensors
+from streamcache.lora_train.data.prefetch import HINT_AHEAD, Prefetcher, Uploader
 from streamcache.lora_train.errors import TrainError
 
 

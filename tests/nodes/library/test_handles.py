@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheError, LazyTensor
-from streamcache.dataset_cache.format.codecs import Codec, register_codec
+from streamcache.dataset_cache.format.tensors import Codec, register_codec
 from streamcache.dataset_cache.read.leases import holders
 from streamcache.nodes.library import open_caches
 from streamcache.nodes.library.handles import handle_of, lazy_field
