@@ -1,4 +1,4 @@
-"""The denoiser protocol on the reference model."""
+"""The reference model as a Denoiser."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..lora_train import Naming, Prediction, PreparedBatch, TrainError, per_row
+from ..lora_train import FlowSchedule, Naming, NoiseSchedule, Prediction, PreparedBatch, TrainError, per_row
 from .encoders import encode_caption, latent_scale
 from .model import ReferenceModel
 
 if TYPE_CHECKING:
     from ..dataset_cache import Batch
 
-# Of the times that the model is trained and sampled at: its shapes are decided early, at much noise.
+# Shift of the timesteps in training and sampling: shapes are decided early, at high noise.
 SHIFT = 6.0
 SHIFTS: dict[Prediction, float] = {"flow": SHIFT, "eps": 3.0, "v": 3.0}
-GUIDANCE = 1.0  # above 1, each sampling step costs a second model call
+GUIDANCE = 1.0  # any other value costs a second model call per sampling step
 WRAPPINGS = {"comfyui": "diffusion_model.", "kohya": "lora_unet_", "diffusers": "transformer."}
 
 
 @dataclass(frozen=True)
 class Text:
-    """Conditionings as the model takes them: row i belongs to latent i."""
+    """Conditionings as the model's input: row i belongs to latent i."""
 
     tokens: Tensor  # [B, T, 64], rows of zeros are padding
     pooled: Tensor  # [B, 64]
 
 
 class ReferenceDenoiser:
-    """What the trainer sees of a ReferenceModel."""
+    """A ReferenceModel as a Denoiser."""
 
     architecture = "streamcache-reference"
 
     def __init__(self, model: ReferenceModel, shift: float | None = None, guidance: float = GUIDANCE) -> None:
-        self.model, self.schedule = model, model.schedule
+        self.model = model
+        self.schedule: NoiseSchedule = model.schedule
         self.shift = SHIFTS[self.schedule.prediction] if shift is None else shift
         self.guidance = guidance
         self.device = model.image_in.weight.device
@@ -56,6 +57,7 @@ class ReferenceDenoiser:
             self._check_text(dataset[int(indices[0])].conditioning)
 
     def prepare(self, batch: Batch) -> PreparedBatch:
+        assert batch.latents is not None  # `prepare_for` has seen the dataset's latents
         latents = batch.latents.to(self.device, torch.float32) / latent_scale(self.device)
         return PreparedBatch(latents, self._join(batch.conditionings))
 
@@ -82,7 +84,7 @@ class ReferenceDenoiser:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """The model is frozen and in eval mode inside, and as it was after."""
+        """Freeze the model and set it to eval mode; restore both at the end."""
         wanted = {parameter: parameter.requires_grad for parameter in self.model.parameters()}
         modes = {module: module.training for module in self.model.modules()}
         try:
@@ -106,27 +108,24 @@ class ReferenceDenoiser:
             x = self.schedule.noisy(clean, noise, after.expand(shape[0]).to(self.device))
         return clean * latent_scale(self.device)
 
-    @property
-    def _flows(self) -> bool:
-        return self.schedule.prediction == "flow"
-
     def _guess(self, x: Tensor, t: Tensor, given: Text, empty: Text) -> tuple[Tensor, Tensor]:
-        """The clean latents and the noise that the guided prediction means."""
+        """The clean latents and the noise that follow from the guided prediction."""
         out = self.predict(x, t, given)
         if self.guidance != 1:
             without = self.predict(x, t, empty)
             out = without + self.guidance * (out - without)
-        if self._flows:
+        schedule = self.model.schedule
+        if isinstance(schedule, FlowSchedule):
             share = per_row(t, x)
             return x - share * out, x + (1 - share) * out
-        alpha = per_row(self.schedule.alpha(t), x)
+        alpha = per_row(schedule.alpha(t), x)
         signal, noise = alpha.sqrt(), (1 - alpha).sqrt()
         if self.schedule.prediction == "v":
             return signal * x - noise * out, noise * x + signal * out
         return (x - noise * out) / signal, out
 
     def _join(self, conditionings: Sequence[Any]) -> Text:
-        """Pad the tokens to the longest row: padding is masked, so each caption means what it means alone."""
+        """Pad the tokens to the longest row. Padding is masked, so it does not change a caption's result."""
         for conditioning in conditionings:
             self._check_text(conditioning)
         tokens = [conditioning[0][0] for conditioning in conditionings]

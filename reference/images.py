@@ -1,4 +1,4 @@
-"""Synthetic captioned pictures: coloured shapes to pre-train on, and a creature that no base model knows."""
+"""Synthetic captioned images: coloured shapes for pre-training, and a creature that no base model knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
-SMOOTH = 4  # drawn this much larger, then reduced: soft edges
+SMOOTH = 4  # images are drawn this many times larger and then reduced, for soft edges
 
 COLOURS = {
     "red": (214, 40, 40),
@@ -22,37 +22,39 @@ COLOURS = {
     "black": (25, 25, 30),
 }
 
-# Width and height: the same area in three shapes, so that a dataset of them has three buckets.
+# Width and height: three aspect ratios of similar area, so that a dataset has three buckets.
 SIZES = ((64, 64), (72, 56), (56, 72))
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Picture:
+class CaptionedImage:
     """An image with its caption."""
 
     image: Image.Image
     caption: str
 
 
-def shapes(count: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[Picture]:
+def shapes(count: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[CaptionedImage]:
     """Captioned shapes such as "a red circle on blue"."""
     draw = random.Random(f"shapes {seed}")
     for _ in range(count):
         colour, ground = draw.sample(sorted(COLOURS), 2)
         shape = draw.choice(sorted(SHAPES))
-        yield Picture(
+        yield CaptionedImage(
             _paint(draw, draw.choice(sizes), ground, SHAPES[shape], colour), f"a {colour} {shape} on {ground}"
         )
 
 
-def creatures(count: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[Picture]:
+def creatures(count: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[CaptionedImage]:
     """The new concept: "a zogglewump on blue"."""
     draw = random.Random(f"creatures {seed}")
     for _ in range(count):
         ground = draw.choice(sorted(set(COLOURS) - {"purple", "black"}))
-        yield Picture(_paint(draw, draw.choice(sizes), ground, _zogglewump, "purple"), f"a zogglewump on {ground}")
+        yield CaptionedImage(
+            _paint(draw, draw.choice(sizes), ground, _zogglewump, "purple"), f"a zogglewump on {ground}"
+        )
 
 
 Painter = Callable[[ImageDraw.ImageDraw, float, float, float, tuple[int, int, int]], None]

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from ..lora_train import (
     DiffusionSchedule,
     FlowSchedule,
-    NoiseSchedule,
     Prediction,
     TrainError,
     per_row,
@@ -24,12 +23,12 @@ from ..lora_train import (
 )
 from .encoders import CHANNELS, TEXT_WIDTH
 
-LEAST_NOISE = 0.05  # the native prediction is made by division by the noise's share
+LEAST_NOISE = 0.05  # the native prediction divides by the share of noise
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What decides the model's shape. The defaults are those of the demo."""
+    """Sizes of the model. The defaults are those of the demo."""
 
     width: int = 96
     depth: int = 3
@@ -40,7 +39,7 @@ class ModelSize:
 
 
 class Attention(nn.Module):
-    """Self-attention, or attention to a context where one is given."""
+    """Self-attention, or attention to a context if one is given."""
 
     def __init__(self, width: int, heads: int, context: int | None = None) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """A look at the neighbours, which keeps edges whole, then two linear layers with a GELU between."""
+    """A 3×3 depthwise convolution, which keeps edges connected, then two linear layers with a GELU between."""
 
     def __init__(self, width: int, times: int = 4) -> None:
         super().__init__()
@@ -101,24 +100,25 @@ class ReferenceModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._make(size)
-        # What starts at zero: every block begins as the identity, and learns faster for it.
-        for block in self.blocks:
-            _zero(block.modulation, block.cross.to_out)
-        _zero(self.modulation_out, self.image_out)
 
     def _make(self, size: ModelSize) -> None:
         self.image_in = nn.Linear(size.channels, size.width)
         self.time_in = nn.Sequential(nn.Linear(size.width, size.width), nn.SiLU(), nn.Linear(size.width, size.width))
         self.pooled_in = nn.Linear(size.text_width, size.width)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.depth))
+        blocks = [Block(size) for _ in range(size.depth)]
+        self.blocks = nn.ModuleList(blocks)
         self.modulation_out = nn.Linear(size.width, 2 * size.width)
         self.image_out = nn.Linear(size.width, size.channels)
+        # Zero-initialised layers: every block starts as the identity, which speeds up learning.
+        for block in blocks:
+            _zero(block.modulation, block.cross.to_out)
+        _zero(self.modulation_out, self.image_out)
 
     def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor, pooled: Tensor) -> Tensor:
-        size = tuple(x_t.shape[-2:])
-        x = self.image_in(x_t.flatten(2).transpose(1, 2)) + grid(*size, self.size.width).to(x_t)
+        size = height, width = x_t.shape[-2], x_t.shape[-1]
+        x = self.image_in(x_t.flatten(2).transpose(1, 2)) + grid(height, width, self.size.width).to(x_t)
         signal = F.silu(self.time_in(waves(t * 8, self.size.width).to(x_t.dtype)) + self.pooled_in(pooled))
-        mask = tokens.abs().amax(-1)[:, None, None] > 0  # padding is rows of zeros, so any padded length is the same
+        mask = tokens.abs().amax(-1)[:, None, None] > 0  # padding is rows of zeros, so its length does not matter
         for block in self.blocks:
             x = block(x, signal, tokens, mask, size)
         shift, scale = self.modulation_out(signal)[:, None].chunk(2, -1)
@@ -126,49 +126,49 @@ class ReferenceModel(nn.Module):
         return self._native(clean.transpose(1, 2).unflatten(2, size), x_t, t)
 
     def _native(self, clean: Tensor, x_t: Tensor, t: Tensor) -> Tensor:
-        # Guessing the clean picture is far easier to learn than guessing noise; the native prediction follows from it.
-        if self.size.prediction == "flow":
+        # The clean image is far easier to learn than the noise; the native prediction follows from it.
+        if isinstance(self.schedule, FlowSchedule):
             return (x_t - clean) / per_row(t.clamp(min=LEAST_NOISE), x_t)
         alpha = per_row(self.schedule.alpha(t), x_t)
         signal, noise = alpha.sqrt(), (1 - alpha).sqrt().clamp(min=LEAST_NOISE)
         return (x_t - signal * clean if self.size.prediction == "eps" else signal * x_t - clean) / noise
 
 
-def schedule_of(prediction: Prediction) -> NoiseSchedule:
-    """The noise schedule that belongs to a prediction."""
+def schedule_of(prediction: Prediction) -> FlowSchedule | DiffusionSchedule:
+    """The noise schedule of a prediction type."""
     return FlowSchedule() if prediction == "flow" else DiffusionSchedule(scaled_linear_alphas(), prediction)
 
 
-def save(path: str | Path, model: ReferenceModel) -> None:
-    """Write weights and size into one safetensors file."""
+def save_model(path: str | Path, model: ReferenceModel) -> None:
+    """Write weights and sizes to one safetensors file."""
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     save_file(weights, str(path), {"streamcache_reference": json.dumps(asdict(model.size))})
 
 
 def load_model(path: str | Path) -> ReferenceModel:
-    """Read what `save` wrote."""
+    """Read a file written by `save_model`."""
     try:
         with safe_open(str(path), framework="pt") as file:
             facts = (file.metadata() or {}).get("streamcache_reference")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise TrainError(f"{path}: cannot be read as a reference model: {error}") from error
+        raise TrainError(f"{path}: cannot be read: {error}") from error
     if facts is None:
-        raise TrainError(f"{path}: holds no reference model; `python dev.py demo` writes one")
+        raise TrainError(f"{path}: not a reference model; `python dev.py demo` writes one to demo/base.safetensors")
     model = ReferenceModel(ModelSize(**json.loads(facts)))
     model.load_state_dict(weights)
     return model
 
 
 def waves(values: Tensor, width: int) -> Tensor:
-    """[...] → [..., width] sines and cosines of rising frequency."""
+    """[...] → [..., width]: sines and cosines of rising frequency."""
     rates = torch.exp(torch.linspace(0, math.log(100), width // 2, device=values.device))
     angles = values.float()[..., None] * rates
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
 def grid(height: int, width: int, channels: int) -> Tensor:
-    """[h·w, channels] positions, counted from the middle: every resolution shares what was learned."""
+    """[h·w, channels] positions, counted from the middle, so that what is learned holds for every resolution."""
     y = waves((torch.arange(height) - (height - 1) / 2) / 8, channels // 2)
     x = waves((torch.arange(width) - (width - 1) / 2) / 8, channels // 2)
     both = torch.cat([y[:, None].expand(-1, width, -1), x[None].expand(height, -1, -1)], -1)

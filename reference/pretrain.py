@@ -1,4 +1,4 @@
-"""Pre-training: a minute's base model of coloured shapes, on which an adapter can then be trained."""
+"""Pre-training: makes a base model of coloured shapes in about a minute, on which an adapter can be trained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .denoiser import SHIFTS
 from .encoders import encode_caption, encode_image, latent_scale
 from .model import ModelSize, ReferenceModel
 
-# Scored as a model of each kind learns shapes soonest. Of an eps error, most is fine detail: min-SNR holds it down.
+# The loss with which each kind of model learns shapes fastest. Most of an eps error is fine detail: min-SNR reduces it.
 OBJECTIVES = {
     "flow": ObjectiveSettings(timesteps="logit_normal", shift=SHIFTS["flow"]),
     "eps": ObjectiveSettings(weighting="min_snr", min_snr_gamma=1.0, shift=SHIFTS["eps"]),
@@ -25,12 +25,12 @@ OBJECTIVES = {
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How the base model is made. The defaults are those of the demo."""
+class PretrainConfig:
+    """Settings of pre-training. The defaults are those of the demo."""
 
     steps: int = 450
     batch_size: int = 32
-    pictures: int = 1500
+    images: int = 1500
     learning_rate: float = 4e-3
     warmup: int = 30
     cooldown: float = 0.3  # share of the steps over which the learning rate falls to zero
@@ -40,8 +40,8 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Encoded pictures of one size."""
+class Bucket:
+    """Encoded images of one size."""
 
     latents: Tensor  # [N, C, h, w], scaled
     tokens: Tensor  # [N, T, 64]
@@ -49,58 +49,56 @@ class Shelf:
 
 
 def pretrain(
-    recipe: Recipe | None = None,
+    config: PretrainConfig | None = None,
     size: ModelSize | None = None,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> ReferenceModel:
-    """Train a model on shapes. `progress` hears (step, steps, loss)."""
-    recipe = recipe or Recipe()
-    model = ReferenceModel(size, recipe.seed)
-    shelves = encode_shapes(recipe)
-    chooser, generator = random.Random(recipe.seed), torch.Generator().manual_seed(recipe.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    average = Ema(model, recipe.ema_decay)
-    for step in range(recipe.steps):
-        shelf = chooser.choices(shelves, [len(shelf.latents) for shelf in shelves])[0]
+    """Train a model on shapes. `progress` is called with (step, steps, loss)."""
+    config = config or PretrainConfig()
+    model = ReferenceModel(size, config.seed)
+    buckets = encode_shapes(config)
+    chooser, generator = random.Random(config.seed), torch.Generator().manual_seed(config.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    average = Ema(model, config.ema_decay)
+    for step in range(config.steps):
+        bucket = chooser.choices(buckets, [len(bucket.latents) for bucket in buckets])[0]
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * pace(step, recipe)
-        loss = _loss(model, shelf, recipe, generator)
+            group["lr"] = config.learning_rate * lr_factor(step, config)
+        loss = _loss(model, bucket, config, generator)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         average.update()
         if progress:
-            progress(step + 1, recipe.steps, loss.item())
+            progress(step + 1, config.steps, loss.item())
     average.keep()
     return model.requires_grad_(False).eval()
 
 
-def encode_shapes(recipe: Recipe) -> list[Shelf]:
-    """The pictures to learn from, by size."""
+def encode_shapes(config: PretrainConfig) -> list[Bucket]:
+    """The training images, by size."""
     by_size: dict[tuple[int, ...], list[tuple[Tensor, Tensor, Tensor]]] = {}
-    for picture in images.shapes(recipe.pictures, recipe.seed):
-        latent = (
-            encode_image(torch.from_numpy(numpy.asarray(picture.image, dtype=numpy.float32) / 255)) / latent_scale()
-        )
-        ((tokens, extra),) = encode_caption(picture.caption)
+    for image in images.shapes(config.images, config.seed):
+        latent = encode_image(torch.from_numpy(numpy.asarray(image.image, dtype=numpy.float32) / 255)) / latent_scale()
+        ((tokens, extra),) = encode_caption(image.caption)
         by_size.setdefault(tuple(latent.shape), []).append((latent, tokens, extra["pooled_output"]))
-    return [Shelf(*(torch.cat(column) for column in zip(*rows, strict=True))) for rows in by_size.values()]
+    return [Bucket(*(torch.cat(column) for column in zip(*rows, strict=True))) for rows in by_size.values()]
 
 
-def pace(step: int, recipe: Recipe) -> float:
-    """The learning rate's share at a step: up, level, down."""
-    left = (recipe.steps - step) / recipe.steps
-    return min(1.0, (step + 1) / recipe.warmup, left / recipe.cooldown)
+def lr_factor(step: int, config: PretrainConfig) -> float:
+    """Factor of the learning rate at a step: warm-up, constant, then down to zero."""
+    left = (config.steps - step) / config.steps
+    return min(1.0, (step + 1) / config.warmup, left / config.cooldown)
 
 
-def _loss(model: ReferenceModel, shelf: Shelf, recipe: Recipe, generator: torch.Generator) -> Tensor:
+def _loss(model: ReferenceModel, bucket: Bucket, config: PretrainConfig, generator: torch.Generator) -> Tensor:
     settings = OBJECTIVES[model.size.prediction]
-    chosen = torch.randint(len(shelf.latents), (recipe.batch_size,), generator=generator)
-    latents, tokens, pooled = shelf.latents[chosen], shelf.tokens[chosen], shelf.pooled[chosen]
-    ((nothing, extra),) = encode_caption("")
-    dropped = torch.rand(len(chosen), generator=generator) < recipe.caption_dropout
-    tokens = torch.where(dropped[:, None, None], nothing, tokens)
+    chosen = torch.randint(len(bucket.latents), (config.batch_size,), generator=generator)
+    latents, tokens, pooled = bucket.latents[chosen], bucket.tokens[chosen], bucket.pooled[chosen]
+    ((empty, extra),) = encode_caption("")
+    dropped = torch.rand(len(chosen), generator=generator) < config.caption_dropout
+    tokens = torch.where(dropped[:, None, None], empty, tokens)
     pooled = torch.where(dropped[:, None], extra["pooled_output"], pooled)
     noise = draw_noise(latents, settings, generator)
     t = draw_times(len(latents), model.schedule, settings, generator)

@@ -1,12 +1,13 @@
-"""The demo: the pack's main job on a made-up dataset, from pictures to a trained LoRA. `python dev.py demo` runs it."""
+"""The demo, `python dev.py demo`: the whole job on a made-up dataset, from images to a trained LoRA and a report."""
 
 import argparse
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -18,21 +19,44 @@ from ..dataset_cache import (
     Plan,
     Settings,
     Transform,
+    contact_sheet,
     encode,
     make_plan,
     open_cache,
     verify,
 )
-from ..lora_train import TrainConfig, TrainHooks, TrainResult, build_network, open_run, read_lora, train
-from . import model as reference
-from .demo_report import Story, write_story
+from ..lora_train import (
+    Curves,
+    Section,
+    TrainConfig,
+    TrainHooks,
+    TrainResult,
+    build_network,
+    draw_grid,
+    format_seconds,
+    open_run,
+    plot_buckets,
+    plot_loss,
+    read_curves,
+    read_lora,
+    render_page,
+    train,
+)
 from .denoiser import SHIFT, ReferenceDenoiser
-from .encoders import CHANNELS, ReferenceImageEncoder, ReferenceTextEncoder, decode_images, encode_caption
-from .images import Picture, creatures, shapes
-from .pretrain import Recipe, pretrain
+from .encoders import (
+    CHANNELS,
+    DOWNSCALE,
+    ReferenceImageEncoder,
+    ReferenceTextEncoder,
+    decode_images,
+    encode_caption,
+)
+from .images import CaptionedImage, creatures, shapes
+from .model import save_model
+from .pretrain import PretrainConfig, pretrain
 
 CONCEPT, OTHERS = "zogglewump", "shapes"
-ASKED = (
+PROMPTS = (
     "a zogglewump on blue",
     "a zogglewump on green",
     "a zogglewump on orange",
@@ -40,98 +64,111 @@ ASKED = (
     "a red circle on blue",
     "a green star on white",
 )
-MARK = ".streamcache-demo"  # a folder that holds it may be emptied again
+MARK = ".streamcache-demo"  # the demo empties only a folder that contains this file
 SAMPLE_STEPS = 16
-ADAPTER = {"rank": 16, "targets": "all, !*.near"}  # all but the layers that are smaller than the rank
+ADAPTER: dict[str, Any] = {"rank": 16, "targets": "all, !*.near"}  # without the layers that are smaller than the rank
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the demo is."""
+    """The size of the demo."""
 
-    pictures: int = 36
-    base_steps: int = Recipe.steps
-    base_pictures: int = Recipe.pictures
+    images: int = 36
+    base_steps: int = PretrainConfig.steps
+    base_images: int = PretrainConfig.images
     steps: int = 300
     sample_every: int = 75
 
 
 FULL = Scale()
-SMALL = Scale(pictures=8, base_steps=3, base_pictures=32, steps=4, sample_every=2)  # to see that everything works
+QUICK = Scale(images=8, base_steps=3, base_images=32, steps=4, sample_every=2)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the report shows."""
+
+    dataset: Cache
+    encoded: EncodeReport
+    result: TrainResult
+    run: Path
+    before: Sequence[Image.Image]
+    after: Sequence[Image.Image]
+    base_images: int
+    seconds: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python dev.py demo", description="The main job on a made-up dataset.")
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
-    parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
+    text = "Encode a small made-up dataset, train a LoRA on it, and write a report. Needs neither ComfyUI nor a GPU."
+    parser = argparse.ArgumentParser(prog="python dev.py demo", description=text)
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results (default: demo)")
+    parser.add_argument("--quick", action="store_true", help="a few steps only, to check that everything works")
     args = parser.parse_args(arguments)
     # The model is so small that a second thread gains little, and on a busy machine the two wait for each other.
     torch.set_num_threads(1)
     try:
-        return 1 if run_demo(args.out, SMALL if args.quick else FULL) else 0
+        return 1 if run_demo(args.out, QUICK if args.quick else FULL) else 0
     except FileExistsError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
 
 
 def run_demo(out: Path, scale: Scale) -> int:
-    """Every step of the main job, one line each. Returns how many problems the cache has in the end."""
+    """Run every step and print a line for each. Returns the number of problems found in the cache at the end."""
     began = time.monotonic()
     clear(out)
-    draw_pictures(out / "pictures", scale)
-    encoded = encode_pictures(out)
+    draw_dataset(out / "images", scale)
+    encoded = encode_dataset(out)
     dataset = open_dataset(out / "cache")
-    denoiser = make_base(out / "base.safetensors", scale)
-    before = draw_asked(denoiser)
+    denoiser = make_base_model(out / "base.safetensors", scale)
+    before = sample_prompts(denoiser)
     result, run = train_lora(denoiser, dataset, out, scale)
-    after = draw_with_lora(denoiser, result.lora)
-    story = Story(dataset, encoded, result, run, ASKED, before, after, scale.base_pictures, time.monotonic() - began)
-    page = write_story(out, story)
+    after = sample_with_lora(denoiser, result.lora)
+    story = Story(dataset, encoded, result, run, before, after, scale.base_images, time.monotonic() - began)
+    page = write_report(out, story)
     problems = check(out / "cache")
-    say("Done", f"in {time.monotonic() - began:.0f} s; open {page}, or look at the PNGs beside it")
-    say("Left", "out: ComfyUI's models and nodes, which need a ComfyUI (`python dev.py host` says how to get one)")
+    say("Done", f"in {time.monotonic() - began:.0f} s; open {page}, or the PNGs next to it")
+    say("Skipped", "ComfyUI's models and nodes (`python dev.py host` shows how to get ComfyUI)")
     return problems
 
 
 def clear(out: Path) -> None:
-    """Empty what an earlier demo left, and nothing else."""
+    """Remove the results of an earlier demo, and nothing else."""
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
-        raise FileExistsError(f"{out} holds other files than a demo's; give another folder with --out")
+        raise FileExistsError(f"{out}: contains files that are not from a demo; choose another folder with --out")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / MARK).touch()
 
 
-def draw_pictures(folder: Path, scale: Scale) -> None:
-    """The new concept, and pictures of other things that keep the model from forgetting them."""
-    save_pictures(folder / CONCEPT, creatures(scale.pictures))
-    save_pictures(folder / OTHERS, shapes(scale.pictures, seed=1))
-    say(
-        "Draw", f"{scale.pictures} captioned pictures of a made-up creature, {scale.pictures} of shapes, in three sizes"
-    )
+def draw_dataset(folder: Path, scale: Scale) -> None:
+    """Images of the new concept, and of other things so that the model does not forget them."""
+    save_images(folder / CONCEPT, creatures(scale.images))
+    save_images(folder / OTHERS, shapes(scale.images, seed=1))
+    say("Draw", f"{scale.images} captioned images of a made-up creature, {scale.images} of shapes, in three sizes")
 
 
-def save_pictures(folder: Path, pictures: Iterable[Picture]) -> None:
+def save_images(folder: Path, images: Iterable[CaptionedImage]) -> None:
     folder.mkdir(parents=True)
-    for number, picture in enumerate(pictures):
-        picture.image.save(folder / f"{number:03}.png")
-        (folder / f"{number:03}.txt").write_text(picture.caption, encoding="utf-8")
+    for number, image in enumerate(images):
+        image.image.save(folder / f"{number:03}.png")
+        (folder / f"{number:03}.txt").write_text(image.caption, encoding="utf-8")
 
 
-def encode_pictures(out: Path) -> EncodeReport:
-    """Encode once; the second time there is nothing to do."""
-    report = encode(plan_pictures(out), out / "cache")
+def encode_dataset(out: Path) -> EncodeReport:
+    """Encode, then encode again, which has nothing left to do."""
+    report = encode(make_demo_plan(out), out / "cache")
     entries = ", ".join(f"{count} {name}s" for name, count in sorted(report.encoded.items()))
     say("Encode", f"{report.samples} samples in {len(report.buckets)} buckets, {report.seconds:.1f} s ({entries})")
-    again = encode(plan_pictures(out), out / "cache")
-    say("Again", f"{len(again.made)} entries encoded the second time, {again.seconds * 1e3:.0f} ms")
+    again = encode(make_demo_plan(out), out / "cache")
+    say("Again", f"{len(again.made)} entries encoded on the second run, {again.seconds * 1e3:.0f} ms")
     return report
 
 
-def plan_pictures(out: Path) -> Plan:
+def make_demo_plan(out: Path) -> Plan:
     sources = [
-        FolderSource(out / "pictures" / CONCEPT, set=CONCEPT),
-        FolderSource(out / "pictures" / OTHERS, set=OTHERS, prior=True),
+        FolderSource(out / "images" / CONCEPT, set=CONCEPT),
+        FolderSource(out / "images" / OTHERS, set=OTHERS, prior=True),
     ]
     settings = Settings(Transform((64,), step=8))
     images, texts = ReferenceImageEncoder(), ReferenceTextEncoder()
@@ -147,14 +184,14 @@ def open_dataset(path: Path) -> Cache:
     return cache
 
 
-def make_base(path: Path, scale: Scale) -> ReferenceDenoiser:
-    """There is no model to download: a small one learns shapes first, and has never seen the creature."""
+def make_base_model(path: Path, scale: Scale) -> ReferenceDenoiser:
+    """Instead of a download: a small model learns coloured shapes, but never the creature."""
     began = time.monotonic()
-    say("Base", f"pre-training a small model on {scale.base_pictures:,} other pictures, coloured shapes …")
-    recipe = Recipe(steps=scale.base_steps, pictures=scale.base_pictures)
-    model = pretrain(recipe, progress=lambda step, steps, loss: tick("Base", step, steps, loss))
-    reference.save(path, model)
-    say("Base", f"{recipe.steps} steps in {time.monotonic() - began:.0f} s; it never saw a {CONCEPT}")
+    say("Base", f"pre-training a small model on {scale.base_images:,} other images, coloured shapes …")
+    config = PretrainConfig(steps=scale.base_steps, images=scale.base_images)
+    model = pretrain(config, progress=lambda step, steps, loss: tick("Base", step, steps, loss))
+    save_model(path, model)
+    say("Base", f"{config.steps} steps in {time.monotonic() - began:.0f} s; it never saw a {CONCEPT}")
     return ReferenceDenoiser(model)
 
 
@@ -181,40 +218,106 @@ def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Sc
     with open_run(out / "runs", CONCEPT) as run:
         result = train(denoiser, dataset, config, run, out / f"{CONCEPT}.safetensors", hooks, decode_images)
     size = result.lora.stat().st_size / 1e6
-    say("Train", f"{result.steps} steps in {result.seconds:.0f} s, {result.data_wait:.2%} of it waiting for data")
+    say("Train", f"{result.steps} steps in {result.seconds:.0f} s, {result.data_wait:.2%} of the time waiting for data")
     say("Save", f"{result.lora} ({size:.1f} MB)")
     return result, run.folder
 
 
-def draw_asked(denoiser: ReferenceDenoiser) -> list[Image.Image]:
+def sample_prompts(denoiser: ReferenceDenoiser) -> list[Image.Image]:
     shape = (CHANNELS, 8, 8)
-    latents = [denoiser.sample(encode_caption(words), shape, 5 + n, SAMPLE_STEPS) for n, words in enumerate(ASKED)]
-    return [picture for latent in latents for picture in decode_images(latent)]
+    latents = [denoiser.sample(encode_caption(text), shape, 5 + n, SAMPLE_STEPS) for n, text in enumerate(PROMPTS)]
+    return [image for latent in latents for image in decode_images(latent)]
 
 
-def draw_with_lora(denoiser: ReferenceDenoiser, path: Path) -> list[Image.Image]:
-    """From the saved file, as anybody would use it."""
+def sample_with_lora(denoiser: ReferenceDenoiser, path: Path) -> list[Image.Image]:
+    """Load the saved file, as any user of it would."""
     network = build_network(denoiser, TrainConfig(**ADAPTER).adapters(), read_lora(path)).eval()
     with network.attached(denoiser.adaptable()):
-        return draw_asked(denoiser)
+        return sample_prompts(denoiser)
+
+
+def write_report(out: Path, story: Story) -> Path:
+    """Write the PNGs and report.html; returns the page."""
+    curves = read_curves(story.run / "metrics.jsonl")
+    rows, names = [story.before, story.after], ["base model", "with LoRA"]
+    images = {
+        "before_after": draw_grid(rows, names, PROMPTS, "Before and after", cell=128),
+        "loss": plot_loss(curves.losses, curves.validation),
+        "samples": _read(story.run / "samples.png"),
+        "contact_sheet": contact_sheet(story.dataset, columns=9),
+        "buckets": plot_buckets(count_sizes(story.dataset)),
+        "data_wait": _read(story.run / "time.png"),
+    }
+    for name, image in images.items():
+        image.save(out / f"{name}.png")
+    words = (
+        f"A small base model was trained on {story.base_images:,} images of shapes and has never seen the creature. "
+        "A LoRA learns it from a cache. Model, encoders and images are made up, so that all of it runs on a CPU."
+    )
+    page = render_page("StreamCache demo", words, count_numbers(story, curves), list_sections(images))
+    (out / "report.html").write_text(page, encoding="utf-8")
+    return out / "report.html"
+
+
+def list_sections(images: Mapping[str, Image.Image]) -> list[Section]:
+    """The sections of the page, the most important first."""
+    return [
+        Section(
+            "Before and after",
+            images["before_after"],
+            "The same captions and seeds, without and with the saved LoRA. The last two captions show what the base "
+            "model already knew: training on prior images together with the creature preserves it.",
+        ),
+        Section("Loss", images["loss"], "The held-out loss uses the same noise every time."),
+        Section("Sample images during training", images["samples"]),
+        Section("Dataset", images["contact_sheet"], "Thumbnails from the cache; the image files are not read again."),
+        Section("Buckets", images["buckets"]),
+        Section("Time", images["data_wait"], "The next batch is read while the current one trains."),
+    ]
+
+
+def count_sizes(dataset: Cache) -> dict[str, int]:
+    """Samples per image size."""
+    return {
+        f"{bucket.shape[-1] * DOWNSCALE} × {bucket.shape[-2] * DOWNSCALE}": len(members)
+        for bucket, members in dataset.buckets().items()
+    }
+
+
+def count_numbers(story: Story, curves: Curves) -> dict[str, str]:
+    first, last = (curves.validation[place][1] if curves.validation else 0.0 for place in (0, -1))
+    return {
+        "whole demo": format_seconds(story.seconds),
+        "training": f"{story.result.steps} steps, {format_seconds(story.result.seconds)}",
+        "waiting for data": f"{story.result.data_wait:.2%}",
+        "held-out loss": f"{first:.3f} → {last:.3f}",
+        "encoded once": f"{story.encoded.samples} samples, {story.encoded.seconds:.1f} s",
+        "LoRA": f"{story.result.lora.stat().st_size / 1e6:.1f} MB",
+    }
 
 
 def check(path: Path) -> int:
     problems = list(verify(path))
     for problem in problems:
         say("", str(problem))
-    say("Check", f"{len(problems)} problems" if problems else "every byte of the cache is as it was written")
+    found = "1 problem" if len(problems) == 1 else f"{len(problems) or 'no'} problems"
+    say("Verify", f"read every byte of the cache: {found} found")
     return len(problems)
 
 
-def say(step: str, words: str) -> None:
-    print(f"{step:6} {words}", flush=True)
+def say(step: str, text: str) -> None:
+    print(f"{step:8} {text}", flush=True)
 
 
 def tick(step: str, done: int, total: int, loss: float) -> None:
     if sys.stdout.isatty() and (done % 10 == 0 or done == total):
         end = "\r" if done < total else "\r" + " " * 60 + "\r"
-        print(f"{step:6} step {done} of {total}, loss {loss:.3f}   ", end=end, flush=True)
+        print(f"{step:8} step {done} of {total}, loss {loss:.3f}   ", end=end, flush=True)
+
+
+def _read(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return image.copy()
 
 
 if __name__ == "__main__":

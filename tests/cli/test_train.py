@@ -35,7 +35,7 @@ def small(tmp_path: Path) -> list[str]:
     import torch
 
     size = reference.ModelSize(width=32, depth=1, heads=2)
-    reference.save(tmp_path / "base.safetensors", reference.ReferenceModel(size))
+    reference.save_model(tmp_path / "base.safetensors", reference.ReferenceModel(size))
     with CacheWriter(tmp_path / "set") as writer:
         for picture in creatures(6):
             pixels = torch.from_numpy(np.asarray(picture.image, np.float32) / 255)

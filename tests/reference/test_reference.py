@@ -26,13 +26,13 @@ from streamcache.reference.encoders import (
     latent_scale,
 )
 from streamcache.reference.model import ModelSize, ReferenceModel
-from streamcache.reference.pretrain import Recipe, pretrain
+from streamcache.reference.pretrain import PretrainConfig, pretrain
 
 PREDICTIONS = pytest.mark.parametrize("prediction", ["flow", "eps", "v"])
 
 
 def awake(prediction="flow", **changes) -> ReferenceModel:
-    """A small model whose zero-started layers were moved, so that every input matters."""
+    """A small model with noise on all weights, also on those initialised to zero, so that every input matters."""
     model = ReferenceModel(ModelSize(width=32, depth=2, heads=2, prediction=prediction, **changes))
     made = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -50,14 +50,14 @@ def batch(captions, height=4, width=4):
     return SimpleNamespace(latents=latents, conditionings=[encode_caption(caption) for caption in captions])
 
 
-def test_a_picture_survives_the_vae_recognisably():
+def test_the_vae_restores_images_closely():
     for picture in images.shapes(8, seed=1):
         image = tensor(picture)
         restored = decode_latents(encode_image(image))[0]
         assert restored.shape == image.shape and (restored - image).square().mean().sqrt() < 0.06
 
 
-def test_latents_are_an_eighth_of_the_picture_and_decode_to_what_they_encode():
+def test_latents_are_an_eighth_of_the_image_and_survive_a_round_trip():
     latent = torch.randn(1, CHANNELS, 3, 5) * 0.05
     assert encode_image(torch.rand(24, 40, 3)).shape == (1, CHANNELS, 3, 5)
     torch.testing.assert_close(encode_image(decode_latents(latent)[0]), latent, rtol=0, atol=1e-5)
@@ -68,18 +68,18 @@ def test_d7_encoding_is_the_mode_twice_the_same_bits():
     assert torch.equal(encode_image(image), encode_image(image))
 
 
-def test_an_image_that_is_no_multiple_of_8_is_refused():
+def test_an_image_size_that_is_not_a_multiple_of_8_is_refused():
     with pytest.raises(TrainError, match=r"\(20, 16, 3\).*multiples of 8"):
         encode_image(torch.rand(20, 16, 3))
 
 
-def test_a_word_has_the_same_vector_in_every_caption_but_hears_the_word_before():
+def test_a_words_vector_depends_only_on_the_word_and_the_one_before():
     (first, _), (second, _) = encode_caption("a red circle on blue")[0], encode_caption("one red circle on red")[0]
     assert torch.equal(first[0, 3], second[0, 3])  # "circle", after "red"
     assert not torch.equal(second[0, 2], second[0, 5])  # "red" after "one", and after "on"
 
 
-def test_long_captions_get_more_tokens_and_the_empty_one_has_some():
+def test_long_captions_get_more_tokens_and_the_empty_caption_has_some():
     assert encode_caption("")[0][0].shape == (1, 8, TEXT_WIDTH) and encode_caption("")[0][0].abs().max() > 0
     assert encode_caption("word " * 20)[0][0].shape == (1, 24, TEXT_WIDTH)
 
@@ -89,7 +89,7 @@ def test_the_denoiser_follows_the_protocol(prediction):
     assert isinstance(ReferenceDenoiser(awake(prediction)), Denoiser)
 
 
-def test_the_seed_alone_decides_a_models_start():
+def test_initial_weights_depend_only_on_the_seed():
     torch.manual_seed(1)
     first = ReferenceModel(seed=3).state_dict()
     expected = torch.rand(1)
@@ -101,7 +101,7 @@ def test_the_seed_alone_decides_a_models_start():
 
 
 @PREDICTIONS
-def test_defect_1_each_row_is_what_it_is_alone_with_its_own_caption(prediction):
+def test_defect_1_each_row_is_predicted_as_if_alone_with_its_own_caption(prediction):
     denoiser = ReferenceDenoiser(awake(prediction))
     rows = batch(["a red circle", "a much longer caption with more words than eight of them", ""])
     t = torch.tensor([0.2, 0.5, 0.9])
@@ -130,7 +130,7 @@ def test_defect_2_latents_of_every_bucket_are_scaled(height, width):
     torch.testing.assert_close(denoiser.prepare(rows).latents * latent_scale(), rows.latents)
 
 
-def test_preparing_changes_nothing_of_the_batch():
+def test_prepare_does_not_modify_the_batch():
     rows = batch(["one", "two two two two two two two two two"])
     before = [rows.latents.clone(), *(c[0][0].clone() for c in rows.conditionings)]
     ReferenceDenoiser(awake()).prepare(rows)
@@ -139,7 +139,7 @@ def test_preparing_changes_nothing_of_the_batch():
 
 
 @PREDICTIONS
-def test_a_perfect_guess_of_the_picture_is_the_native_target(prediction):
+def test_a_perfect_prediction_of_the_image_is_the_native_target(prediction):
     model = awake(prediction)
     latents, noise = torch.randn(4, CHANNELS, 4, 4), torch.randn(4, CHANNELS, 4, 4)
     t = torch.tensor([0.1, 0.4, 0.7, 0.99])
@@ -148,7 +148,7 @@ def test_a_perfect_guess_of_the_picture_is_the_native_target(prediction):
 
 
 @PREDICTIONS
-def test_sampling_with_a_perfect_model_finds_the_picture(prediction):
+def test_sampling_with_a_perfect_model_returns_the_image(prediction):
     denoiser = ReferenceDenoiser(awake(prediction))
     wanted = torch.randn(2, CHANNELS, 4, 4)
     denoiser.predict = lambda x, t, conditioning: denoiser.model._native(wanted, x, t)
@@ -156,13 +156,13 @@ def test_sampling_with_a_perfect_model_finds_the_picture(prediction):
     torch.testing.assert_close(found, wanted * latent_scale(), rtol=1e-3, atol=1e-3)
 
 
-def test_samples_follow_from_their_seed_and_shape():
+def test_samples_depend_only_on_their_seed_and_shape():
     denoiser, conditioning = ReferenceDenoiser(awake()), encode_caption("a red circle")
     first, again, other = (denoiser.sample(conditioning, (CHANNELS, 3, 5), seed, 3) for seed in (1, 1, 2))
     assert first.shape == (1, CHANNELS, 3, 5) and torch.equal(first, again) and not torch.equal(first, other)
 
 
-def test_a_session_freezes_the_model_and_gives_it_back_after_an_error():
+def test_a_session_freezes_the_model_and_restores_it_after_an_error():
     denoiser = ReferenceDenoiser(awake())
     denoiser.model.image_in.weight.requires_grad_(False)
     denoiser.model.train()
@@ -174,7 +174,7 @@ def test_a_session_freezes_the_model_and_gives_it_back_after_an_error():
     assert denoiser.model.image_out.weight.requires_grad
 
 
-def test_presets_grow_and_every_adapter_is_reached():
+def test_presets_grow_and_every_adapter_is_used():
     denoiser = ReferenceDenoiser(awake())
     groups = denoiser.groups()
     assert list(groups) == ["attention", "attention+mlp", "all"]
@@ -202,7 +202,7 @@ def test_adapters_train_the_same_with_and_without_checkpointing():
 
 @pytest.fixture
 def encoded(tmp_path):
-    """A cache of four pictures in the reference encoding."""
+    """A cache of four images, encoded with the reference encoders."""
     image_encoder, text_encoder = ReferenceImageEncoder(), ReferenceTextEncoder()
     with CacheWriter(tmp_path / "set") as writer:
         for picture in images.creatures(4):
@@ -246,7 +246,7 @@ def test_encoder_identities_name_version_and_settings():
     assert "v1" in ReferenceTextEncoder().identity and ReferenceImageEncoder().downscale == 8
 
 
-def test_pictures_follow_from_their_seed_and_come_in_three_sizes():
+def test_images_depend_only_on_their_seed_and_come_in_three_sizes():
     first, again, other = (list(images.shapes(30, seed)) for seed in (1, 1, 2))
     assert [p.caption for p in first] == [p.caption for p in again] != [p.caption for p in other]
     assert all(a.image.tobytes() == b.image.tobytes() for a, b in zip(first, again, strict=True))
@@ -255,26 +255,26 @@ def test_pictures_follow_from_their_seed_and_come_in_three_sizes():
 
 def test_a_saved_model_predicts_the_same(tmp_path):
     model = awake("eps")
-    models.save(tmp_path / "base.safetensors", model)
+    models.save_model(tmp_path / "base.safetensors", model)
     again = models.load_model(tmp_path / "base.safetensors")
     rows = torch.randn(1, CHANNELS, 4, 4), torch.tensor([0.5]), torch.randn(1, 8, 64), torch.randn(1, 64)
     assert torch.equal(model(*rows), again(*rows)) and again.size == model.size
 
 
-def test_a_file_that_is_no_reference_model_is_refused(tmp_path):
+def test_a_file_that_is_not_a_reference_model_is_refused(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(TrainError, match=r"other.safetensors: holds no reference model"):
+    with pytest.raises(TrainError, match=r"other.safetensors: not a reference model"):
         models.load_model(tmp_path / "other.safetensors")
 
 
 @PREDICTIONS
-def test_a_few_steps_of_pretraining_lower_the_loss_and_repeat_by_seed(prediction):
+def test_pretraining_lowers_the_loss_and_is_reproducible(prediction):
     size, losses = ModelSize(width=32, depth=1, heads=2, prediction=prediction), []
-    recipe = Recipe(steps=60, batch_size=16, pictures=24, warmup=3)
-    first = pretrain(recipe, size, lambda step, steps, loss: losses.append(loss))
+    config = PretrainConfig(steps=60, batch_size=16, images=24, warmup=3)
+    first = pretrain(config, size, lambda step, steps, loss: losses.append(loss))
     assert sum(losses[-15:]) < 0.8 * sum(losses[:15])
-    again = pretrain(recipe, size)
+    again = pretrain(config, size)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not any(parameter.requires_grad for parameter in first.parameters())
