@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from . import sockets
 from .host.app import NodeProgress, cache_roots, caches_changed, caller_of
 from .library import (
     Choices,
+    DatasetHandle,
+    DatasetPlan,
     Given,
     Saved,
     handle_of,
@@ -63,11 +66,11 @@ class StreamCacheCacheSave(io.ComfyNode):
     def execute(
         cls,
         name: list[str],
-        dataset: list = (),
-        latents: list = (),
-        conditioning: list = (),
-        captions: list = (),
-        if_exists: list[str] = ("update",),
+        dataset: Sequence[DatasetHandle | DatasetPlan] = (),
+        latents: Sequence[dict] = (),
+        conditioning: Sequence[list] = (),
+        captions: Sequence[str] = (),
+        if_exists: Sequence[str] = ("update",),
     ) -> io.NodeOutput:
         path = checked_save_path(name[0], cls.hidden)
         if if_exists[0] == "refuse" and is_published(path):
@@ -132,12 +135,12 @@ def cache_name_input(tooltip: str) -> io.Input:
 
 def cache_name_problem(name: str | None) -> bool | str:
     """Why no cache of this name can be opened, as ComfyUI's validation expects it."""
-    return problem_of(name, lambda: path_to_open(name, cache_roots()))
+    return problem_of(name, lambda text: path_to_open(text, cache_roots()))
 
 
 def save_name_problem(name: str | None) -> bool | str:
     """Why no cache can be saved under this name, as ComfyUI's validation expects it."""
-    return problem_of(name, lambda: path_to_save(name, cache_roots()))
+    return problem_of(name, lambda text: path_to_save(text, cache_roots()))
 
 
 def save_fingerprint(name: str, node_id: Any) -> Any:

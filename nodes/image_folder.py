@@ -39,7 +39,7 @@ class StreamCacheImageFolder(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str) -> bool | str:
-        return problem_of(folder, lambda: path_of_folder(folder, source_roots()))
+        return problem_of(folder, lambda text: path_of_folder(text, source_roots()))
 
     @classmethod
     def fingerprint_inputs(cls, folder: str, recursive: bool = True, **others: Any) -> str:

@@ -1,5 +1,6 @@
 """The node Lazy Condition Realize: reads lazy latents and conditionings into memory; others pass through."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ class StreamCacheRealize(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, dtype: list[str], latents: list = (), conditioning: list = ()) -> io.NodeOutput:
+    def execute(
+        cls, dtype: Sequence[str], latents: Sequence[dict] = (), conditioning: Sequence[list] = ()
+    ) -> io.NodeOutput:
         watch = NodeProgress()
         outputs = []
         for name, items in (("latents", latents), ("conditioning", conditioning)):

@@ -30,9 +30,9 @@ from ..lora_train import (
 from . import setting_inputs, sockets
 from .host import HostSettings, split_settings
 from .host.app import cache_roots, caches_changed, caller_of, find_lora, lora_folder, lora_stamp, runs_folder
-from .host.model import make_denoiser
 from .library import (
     DatasetHandle,
+    DatasetPlan,
     Given,
     contained,
     parse_name,
@@ -69,7 +69,7 @@ class StreamCacheTrain(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: Any = None) -> bool | str:
         name = sockets.first(name)
-        return problem_of(name, lambda: _check_name(name))
+        return problem_of(name, _check_name)
 
     @classmethod
     def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:
@@ -81,15 +81,15 @@ class StreamCacheTrain(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        model: list,
-        dataset: list = (),
-        latents: list = (),
-        conditioning: list = (),
-        vae: list = (),
-        prompts: list = (),
-        negative: list = (),
-        options: list = (),
-        **settings: list,
+        model: Sequence[Any],
+        dataset: Sequence[DatasetHandle | DatasetPlan] = (),
+        latents: Sequence[dict] = (),
+        conditioning: Sequence[list] = (),
+        vae: Sequence[Any] = (),
+        prompts: Sequence[list] = (),
+        negative: Sequence[list] = (),
+        options: Sequence[Mapping[str, Any]] = (),
+        **settings: Any,
     ) -> io.NodeOutput:
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         _check_name(config.name)
@@ -140,8 +140,8 @@ class SampleImages:
     """What sample images are drawn from. Without a VAE there are none."""
 
     vae: Any = None
-    prompts: Sequence[Any] = ()
-    negative: Any = None
+    prompts: Sequence[list] = ()
+    negative: list | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,8 @@ def train_lora(
     watch: WatchRun,
 ) -> Trained:
     """Train on an open dataset. The LoRA is saved in `loras` under the run's name, also if the training is stopped."""
+    from .host.model import make_denoiser  # on use: ComfyUI starts faster
+
     denoiser = make_denoiser(patcher, config, host, images.negative)
     config = _with_free_name(config, loras, runs)
     decode = None

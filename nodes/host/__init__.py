@@ -1,4 +1,4 @@
-"""All knowledge of the host: its models, folders, progress, routes and types."""
+"""Everything that knows ComfyUI: its folders, server, encoders and models. Only the settings import without it."""
 
 from .settings import HOST_SETTINGS, HostSettings, split_settings
 

@@ -1,8 +1,8 @@
-"""Headless: a command of the pack runs in the host's own Python, with the host's models, and without a server.
+"""Runs a command of the pack in ComfyUI's own Python, with its models and without a server.
 
-    python headless.py <host folder> <the host's options as JSON> <command> …
+    python headless.py <ComfyUI folder> <ComfyUI options as JSON> <command> …
 
-The command line starts this file with the host's interpreter; the host's main.py is not run.
+The command line starts this file with ComfyUI's interpreter; ComfyUI's main.py does not run.
 """
 
 import importlib
@@ -12,9 +12,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 PACK = Path(__file__).resolve().parents[2]
-OUTPUT_MODELS = ("checkpoints", "clip", "vae", "diffusion_models", "loras")  # kinds that the host saves and lists again
+OUTPUT_MODELS = (
+    "checkpoints",
+    "clip",
+    "vae",
+    "diffusion_models",
+    "loras",
+)  # folders in output that ComfyUI lists
 
 
 def main(host: str, options: str, *command: str) -> int:
@@ -23,20 +30,20 @@ def main(host: str, options: str, *command: str) -> int:
     import torch
 
     importlib.import_module("streamcache.nodes.host.headless").prepare()
-    place = importlib.import_module("streamcache.cli.host")
+    place: Any = importlib.import_module("streamcache.cli.host")
     place.INSIDE = True
     with torch.inference_mode():
         return importlib.import_module("streamcache.cli.main").main(command)
 
 
 def enter_host(host: str, options: Sequence[str]) -> None:
-    """Make the host's modules importable, with its options and folders as its main.py sets them up."""
+    """Make ComfyUI's modules importable, with its options and folders set up as in its main.py."""
     sys.path[0] = host
     sys.argv = ["main.py", *options]
     import comfy.options
 
     comfy.options.enable_args_parsing()
-    import cuda_malloc  # noqa: F401  chooses torch's allocator by the options
+    import cuda_malloc  # noqa: F401  selects torch's allocator by the options
     import folder_paths
     import utils.extra_config
     from comfy.cli_args import args
@@ -56,17 +63,18 @@ def enter_host(host: str, options: Sequence[str]) -> None:
 
 
 def register_package() -> None:
-    """The pack under its own name, wherever its folder is and whatever that is called."""
+    """Register the pack as `streamcache`, wherever its folder is and whatever it is called."""
     spec = importlib.util.spec_from_file_location(
         "streamcache", PACK / "__init__.py", submodule_search_locations=[str(PACK)]
     )
+    assert spec is not None and spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules["streamcache"] = package
     spec.loader.exec_module(package)
 
 
 def prepare() -> None:
-    """What the extension does when the host loads it, as far as it concerns no server."""
+    """What the extension does at start, except for the server."""
     from ...dataset_cache import use_memory_folder
     from .app import register_host_types, state_root
 

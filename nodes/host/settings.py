@@ -1,4 +1,4 @@
-"""Settings of training on a host model, beside those of the engine; with the same names on nodes and in commands."""
+"""Settings for training on a ComfyUI model, in addition to those of the engine; the same on nodes and in commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUP = "host"
 
 @dataclass(frozen=True)
 class HostSettings:
-    """How the host runs the model."""
+    """How ComfyUI runs the model."""
 
     offload: bool = False
     guidance: float = 1.0
@@ -24,9 +24,11 @@ class HostSettings:
 
 
 _ABOUT = {
-    "offload": Limits("keep the model's weights off the device and bring each for its use: less memory, slower", GROUP),
-    "guidance": Limits("guidance that a guidance-distilled model (Flux) is told while it trains", GROUP, low=0),
-    "sample_cfg": Limits("guidance of the sample pictures, where there is a negative or empty caption", GROUP, low=0),
+    "offload": Limits("offload the model's weights to RAM and load each when needed: less VRAM, slower", GROUP),
+    "guidance": Limits("guidance input of guidance-distilled models (Flux) during training", GROUP, low=0),
+    "sample_cfg": Limits(
+        "CFG scale for sample images, if there is a negative prompt or an empty caption", GROUP, low=0
+    ),
 }
 HOST_SETTINGS: dict[str, Setting] = {
     f.name: Setting(f.name, type(f.default), f.default, _ABOUT[f.name]) for f in fields(HostSettings)
@@ -34,6 +36,6 @@ HOST_SETTINGS: dict[str, Setting] = {
 
 
 def split_settings(values: dict[str, Any]) -> tuple[HostSettings, dict[str, Any]]:
-    """The host's settings, and the rest, which are the engine's."""
+    """ComfyUI's settings, and the rest, which are the engine's."""
     own = {name: value for name, value in values.items() if name in HOST_SETTINGS}
     return HostSettings(**own), {name: value for name, value in values.items() if name not in HOST_SETTINGS}

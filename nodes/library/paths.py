@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +115,17 @@ def path_to_open(name: str, roots: Sequence[Path]) -> Path:
     return path
 
 
-def problem_of(name: str | None, resolve: Callable[[], Any]) -> bool | str:
+def problem_of(name: str | None, resolve: Callable[[str], Any]) -> bool | str:
     """True if the name can be used, otherwise the reason, as ComfyUI's validation expects it."""
     if name is not None:  # None: linked, so the value is checked when it is known
         try:
-            resolve()
+            resolve(name)
         except ValueError as error:  # the base of the pack's own errors
             return str(error)
     return True
 
 
-def path_of_folder(name: str, roots: dict[str, Sequence[Path]]) -> Path:
+def path_of_folder(name: str, roots: Mapping[str, Sequence[Path]]) -> Path:
     """A folder of images. `input/cats` is searched below that root only, `cats` below all of them in order."""
     parts = parse_name(name)
     wanted = [(below, parts[1:]) for label, below in roots.items() if len(parts) > 1 and parts[0] == label]
@@ -155,7 +155,7 @@ def list_caches(roots: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def list_folders(roots: dict[str, Sequence[Path]]) -> list[str]:
+def list_folders(roots: Mapping[str, Sequence[Path]]) -> list[str]:
     """The folders that images can be read from, each with the label of its root."""
     found: set[str] = set()
     for label, below in roots.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...dataset_cache import CacheError, CacheWriter, Manifest, Part, gather, read_manifest, split_rows
 from .bucket_names import count_by_name, peek_bucket_names
-from .handles import DatasetHandle, DatasetPlan
+from .handles import DatasetHandle, DatasetPlan, published_generation
 
 if TYPE_CHECKING:
     from ...dataset_cache import EncodeReport, Progress
@@ -102,7 +102,7 @@ def _save_lists(given: Given, path: Path, watch: Watcher, purpose: Mapping[str, 
             )
             for row, condition, suffix in rows:
                 writer.add(row, condition, caption, source=f"item-{number:05d}{suffix}")
-    return read_manifest(path).generation
+    return published_generation(path, path.name)
 
 
 def describe(name: str, path: Path, generation: str, lines: Sequence[str], report: EncodeReport | None = None) -> Saved:

@@ -122,7 +122,7 @@ def _weights(module: torch.nn.Module, patcher: Any) -> str:
     return known
 
 
-def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _plain(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """A tensor as plain tensors: quantised weights consist of several, each with its own name."""
     if hasattr(tensor, "__tensor_flatten__"):
         inner, _ = tensor.__tensor_flatten__()

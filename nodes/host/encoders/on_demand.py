@@ -141,7 +141,7 @@ class _StandIn:
     def drop(self) -> None:
         """Drop all references to the loaded model."""
 
-    def is_dynamic(self) -> bool:
+    def is_dynamic(self: Any) -> bool:
         return self._shared.wanted and self.patcher.is_dynamic()
 
     def _require_use(self, name: str) -> None:
@@ -183,7 +183,7 @@ class OnDemandClip(_StandIn, comfy.sd.CLIP):
     """A CLIP that is loaded to tokenize or encode. Clip-skip, tokenizer options and patches belong to the stand-in."""
 
     def __init__(self, shared: Lingering) -> None:
-        super().__init__(no_init=True)
+        comfy.sd.CLIP.__init__(self, no_init=True)
         self._shared = shared
         self._patches: tuple[tuple[dict, float, float], ...] = ()
         self._patcher: Any = None

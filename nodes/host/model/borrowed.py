@@ -35,7 +35,8 @@ class Aliases:
         """Replace every inference tensor by an alias."""
         made: dict[int, Tensor] = {}  # tied weights stay tied
         for module in self.model.modules():
-            for table in (module._parameters, module._buffers, vars(module)):
+            tables: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+            for table in tables:
                 found = [(name, own) for name, own in table.items() if isinstance(own, Tensor) and own.is_inference()]
                 for name, own in found:
                     table[name] = made.setdefault(id(own), alias_of(own))
@@ -105,7 +106,7 @@ def alias_of(tensor: Tensor) -> Tensor:
     return made
 
 
-def memory_of(tensor: Tensor) -> tuple[int, ...]:
+def memory_of(tensor: Any) -> tuple[int, ...]:
     """Where a tensor's bytes are; several places if it consists of several tensors."""
     if hasattr(tensor, "__tensor_flatten__"):
         return tuple(place for name in tensor.__tensor_flatten__()[0] for place in memory_of(getattr(tensor, name)))
@@ -119,7 +120,7 @@ def _copy_attributes(tensor: Tensor, made: Tensor) -> None:
             setattr(made, name, value)
 
 
-def _alias(tensor: Tensor) -> Tensor:
+def _alias(tensor: Any) -> Tensor:
     if hasattr(tensor, "__tensor_flatten__"):  # consists of other tensors, as ComfyUI's quantised weights do
         names, context = tensor.__tensor_flatten__()
         parts = {name: _alias(getattr(tensor, name)) for name in names}

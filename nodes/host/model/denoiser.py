@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import comfy.ldm.modules.attention
 import comfy.model_management
@@ -21,6 +21,7 @@ from ....dataset_cache import realize
 from ....lora_train import (
     EMPTY_CAPTION,
     Naming,
+    NoiseSchedule,
     PreparedBatch,
     TrainConfig,
     TrainError,
@@ -65,7 +66,8 @@ class HostDenoiser:
     ) -> None:
         self.patcher = patcher.clone()
         self.device = torch.device(patcher.load_device)
-        self.schedule = ModelSchedule(patcher.get_model_object("model_sampling"))
+        self._levels = ModelSchedule(patcher.get_model_object("model_sampling"))
+        self.schedule: NoiseSchedule = self._levels
         self.offload, self.guidance = offload, guidance
         self.preview = preview or PreviewSettings()
         self.sizes: conds.Sizes | None = None
@@ -96,12 +98,13 @@ class HostDenoiser:
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         self.return_to_device()
+        assert batch.latents is not None, "prepare_for has checked the latents"
         latents = self.scale(batch.latents)
         extras = [self._extra_inputs(index, latents.shape) for index in batch.indices]
         return PreparedBatch(latents, conds.join(self.model, latents, batch.conditionings, extras))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Sequence[conds.Rows]) -> Tensor:
-        sigma = self.schedule.sigma(t)
+        sigma = self._levels.sigma(t)
         if len(conditioning) == 1:
             return self._call(x_t, sigma, conditioning[0].inputs)
         # Captions of several forms: one call per form, then every row back in its place.
@@ -256,7 +259,7 @@ def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
 def _check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
     """diffusers splits some layers that ComfyUI keeps fused. Refuse that before training, not at the end."""
     chosen = select_modules(config.targets, denoiser.adaptable(), denoiser.groups())
-    named = denoiser.export_names(config.naming)
+    named = denoiser.export_names(cast(Naming, config.naming))  # TrainConfig has checked it
     missing = [name for name in chosen if name not in named]
     if missing:
         raise TrainError(

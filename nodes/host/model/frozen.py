@@ -52,7 +52,8 @@ class _Pass(torch.autograd.Function):
         return layer.forward(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grad_outputs
         if ctx.layer.known:
             return _input_gradient(ctx.layer.module, grad, ctx.shape).to(ctx.dtype), None
         with torch.enable_grad():
@@ -90,7 +91,7 @@ def _host_types() -> tuple[type, ...]:
     return made.Linear, made.Conv1d, made.Conv2d, made.Conv3d
 
 
-def _input_gradient(module: nn.Module, grad: Tensor, shape: torch.Size) -> Tensor:
+def _input_gradient(module: Any, grad: Tensor, shape: torch.Size) -> Tensor:
     weight, bias, stream = comfy.ops.cast_bias_weight(module, grad, offloadable=True)
     try:
         if weight.ndim == 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -108,7 +108,7 @@ def _classify(sampling: Any, snr: Tensor, factor: Tensor) -> Prediction:
     middle = slice(1, -1)  # the ends may be rounded, and zero-SNR models replace the last level
     for prediction, expected in EPS_PER_NATIVE.items():
         if torch.allclose(factor[middle], expected(snr[middle]), rtol=1e-4, atol=1e-12):
-            return prediction
+            return cast(Prediction, prediction)
     raise TrainError(
         f"model: its sampling {_name(sampling)} predicts none of {', '.join(EPS_PER_NATIVE)}; "
         "other prediction types are not supported"
