@@ -48,7 +48,7 @@ from .format import (
     register_codec,
 )
 from .migrate import migrate
-from .read import Batch, BatchBuffers, Bucket, Cache, Sample, Subset, holders, open_cache
+from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
 from .setting import Limits, Setting, check_setting, closest_name, parse_setting
 from .sources import (
     BUCKET_STEPS,
@@ -141,6 +141,7 @@ __all__ = [
     "CompactReport",
     "ConvertReport",
     "CopyReport",
+    "Dataset",
     "EncodeReport",
     "Encoder",
     "FolderSource",
@@ -164,6 +165,7 @@ __all__ = [
     "Report",
     "Sample",
     "SampleFacts",
+    "Samples",
     "Setting",
     "SettingError",
     "Settings",

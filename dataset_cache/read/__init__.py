@@ -1,9 +1,8 @@
 """Reading: open a cache, look at samples, read batches."""
 
-from .batch import Batch
 from .buffers import BatchBuffers
-from .cache import Bucket, Cache, open_cache
-from .dataset import Fields, Sample
+from .cache import Cache, open_cache
+from .dataset import Batch, Bucket, Dataset, Fields, Sample, Samples
 from .leases import LEASES, Lease, holders, were_possible
 from .shard_files import ShardFiles
 from .subset import Subset
@@ -14,9 +13,11 @@ __all__ = [
     "BatchBuffers",
     "Bucket",
     "Cache",
+    "Dataset",
     "Fields",
     "Lease",
     "Sample",
+    "Samples",
     "ShardFiles",
     "Subset",
     "holders",

@@ -26,47 +26,12 @@ from ..format import (
     tensor_distances,
 )
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
-from .dataset import Fields
+from .dataset import Batch, Fields
 from .shard_files import ShardFiles
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _MAX_DIVISIONS = 1024
 _NO_ENTRY = EntryRow(0, 0, NO_LAYOUT, 0)
-
-
-class Batch:
-    """Samples of one bucket. `latents` is [B, C, (T,) H, W]; everything else is a list with one value a row."""
-
-    __slots__ = ("_captions", "fields", "indices", "latents")
-
-    def __init__(
-        self,
-        indices: list[int],
-        latents: torch.Tensor | None,
-        fields: Mapping[str, list],
-        captions: Callable[[], list[str]],
-    ) -> None:
-        self.indices = indices
-        self.latents = latents
-        self.fields = fields
-        self._captions = captions
-
-    @property
-    def conditionings(self) -> list:
-        return self.fields.get("conditioning", [])
-
-    @property
-    def masks(self) -> list | None:
-        """One mask a row, None for a row that has none; None if no row has one."""
-        masks = self.fields.get("mask")
-        return None if masks is None or all(mask is None for mask in masks) else masks
-
-    @property
-    def captions(self) -> list[str]:
-        return self._captions()
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
 
 class _Form:

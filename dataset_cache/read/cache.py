@@ -1,7 +1,6 @@
 """The reader of a dataset: opens one generation from its metadata alone and reads tensors only when they are used."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -33,25 +32,14 @@ from ..format import (
     split_location,
     storage_at,
 )
-from .batch import Batch, BatchReader
+from .batch import BatchReader
 from .buffers import BatchBuffers
-from .dataset import Fields, Sample
+from .dataset import Batch, Bucket, Fields, Sample
 from .leases import Lease
 from .shard_files import ShardFiles
 
 _ATTEMPTS = 10
 MODES = ("pread", "map")
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Samples that can stand in one batch: the shape of their latent behind the first axis, and its type."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def __str__(self) -> str:
-        return f"{'×'.join(map(str, self.shape))} {str(self.dtype).removeprefix('torch.')}"
 
 
 def open_cache(path: Place, check: bool = False, mode: str = "pread") -> "Cache":
@@ -188,11 +176,6 @@ class Cache(Sequence[Sample]):
         edges = np.searchsorted(numbers[order], np.arange(len(self._buckets) + 1))
         groups = [order[start:end] for start, end in pairwise(edges)]
         return {bucket: group for bucket, group in zip(self._buckets, groups, strict=True) if len(group)}
-
-    def shapes(self) -> list[tuple[int, ...] | None]:
-        """The shape of every sample's latent, [1, C, (T,) H, W]; None where there is none."""
-        shapes = {n: (1, *bucket.shape) for n, bucket in enumerate(self._buckets)}
-        return [shapes.get(number) for number in self._index.arrays.samples["bucket"].tolist()]
 
     def column(self, name: str) -> np.ndarray:
         """A column over all samples: bucket, set, repeats, weight, original_size or crop. Read-only, mapped."""

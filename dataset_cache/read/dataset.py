@@ -1,10 +1,15 @@
-"""One sample of a dataset: its fields, built from the index when they are looked at, with lazy tensors."""
+"""What every dataset looks like: samples, buckets, batches, and the protocols that caches, subsets and plans fulfil."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from ..format import SampleFacts, realize
+import numpy as np
+import torch
+
+from ..format import Key, SampleFacts, realize
+from .buffers import BatchBuffers
 
 
 class Fields(Mapping[str, Any]):
@@ -50,5 +55,116 @@ class Sample(SampleFacts):
 
     def realize(self) -> "Sample":
         """The same sample with every tensor in memory."""
-        fields = {name: realize(value) for name, value in self.fields.items()}
-        return replace(self, fields=fields)
+        return replace(self, fields={name: realize(value) for name, value in self.fields.items()})
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Samples that fit into one batch: the shape of their latents without the first axis, and the dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{'×'.join(map(str, self.shape))} {str(self.dtype).removeprefix('torch.')}"
+
+
+class Batch:
+    """Samples of one bucket. `latents` is [B, C, (T,) H, W]; everything else is a list with one value per row."""
+
+    __slots__ = ("_captions", "fields", "indices", "latents")
+
+    def __init__(
+        self,
+        indices: list[int],
+        latents: torch.Tensor | None,
+        fields: Mapping[str, list],
+        captions: Callable[[], list[str]],
+    ) -> None:
+        self.indices = indices
+        self.latents = latents
+        self.fields = fields
+        self._captions = captions
+
+    @property
+    def conditionings(self) -> list:
+        return self.fields.get("conditioning", [])
+
+    @property
+    def masks(self) -> list | None:
+        """One mask per row, None for a row without one; None if no row has one."""
+        masks = self.fields.get("mask")
+        return None if masks is None or all(mask is None for mask in masks) else masks
+
+    @property
+    def captions(self) -> list[str]:
+        return self._captions()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Samples(Protocol):
+    """A list of samples to look at: a cache, a subset of one, or a plan."""
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    @property
+    def sets(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int, /) -> Sample: ...
+
+    def __iter__(self) -> Iterator[Sample]: ...
+
+    def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample: ...
+
+    def buckets(self) -> Mapping[Bucket, np.ndarray]: ...
+
+    def column(self, name: str) -> np.ndarray: ...
+
+    def source(self, i: int) -> str: ...
+
+    def captions(self, i: int) -> list[str]: ...
+
+
+class Dataset(Samples, Protocol):
+    """Encoded samples that can be read in batches and trained on: a cache or a subset of one."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def generation(self) -> str: ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+    @property
+    def named(self) -> Mapping[str, bytes]: ...
+
+    def read_batch(
+        self,
+        indices: Sequence[int],
+        *,
+        variants: Mapping[str, Sequence[int]] | None = None,
+        fields: Sequence[str] | None = None,
+        buffers: BatchBuffers | None = None,
+    ) -> Batch: ...
+
+    def buffers(self, rows: int, pin: bool = False) -> BatchBuffers: ...
+
+    def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None: ...
+
+    def variants(self, field: str) -> np.ndarray: ...
+
+    def keys(self, i: int) -> dict[str, list[bytes]]: ...
+
+    def has(self, key: Key) -> bool: ...
+
+    def entry(self, key: Key) -> Any: ...

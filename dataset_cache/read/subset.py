@@ -9,10 +9,9 @@ import numpy as np
 
 from ..errors import CacheError
 from ..format import Key
-from .batch import Batch
 from .buffers import BatchBuffers
-from .cache import Bucket, Cache
-from .dataset import Sample
+from .cache import Cache
+from .dataset import Batch, Bucket, Sample
 
 
 class Subset(Sequence[Sample]):
@@ -69,10 +68,6 @@ class Subset(Sequence[Sample]):
         own = numbers[self.indices]
         groups = {bucket: np.flatnonzero(own == number) for number, bucket in known.items()}
         return {bucket: rows for bucket, rows in groups.items() if len(rows)}
-
-    def shapes(self) -> list[tuple[int, ...] | None]:
-        shapes = self.cache.shapes()
-        return [shapes[i] for i in self.indices.tolist()]
 
     def column(self, name: str) -> np.ndarray:
         return self.cache.column(name)[self.indices]

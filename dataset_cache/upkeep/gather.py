@@ -11,10 +11,8 @@ from typing import Any
 
 from ..errors import CacheError
 from ..format import read_manifest
-from ..read import Cache, Sample, Subset
+from ..read import Dataset, Sample
 from ..write import CacheWriter
-
-Dataset = Cache | Subset
 
 
 @dataclass(frozen=True)

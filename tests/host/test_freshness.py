@@ -45,7 +45,7 @@ def test_a_save_that_came_back_to_its_first_settings_is_made_again(keeper: Serve
     for resolution in (64, 128, 64):
         encode["inputs"]["resolution"] = resolution
         keeper.succeed(graph.prompt)
-        sides.append(open_cache(cache_path(keeper, "to_and_fro")).shapes()[0][-1])
+        sides.append(open_cache(cache_path(keeper, "to_and_fro")).sample(0).latent["samples"].shape[-1])
     assert sides == [8, 16, 8]
 
 

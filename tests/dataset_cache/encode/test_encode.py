@@ -194,7 +194,7 @@ def test_a6_one_file_in_two_sets_has_one_shape_in_each(run, picture, tmp_path):
     run(*sources)
     cache = open_cache(tmp_path / "cache")
     assert len(cache) == 10 and set(cache.sets) == {"plain", "cut"}
-    shapes = cache.shapes()
+    shapes = [tuple(sample.latent["samples"].shape) for sample in cache]
     draw = np.random.default_rng(0)
     seen: dict[int, torch.Tensor] = {}
     for _ in range(10):

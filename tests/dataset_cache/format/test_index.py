@@ -183,7 +183,7 @@ def use_everything(path: Path) -> None:
             lambda cache: [one.realize() for one in cache],
             lambda cache: [cache.read_batch([i]).conditionings for i in range(len(cache))],
             lambda cache: [cache.read_batch([i], variants={"latent": [0]}).latents for i in range(len(cache))],
-            lambda cache: (cache.buckets(), cache.shapes(), [cache.variants(name) for name in cache.fields]),
+            lambda cache: (cache.buckets(), [cache.variants(name) for name in cache.fields]),
             lambda cache: [(cache.source(i), cache.captions(i)) for i in range(len(cache))],
             lambda cache: cache.will_need(range(len(cache))),
             lambda cache: cache.has("key"),

@@ -249,7 +249,7 @@ def use_everything(cache: Any) -> None:
         one.realize()
         cache.read_batch([i]).captions  # noqa: B018
         (cache.source(i), cache.captions(i))
-    (cache.buckets(), cache.shapes(), cache.sets, cache.fields, cache.provenance, repr(cache))
+    (cache.buckets(), cache.sets, cache.fields, cache.provenance, repr(cache))
     for field in cache.fields:
         cache.variants(field)
     for name in cache.named:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Bucket, Cache, CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.format import LocalStorage, OpenFile, shard
+from streamcache.dataset_cache.format import NO_BUCKET, LocalStorage, OpenFile, shard
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.read import shard_files as files
@@ -59,12 +59,7 @@ def test_c2_a_dataset_opens_without_its_shards(path):
     """Nothing but the manifest and the index is needed for all that is metadata."""
     shutil.rmtree(path / "shards")
     cache = open_cache(path)
-    assert (len(cache), cache.fields, len(cache.buckets()), len(cache.shapes())) == (
-        12,
-        ("latent", "conditioning"),
-        3,
-        12,
-    )
+    assert (len(cache), cache.fields, len(cache.buckets())) == (12, ("latent", "conditioning"), 3)
     found = cache[3]
     assert (found.caption, found.source, found.original_size) == ("caption 3", "00003.png", (643, 480))
     assert found.latent["samples"].shape == BUCKETS[0] and found.conditioning[0][1]["width"] == 515
@@ -83,7 +78,7 @@ def test_opening_reads_no_byte_of_a_shard(path, monkeypatch):
 
     monkeypatch.setattr(LocalStorage, "open", watched)
     cache = open_cache(path)
-    (cache.buckets(), cache.shapes(), [s.latent["samples"].shape for s in cache], cache.variants("latent"))
+    (cache.buckets(), [s.latent["samples"].shape for s in cache], cache.variants("latent"))
     assert opened == ["dataset.json", cache.manifest.index_name]
     cache[0].realize()
     assert len(opened) == 3 and opened[2].startswith("shards/s-00000-")
@@ -137,7 +132,7 @@ def test_c5_buckets_are_those_of_eager_data(tmp_path):
     cache = open_cache(tmp_path / "set")
     assert {bucket: found.tolist() for bucket, found in cache.buckets().items()} == eager
     assert all(found.dtype == np.int64 for found in cache.buckets().values())
-    assert cache.shapes() == [tuple(one["samples"].shape) for one in given] + [None, None]
+    assert (cache.column("bucket")[len(given) :] == NO_BUCKET).all(), "samples without a latent are in no bucket"
     for bucket, indices in cache.buckets().items():
         batch = cache.read_batch(indices)
         assert tuple(batch.latents.shape[1:]) == bucket.shape and batch.latents.dtype == bucket.dtype

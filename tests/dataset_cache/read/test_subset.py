@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheError, open_cache
-from streamcache.dataset_cache.read.subset import Subset
+from streamcache.dataset_cache import Cache, CacheError, Dataset, Plan, Samples, Subset, open_cache
 
 from ...support.samples import assert_holds, write_cache
 
@@ -33,7 +32,7 @@ def test_it_has_the_chosen_samples_in_the_given_order(subset: Subset):
 
 
 def test_its_columns_are_those_of_its_samples(subset: Subset, whole):
-    assert subset.shapes() == [whole.shapes()[i] for i in CHOSEN]
+    assert subset.column("bucket").tolist() == [whole.column("bucket")[i] for i in CHOSEN]
     assert subset.column("crop")[:, 0].tolist() == CHOSEN
     assert subset.variants("latent").tolist() == [1, 1, 1, 1]
     assert subset.captions(0) == ["caption 7"]
@@ -71,3 +70,13 @@ def test_samples_that_are_not_there_are_refused(whole):
     with pytest.raises(CacheError, match="beyond its 9"):
         Subset(whole, [9])
     assert len(Subset(whole, [])) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol"), [(Cache, Dataset), (Subset, Dataset), (Plan, Samples)], ids=lambda kind: kind.__name__
+)
+def test_datasets_fulfil_their_protocol(kind: type, protocol: type, subset: Subset):
+    """The signatures are checked by the type checker; attributes that a constructor sets are on the instance."""
+    instance = {Cache: subset.cache, Subset: subset}.get(kind, kind)
+    members = {name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")}
+    assert [name for name in sorted(members) if not hasattr(instance, name)] == []

@@ -79,7 +79,7 @@ def test_an_empty_dataset_can_be_published_and_opened(tmp_path):
     with CacheWriter(tmp_path / "set"):
         pass
     cache = open_cache(tmp_path / "set", check=True)
-    assert (len(cache), list(cache), cache.buckets(), cache.shapes(), cache.fields) == (0, [], {}, [], ())
+    assert (len(cache), list(cache), cache.buckets(), cache.fields) == (0, [], {}, ())
     write_cache(tmp_path / "set", 2, append=True)
     assert_holds(open_cache(tmp_path / "set"), range(2))
 
