@@ -1,6 +1,5 @@
-// The classic canvas draws all inputs of a node, also those marked as advanced. It can hide them (Show Advanced in the
-// node's menu), but nothing tells it which they are. Here it is told, for the nodes of this pack. Nodes 2.0 hides them
-// by itself, so nothing is hidden there.
+// The classic canvas draws all inputs of a node, even advanced ones. It can hide them (Show Advanced in the node's menu)
+// but does not know which they are. This marks them, for the nodes of this pack. Nodes 2.0 hides them by itself.
 
 import { app } from "../../scripts/app.js";
 
@@ -9,7 +8,7 @@ function hideAdvanced(node) {
   if (!node.comfyClass?.startsWith("StreamCache") || advanced.length === 0) return;
   for (const widget of advanced) {
     widget.advanced = true;
-    // The canvas keeps room for advanced widgets that it does not draw, but not for hidden ones.
+    // The canvas reserves space for advanced widgets that it does not draw, but not for hidden ones.
     Object.defineProperty(widget, "hidden", {
       configurable: true,
       get: () => !node.showAdvanced && !window.LiteGraph?.vueNodesMode,

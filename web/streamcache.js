@@ -1,5 +1,5 @@
-// The pack's part of the page: the tab of dataset caches, settings, commands and keys. The tab of training is
-// training.js.
+// Entry point of the pack's pages: the tab "Datasets", settings, commands and key bindings. training.js adds the tab
+// "Training".
 
 import { app } from "../../scripts/app.js";
 import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
@@ -10,7 +10,7 @@ import { loadWords } from "./lib/words.js";
 const SETTINGS = [
   {
     id: "StreamCache.Units",
-    name: "Units of sizes",
+    name: "File size units",
     category: ["StreamCache", "View", "Units"],
     type: "combo",
     options: ["MB", "MiB"],
@@ -19,7 +19,7 @@ const SETTINGS = [
   },
   {
     id: "StreamCache.ThumbnailSize",
-    name: "Size of thumbnails in the tab of dataset caches, in pixels",
+    name: "Thumbnail size in the Datasets tab (pixels)",
     category: ["StreamCache", "View", "ThumbnailSize"],
     type: "slider",
     attrs: { min: 64, max: 256, step: 8 },
@@ -28,8 +28,8 @@ const SETTINGS = [
   },
   {
     id: "StreamCache.Smoothing",
-    name: "Smoothing of the loss curve",
-    tooltip: "0 shows the loss as it is; 0.99 shows its slowest trend.",
+    name: "Loss curve smoothing",
+    tooltip: "0 = raw loss, 0.99 = long-term trend only",
     category: ["StreamCache", "Training", "Smoothing"],
     type: "slider",
     attrs: { min: 0, max: 0.99, step: 0.01 },
@@ -54,7 +54,7 @@ app.registerExtension({
       function: () => toggleTab(TRAINING_TAB),
     },
   ],
-  // As the host's own tabs have W, N, M and A; with Shift, so that no plain key is taken.
+  // ComfyUI's own tabs use W, N, M and A; ours use Shift, so that no plain key is taken.
   keybindings: [
     { combo: { key: "d", shift: true }, commandId: "StreamCache.OpenCaches" },
     { combo: { key: "t", shift: true }, commandId: "StreamCache.OpenTraining" },

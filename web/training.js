@@ -1,4 +1,4 @@
-// The pack's second part of the page: the tab of training, and what Train, Save and Load nodes show after they ran.
+// Second entry point: the tab "Training", and the panels on Train, Save and Load nodes.
 
 import { app } from "../../scripts/app.js";
 import { TRAINING_TAB } from "./lib/host.js";
@@ -8,7 +8,7 @@ import { TabSlot } from "./lib/tab.js";
 import { loadWords, words } from "./lib/words.js";
 import { keepListsFresh } from "./nodes/cache_list.js";
 import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
-import { hidePictures, showLastRuns, showLiveRuns, showRun, tellNode, TRAIN } from "./training/node_chart.js";
+import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
 import { store } from "./training/runs.js";
 
@@ -31,7 +31,7 @@ function registerTab() {
   });
 }
 
-/** What the server says of a node that ran. */
+/** Shows the output of a node that has run. */
 function show(node, output) {
   const facts = output?.streamcache?.[0];
   if (!facts) return;
@@ -46,14 +46,14 @@ app.registerExtension({
     registerTab();
     keepListsFresh();
     store.subscribe(showLiveRuns);
-    listen("executing", (id) => tellNode(id, ""));
-    listen("execution_error", (told) => tellNode(told.node_id, told.exception_message));
-    listen("execution_interrupted", (told) => tellNode(told.node_id, undefined));
+    listen("executing", (id) => setNodeMessage(id, ""));
+    listen("execution_error", (event) => setNodeMessage(event.node_id, event.exception_message));
+    listen("execution_interrupted", (event) => setNodeMessage(event.node_id, undefined));
     await store.start();
   },
   nodeCreated(node) {
     if (![TRAIN, SAVE, LOAD].includes(node.comfyClass)) return;
-    if (node.comfyClass === TRAIN) hidePictures(node);
+    if (node.comfyClass === TRAIN) hideImages(node);
     const before = node.onExecuted;
     node.onExecuted = function (output) {
       before?.call(this, output);

@@ -17,6 +17,7 @@ from .runs import RunPlaces, Runs
 from .thumbnail import TYPE, thumbnail
 
 SMOOTHING = 980  # thousandths; the same as the trainer's default
+_REPORT_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _MAX_NUMBER = (1 << 53) - 1  # the largest integer that JavaScript represents exactly
 
 
@@ -30,6 +31,7 @@ def register_routes() -> None:
     routes.get("/runs", list_runs)
     routes.get("/run", show_run)
     routes.get("/run/sample", show_run_sample)
+    routes.get("/run/report", show_run_report)
     routes.post("/run/stop", stop_run)
     routes.post("/run/delete", delete_run)
     routes.close()
@@ -84,6 +86,13 @@ def show_run_sample(params: Params) -> FileResponse:
     params.refuse_unknown()
     found = _runs().sample(name, file)
     return FileResponse(found.data, "image/png", immutable=found.mtime == mtime)
+
+
+def show_run_report(params: Params) -> FileResponse:
+    """The report page of a run. A run's folder may come from elsewhere, so the page may not run scripts or load files."""
+    name = params.text("name")
+    params.refuse_unknown()
+    return FileResponse(_runs().report(name), "text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
 
 
 def stop_run(params: Params) -> dict[str, Any]:

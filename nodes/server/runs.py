@@ -18,7 +18,9 @@ from .untrusted import LATEST, Refused, as_count, as_dict, as_number, cut, cut_t
 
 MAX_RUNS = 500  # listed, latest first
 MAX_SAMPLES = 2000  # images per run
+MAX_REPORT = 256 << 20
 TAIL_BYTES = 4096
+REPORT = "report.html"
 ENDS = ("done", "stopped", "interrupted", "failed")
 _SAMPLE = re.compile(r"step-(\d{1,12})-(\d{1,4})\.png")
 _STATE = re.compile(r"step-(\d{1,12})\.safetensors")
@@ -83,7 +85,7 @@ class Runs:
         folder = self.folder(name)
         live, run = self.live.find(name), Run(folder)
         settings = as_dict(read_run_json(folder).get("config"))
-        report = folder / "report.html"
+        report = folder / REPORT
         return {
             "run": self.row(folder, client),
             "settings": cut(settings),
@@ -103,6 +105,16 @@ class Runs:
                 return SampleImage(opened.read(), str(os.fstat(opened.fileno()).st_mtime_ns))
         except FileNotFoundError:
             raise Refused(f"{name} has no sample image {file}", 404) from None
+
+    def report(self, name: str) -> bytes:
+        """The report page that the trainer writes at the end of a run."""
+        path = contained(self.folder(name), [REPORT], REPORT)
+        try:
+            if path.stat().st_size > MAX_REPORT:
+                raise Refused(f"the report of {name} is larger than {MAX_REPORT >> 20} MiB", 409)
+            return path.read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            raise Refused(f"{name} has no report", 404) from None
 
     def folder(self, name: str) -> Path:
         """The folder of a run. Names that point elsewhere are refused."""

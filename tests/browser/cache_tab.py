@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from .chrome import Page
+from .chromium import Page
 
 BUTTON = "document.querySelector('.streamcache-caches-tab-button')"
 PANEL = ".sc-panel[aria-label]"

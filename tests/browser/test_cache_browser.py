@@ -10,7 +10,7 @@ import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.tests.browser.cache_tab import PANEL, TILES, CacheTab, find
-from streamcache.tests.browser.chrome import Page, brightness
+from streamcache.tests.browser.chromium import Page, brightness
 from streamcache.tests.browser.conftest import MANY
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
@@ -69,7 +69,7 @@ def test_pictures_captions_and_facts_of_a_cache(tab: CacheTab):
     x, y = tab.page.run(
         f"(() => {{ const box = {TILES}[1].getBoundingClientRect(); return [box.x + 9, box.y + 9] }})()"
     )
-    tab.page.mouse("mouseMoved", x, y)
+    tab.page.move_mouse(x, y)
     tab.wait_for_text(".sc-caption", shown[1].removeprefix("2: "))
     tab.shot("samples")
     tab.page.click(f"{TILES}[0]")
@@ -83,7 +83,7 @@ def test_pictures_captions_and_facts_of_a_cache(tab: CacheTab):
     tab.page.press("Escape")
     tab.page.wait_for("!document.querySelector('dialog')")
     tab.page.click("document.querySelector('#sc-tab-about')")
-    tab.wait_for_text(".sc-about", "Sharing what repeats saves")
+    tab.wait_for_text(".sc-about", "Storing repeated data once saves")
     tab.wait_for_text(".sc-about", "Latents")
     tab.wait_for_text(".sc-about", "clip_l + clip_g")
     tab.shot("details")
@@ -162,7 +162,7 @@ def test_pictures_come_while_scrolling_slowly(tab: CacheTab):
 
 def test_ten_million_samples_are_within_reach_of_the_scroll_bar(tab: CacheTab):
     """No browser lays out so much: both ends are reached, a jump to the middle is one, and a small step stays small."""
-    script = """import('/extensions/streamcache/caches/tall.js').then(({TallScroll, LIMIT}) => {
+    script = """import('/extensions/streamcache/caches/samples/tall_scroll.js').then(({TallScroll, LIMIT}) => {
       const scroll = new TallScroll();
       scroll.resize(1e9, 1000);
       const at = (bar) => (scroll.move(bar), scroll.top);

@@ -64,7 +64,7 @@ def test_pictures_of_the_documentation(tab: CacheTab, root: Path, server: Server
         page.run(f"app.extensionManager.setting.set('Comfy.ColorPalette', '{palette}')")
         tab.wait_for_card("small_test")
         page.wait_for("[...document.querySelectorAll('.sc-cover img')].every((picture) => picture.naturalWidth > 0)")
-        page.mouse("mouseMoved", 900, 800)
+        page.move_mouse(900, 800)
         if palette == "dark":
             tab.show("landscapes")
             page.point_at(f"{TILES}[4]")

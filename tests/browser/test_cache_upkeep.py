@@ -49,7 +49,7 @@ def test_cleaning_shows_what_would_go_and_removes_just_that(tab: CacheTab, root:
     tab.refresh()
     tab.choose("wasteful", "Clean…")
     tab.wait_for_text("dialog h2", "Clean wasteful")
-    tab.wait_for_text("dialog", "entries that no sample uses")
+    tab.wait_for_text("dialog", "entries not used by any sample")
     tab.shot("clean")
     assert folder_bytes(folder) == before
     tab.page.click("document.querySelector('dialog input[name=unused]')")
@@ -79,7 +79,7 @@ def test_rename_duplicate_export_delete_undo_and_trash(tab: CacheTab, root: Path
     tab.wait_for_card("third")
     tab.choose("second", "Export…")
     rename(tab, "taken_along", "Export")
-    tab.wait_for_text(".sc-job", "second is exported to output/streamcache_export/taken_along.")
+    tab.wait_for_text(".sc-job", "second exported to output/streamcache_export/taken_along.")
     assert len(open_cache(root.parent / "streamcache_export" / "taken_along")) == 3
     tab.choose("third", "Move to the trash")
     tab.wait_for_card("third", there=False)
@@ -97,7 +97,7 @@ def test_rename_duplicate_export_delete_undo_and_trash(tab: CacheTab, root: Path
     tab.wait_for_card("second", there=False)
     assert len(open_cache(root / "second")) == 3
     tab.press_button("Empty")
-    tab.press_button("Remove for good")
+    tab.press_button("Delete permanently")
     tab.wait_for_text(".sc-empty", "The trash is empty.")
     assert not (root / "third").exists()
 
@@ -109,7 +109,7 @@ def test_an_opened_cache_stays_open_when_it_is_renamed(tab: CacheTab, root: Path
     tab.page.click("document.querySelector('.sc-head .pi-ellipsis-v').parentElement")
     tab.page.click(find(".sc-menu-item", "Rename…"))
     rename(tab, "opened_anew", "Rename")
-    tab.wait_for_text(".sc-notices", "opened is now opened_anew.")
+    tab.wait_for_text(".sc-notices", "opened renamed to opened_anew.")
     tab.page.wait_for("document.querySelector('[data-cache=opened_anew] .sc-tile')", 30)
     tab.open()
     shutil.rmtree(root / "opened_anew")
@@ -126,7 +126,7 @@ def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
     write_landscapes(root / "damaged", 3, seed=6)
     tab.refresh()
     tab.choose("damaged", "Verify")
-    tab.wait_for_text(".sc-job", "damaged is sound")
+    tab.wait_for_text(".sc-job", "damaged: no problems found")
     shard = next((root / "damaged" / "shards").glob("*.safetensors"))
     data = bytearray(shard.read_bytes())
     data[-100] ^= 255
@@ -154,7 +154,7 @@ def test_work_in_progress_is_shown_until_it_is_done(tab: CacheTab):
     tab.page.run(
         TELL % ("streamcache.job", json.dumps({**JOB, "state": "running", "done": 0, "total": 0}))
     )  # late news
-    tab.wait_for_text(".sc-job", "large is sound")
+    tab.wait_for_text(".sc-job", "large: no problems found")
     assert not tab.page.run(f"Boolean({bar})")
 
 
@@ -171,8 +171,8 @@ def test_jobs_that_ended_while_the_connection_was_lost_end_here_too(tab: CacheTa
     )
     try:
         tab.page.run(TELL % ("reconnected", "null"))
-        tab.wait_for_text(".sc-job", "ended is sound")
-        tab.wait_for_text(".sc-job.bad", "The work on lost failed.")  # the server that did it is gone
+        tab.wait_for_text(".sc-job", "ended: no problems found")
+        tab.wait_for_text(".sc-job.bad", "The job for lost failed.")  # the server that did it is gone
         assert tab.page.run(bars) == 0
     finally:
         tab.page.run("delete app.api.fetchApi")
@@ -231,7 +231,7 @@ def test_a_cache_that_goes_while_it_is_open_leads_back_to_the_list(tab: CacheTab
     tab.show("going")
     shutil.rmtree(root / "going")
     tab.search(".sc-samples input", "anything")
-    tab.wait_for_text(".sc-notices", "going is no longer there.")
+    tab.wait_for_text(".sc-notices", "going no longer exists.")
     tab.page.wait_for("document.querySelector('.sc-cards') && !document.querySelector('[data-cache]')")
     assert tab.page.run("document.querySelectorAll('.sc-notice').length") == 1
     assert not tab.page.run("Boolean(document.querySelector('.p-toast-message'))")
@@ -244,7 +244,7 @@ def test_a_server_that_is_back_is_not_said_to_be_gone(tab: CacheTab):
     tab.wait_for_card("landscapes")
     tab.page.run("app.api.fetchApi = () => Promise.reject(new TypeError('gone'))")
     tab.refresh()
-    tab.wait_for_text(".sc-notices", "The server does not answer")
+    tab.wait_for_text(".sc-notices", "The server does not respond")
     tab.page.run("delete app.api.fetchApi; app.api.dispatchEvent(new CustomEvent('reconnected'))")
     tab.page.wait_for("!document.querySelector('.sc-notices').textContent", 10)
 

@@ -11,7 +11,7 @@ NAMES = {"training": "LoRA training", "caches": "Dataset caches"}
 KEYS = {"training": "T", "caches": "D"}
 HEADINGS = "[...document.querySelectorAll('.side-bar-panel .sc-panel h2')].map((each) => each.textContent).join()"
 # How many of the page's listeners are there: a panel that is gone leaves none behind.
-HEARERS = "import('/extensions/streamcache/training/runs.js').then(({store}) => store.hearers.size)"
+HEARERS = "import('/extensions/streamcache/training/runs.js').then(({store}) => store.listeners.size)"
 
 
 def by_click(training: TrainingPage, name: str) -> None:

@@ -1,6 +1,5 @@
 """Watching a training in the real front end: its curve appears, it is stopped and kept, and a reload loses nothing."""
 
-import base64
 import io
 import os
 import random
@@ -12,7 +11,7 @@ from PIL import Image, ImageFilter
 from safetensors import safe_open
 
 from streamcache.lora_train.samples import sample_file_name
-from streamcache.tests.browser.chrome import brightness
+from streamcache.tests.browser.chromium import brightness
 from streamcache.tests.browser.gallery import landscape
 from streamcache.tests.browser.training_page import CARD, NODE, PANEL, RUNS, TICK, TrainingPage
 from streamcache.tests.host.graph import Graph, save_folder
@@ -286,7 +285,6 @@ def test_pictures_of_the_documentation(training: TrainingPage, server: Server):
     box = page.run(
         f"(({{x, y, width, height}}) => [x, y, width, height])({NODE}.closest('.lg-node').getBoundingClientRect())"
     )
-    clip = {"x": box[0] - 12, "y": box[1] - 40, "width": box[2] + 24, "height": box[3] + 52, "scale": 1.5}
-    drawn = page.call("Page.captureScreenshot", format="png", clip=clip)["data"]
-    (ROOT / "docs" / "train_node.png").write_bytes(base64.b64decode(drawn))
+    drawn = page.png(box[0] - 12, box[1] - 40, box[2] + 24, box[3] + 52, scale=1.5)
+    (ROOT / "docs" / "train_node.png").write_bytes(drawn)
     assert node and run_row(server, "landscapes_rank_16")["live"], "the pictures show a run that trains"

@@ -73,7 +73,7 @@ def test_a_connection_that_is_back_leaves_no_gap_in_a_curve(training: TrainingPa
 def test_whether_a_run_trains_is_what_the_server_says(training: TrainingPage, server: Server):
     write_run(server, "held", [0.5] * 3)
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("held")
     until(lambda: len(training.kept("held", "loss") or []) == 3)
     training.tell(run="held", status="running", live=True, step=2)
@@ -88,7 +88,7 @@ def test_pictures_of_a_run_that_is_overwritten_are_its_own(training: TrainingPag
     path = write_run(server, "painted", [0.5] * 3) / file
     Image.new("RGB", (8, 8), "red").save(path)
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("painted")
     training.page.wait_for(f"{PICTURE}?.naturalWidth === 8", 20)
     Image.new("RGB", (16, 16), "blue").save(path)
@@ -103,7 +103,7 @@ def test_the_picture_that_is_pressed_is_the_one_enlarged(training: TrainingPage,
     for step in (1, 2):
         Image.new("RGB", (8, 8), "red").save(folder / sample_file_name(step, 0))
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("drawn")
     training.page.wait_for(f"{PICTURE}?.alt === 'Sample 1 at step 2'", 20)
     training.tell(run="drawn", status="done", live=False)  # all is asked for anew, and is the same
@@ -135,7 +135,7 @@ def test_undo_can_be_pressed_while_a_run_trains(training: TrainingPage, server: 
         if press == "button.plain":  # closed: it stays where it is
             assert "thrown" not in page.run(RUNS)
             write_run(server, "thrown", [0.5] * 3)
-            training.look_again()
+            training.refresh()
         page.wait_for(f"{RUNS}.includes('thrown')")
     training.tell(run="busy", status="done", live=False)
 
@@ -155,7 +155,7 @@ def test_runs_are_compared_by_the_settings_in_which_they_differ(training: Traini
     write_run(server, "fine", [0.5] * 3, rank=16, learning_rate=1e-4, name="fine", targets="", **same)
     write_run(server, "coarse", [0.5] * 3, rank=4, learning_rate=0.002, name="coarse", targets="attention", **same)
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("fine", "coarse")
     rows = (
         "[...document.querySelectorAll('.sc-table tr')].map((row) => row.innerText.split('\\t').map((t) => t.trim()))"
@@ -219,7 +219,7 @@ def test_a_run_is_shown_alone_by_its_name_and_keeps_its_colour(training: Trainin
     for name in ("one", "two", "three"):
         write_run(server, name, [0.5, 0.4])
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("one", "two", "three")
     color = "document.querySelector('[data-run=%s] .sc-swatch').style.getPropertyValue('--sc-series')"
     page.wait_for(f"{color % 'three'} !== 'transparent'", 10)
@@ -239,25 +239,27 @@ def test_a_run_that_failed_at_once_shows_no_empty_chart(training: TrainingPage, 
     folder = write_run(server, "stillborn", []).parent
     (folder / "run.json").write_text(json.dumps({"status": "failed", "problem": "no such optimizer"}))
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("stillborn")
     page.wait_for(f"{CARD}.innerText.includes('no such optimizer')", 20)
     shown = training.text(CARD)
     assert "step 0" not in shown and "–" not in shown and "Dataset" not in shown
     assert not page.run(f"[...{PANEL}.querySelectorAll('.sc-chart')].some((chart) => chart.checkVisibility())")
     page.run("document.querySelector('[data-run=stillborn] .sc-sign').click()")
-    page.wait_for(f"{PANEL}.querySelector('.sc-notice.sc-notice:not(.bad)')?.innerText.includes('in the trash')", 20)
+    page.wait_for(
+        f"{PANEL}.querySelector('.sc-notice.sc-notice:not(.bad)')?.innerText.includes('moved to the trash')", 20
+    )
     assert "LoRA" not in page.run(f"{PANEL}.querySelector('.sc-notice:not(.bad)').innerText")
 
 
 def test_what_to_know_of_the_dataset_is_said_with_its_run(training: TrainingPage, server: Server):
     folder = write_run(server, "noted", [0.5, 0.4]).parent
     told = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**told, "notes": "Left out: 1 of the files"}))
+    (folder / "run.json").write_text(json.dumps({**told, "notes": "Skipped: 1 of the files"}))
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose("noted")
-    training.page.wait_for(f"{CARD}.innerText.includes('Left out: 1 of the files')", 20)
+    training.page.wait_for(f"{CARD}.innerText.includes('Skipped: 1 of the files')", 20)
 
 
 def test_neighbouring_ticks_have_different_labels(training: TrainingPage):
@@ -271,7 +273,7 @@ def test_a_long_name_leaves_room_for_the_stop_button(training: TrainingPage, ser
     page, name = training.page, "a_name_as_long_as_names_can_be_" * 3
     write_run(server, name, [0.5, 0.4])
     training.open_tab()
-    training.look_again()
+    training.refresh()
     training.choose(name)
     until(lambda: len(training.kept(name, "loss") or []) == 2)
     training.tell(run=name, status="running", live=True, step=1, steps=2)

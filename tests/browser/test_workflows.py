@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamcache.tests.browser.chrome import Page
+from streamcache.tests.browser.chromium import Page
 from streamcache.tests.host.examples import BLUEPRINT, EXAMPLES
 from streamcache.tests.host.published import ROOT
 from streamcache.tests.host.server import Server, read_json
@@ -100,4 +100,4 @@ def test_pictures_of_the_examples(page: Page, server: Server):
         time.sleep(1)
         size = page.run(FIT)
         time.sleep(1.5)
-        (FOLDER / f"{name}.jpg").write_bytes(page.picture(*size))
+        (FOLDER / f"{name}.jpg").write_bytes(page.jpeg(*size))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamcache.tests.browser.chrome import READY, Page
+from streamcache.tests.browser.chromium import READY, Page
 from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.trainings import LONG, SETTINGS, ready_dataset
@@ -84,7 +84,7 @@ class TrainingPage:
     def queue(self) -> None:
         self.page.run("app.queuePrompt(0).then(() => true)")
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         self.page.click(f"{PANEL}.parentElement.querySelector('.pi-refresh').parentElement")
 
     def choose(self, *names: str) -> None:

@@ -123,6 +123,12 @@ def test_answers_about_runs_are_as_documented(server: Server):
     picture = get(server, "/run/sample", name="told", file=run["samples"][0]["file"])
     assert picture.headers["content-type"] == "image/png"
     check(get(server, "/run/sample", name="told", file="step-00000009-0.png"), "GET", "/run/sample")
+    check(get(server, "/run/report", name="told"), "GET", "/run/report")
+    (server.base / "output" / "streamcache_runs" / "told" / "report.html").write_text("<p>told</p>")
+    report = get(server, "/run/report", name="told")
+    assert report.headers["content-type"].startswith("text/html") and report.data == b"<p>told</p>"
+    assert "sandbox" in report.headers["content-security-policy"]
+    run = check(get(server, "/run", name="told"), "GET", "/run")
     check(get(server, "/run", name="nothing"), "GET", "/run")
     check(post(server, "/run/stop", {"name": "told"}), "POST", "/run/stop")
     check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")

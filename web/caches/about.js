@@ -1,4 +1,4 @@
-// What is known of a cache beside its samples: where the bytes are, what sharing saves, captions, how it was made.
+// Two tabs of a cache: its details (sizes, sharing, captions, how it was made), and the files that were skipped.
 
 import { bar, bars } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
@@ -6,7 +6,7 @@ import { notice } from "../lib/dialog.js";
 import { bytes, moment, number, percent } from "../lib/units.js";
 import { hasWords, words } from "../lib/words.js";
 
-const DEEP = 5; // of provenance; what lies deeper is shown as JSON
+const DEEP = 5; // levels of provenance shown as a tree; deeper ones are shown as JSON
 
 export class About {
   constructor(view) {
@@ -17,8 +17,27 @@ export class About {
   know(detail) {
     this.known = true;
     const sections = [missing, sizes, sharing, captions, sets, users, made];
-    // Columns within what scrolls: in columns of its own it would grow sideways.
+    // The columns are inside the scrolling element: as columns itself it would grow sideways.
     fill(this.element, h("div", { class: "sc-columns" }, ...sections.map((draw) => draw(detail))));
+  }
+}
+
+/** The files that were skipped during encoding, each with its reason. */
+export class Skipped {
+  constructor() {
+    this.element = h("div", { class: "sc-body" }, h("div", { class: "sc-spin" }));
+  }
+
+  know({ excluded }) {
+    this.known = true;
+    const { count, files } = excluded;
+    const line = ({ source, reason }) => h("li", {}, h("strong", {}, source), h("span", { class: "sc-soft" }, reason));
+    fill(
+      this.element,
+      h("p", { class: "sc-soft" }, words("excluded.text", { count })),
+      h("ul", { class: "sc-excluded" }, files.map(line)),
+      files.length < count && h("p", { class: "sc-soft" }, words("excluded.more", { count: count - files.length })),
+    );
   }
 }
 
@@ -26,7 +45,7 @@ function section(key, ...content) {
   return h("section", { class: "sc-section" }, h("h3", {}, words(key)), ...content);
 }
 
-/** Named in the page's language where there is a word for it. */
+/** The translated name if there is one. */
 function named(prefix, name) {
   return hasWords(`${prefix}.${name}`) ? words(`${prefix}.${name}`) : name;
 }
@@ -81,10 +100,10 @@ function captions({ captions: found }) {
 
 function sets({ sets: found }) {
   if (!found?.length || (found.length === 1 && !found[0].name)) return null;
-  const known = (all) => Object.entries(all ?? {}).filter(([, each]) => each !== "" && each !== null);
-  const value = ({ samples, facts: told }) => {
+  const present = (all) => Object.entries(all ?? {}).filter(([, each]) => each !== "" && each !== null);
+  const value = ({ samples, facts: settings }) => {
     const count = words("caches.count_samples", { count: samples ?? 0 });
-    return [count, ...known(told).map(([key, each]) => `${key}: ${plain(each)}`)].join(" · ");
+    return [count, ...present(settings).map(([key, each]) => `${key}: ${plain(each)}`)].join(" · ");
   };
   return section("about.sets", facts(found.map((set) => [set.name || "–", value(set)])));
 }
@@ -96,7 +115,7 @@ function users({ row }) {
 }
 
 function made({ row, provenance }) {
-  // The files that were left out have a tab of their own; what comes of encoding goes without saying so.
+  // The skipped files have their own tab.
   const { encode, ...rest } = provenance ?? {};
   const { excluded: _, ...shown } = encode ?? {};
   const lines = [
@@ -107,7 +126,7 @@ function made({ row, provenance }) {
   return section("about.made", facts(lines), tree({ ...shown, ...rest }));
 }
 
-/** Nested facts: plain ones as lines, and each of the others below its name. */
+/** Nested values: plain ones as lines, the others below their names. */
 function tree(value, depth = 0) {
   const entries = Object.entries(value).filter(([, each]) => plain(each) !== "");
   const isPlain = ([, each]) => typeof each !== "object" || isPlainList(each) || depth >= DEEP;

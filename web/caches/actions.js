@@ -1,4 +1,4 @@
-// What can be done with a cache. Everything that changes one says so, and can be taken back or asks first.
+// The menu of a cache. Every change is reported, and can be undone or asks first.
 
 import { askName } from "../lib/dialog.js";
 import { openMenu } from "../lib/menu.js";
@@ -39,11 +39,11 @@ async function rename(panel, name) {
   });
   if (!renamed) return;
   if (panel.view.name === name) {
-    panel.shelf = null; // it knows only the old name, so the cache would seem to be gone
+    panel.list = null; // it has only the old name, so the cache would seem to be missing
     panel.show("cache", renamed.name);
   }
   await panel.refresh();
-  panel.tell("good", words("rename.done", { name, to: renamed.name }));
+  panel.report("good", words("rename.done", { name, to: renamed.name }));
 }
 
 function copy(panel, name, kind) {
@@ -53,21 +53,21 @@ function copy(panel, name, kind) {
     label: words("rename.label"),
     value: kind === "duplicate" ? `${name}_copy` : name,
     action: words(`${kind}.action`),
-    act: async (to) => panel.jobs.heard((await post(`/cache/${kind}`, { name, to })).job),
+    act: async (to) => panel.jobs.update((await post(`/cache/${kind}`, { name, to })).job),
   });
 }
 
 function job(panel, path, body) {
-  return panel.attempt(async () => panel.jobs.heard((await post(path, body)).job));
+  return panel.attempt(async () => panel.jobs.update((await post(path, body)).job));
 }
 
-/** No question before: the trash keeps it, and Undo is at hand. */
+/** Asks no question: the trash keeps the cache, and the notice has an Undo button. */
 export async function remove(panel, name) {
   const removed = await panel.attempt(() => post("/cache/delete", { name }));
   if (!removed) return;
   if (panel.view.name === name) panel.show("list");
   const undo = () => panel.attempt(() => restoreCache(panel, removed.trash));
-  panel.tell("good", words("delete.done", { name }), { action: words("actions.undo"), act: undo });
+  panel.report("good", words("delete.done", { name }), { action: words("actions.undo"), act: undo });
   panel.notices.querySelector(".sc-undo")?.focus();
   await panel.refresh();
 }

@@ -1,18 +1,17 @@
-// One cache, opened: its samples, what is known of it, and what was left out.
+// One cache: tabs with its samples, its details, and the files that were skipped.
 
 import { button, fill, h, iconButton, roving } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
 import { get, isAbort } from "../lib/server.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
-import { About } from "./about.js";
+import { About, Skipped } from "./about.js";
 import { cacheMenu } from "./actions.js";
 import { addLoadNode, makeDraggable } from "./canvas.js";
-import { Excluded } from "./excluded.js";
 import { amounts, badges, exactly, origin } from "./facts.js";
-import { SamplesTab } from "./samples_tab.js";
+import { SamplesTab } from "./samples/samples_tab.js";
 
-const TABS = { samples: SamplesTab, about: About, excluded: Excluded };
+const TABS = { samples: SamplesTab, about: About, excluded: Skipped };
 let lastTab = "samples";
 
 export class CacheView {
@@ -48,7 +47,7 @@ export class CacheView {
   key(event) {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    if (!event.target.value) this.panel.show("list"); // a search that has text is cleared first
+    if (!event.target.value) this.panel.show("list"); // first clear the text of a search
   }
 
   focus() {
@@ -60,12 +59,12 @@ export class CacheView {
     fill(this.facts, notice("bad", error.message, again));
   }
 
-  /** The list of caches is known, or known anew. */
+  /** The list of caches has been loaded. */
   update({ caches }) {
     const row = caches.find((each) => each.name === this.name);
     if (!row) {
       this.panel.show("list");
-      this.panel.tell("warn", words("caches.gone", { name: this.name }));
+      this.panel.report("warn", words("caches.gone", { name: this.name }));
       return;
     }
     const before = this.row;
@@ -76,17 +75,17 @@ export class CacheView {
     if (row.problem) {
       fill(this.bar);
       fill(this.stage, h("div", { class: "sc-body" }, notice("bad", row.problem)));
-    } else if (before?.generation !== row.generation || before?.problem || this.unanswered) {
+    } else if (before?.generation !== row.generation || before?.problem || this.unreachable) {
       this.open();
     }
   }
 
-  /** Another generation is another set of samples: everything is asked for anew. */
+  /** Another generation has other samples: load everything again. */
   open() {
     for (const tab of Object.values(this.tabs)) tab.destroy?.();
     this.tabs = {};
     this.detail = null;
-    this.unanswered = false;
+    this.unreachable = false;
     this.drawBar();
     this.show(lastTab);
     this.load();
@@ -105,9 +104,9 @@ export class CacheView {
     for (const tab of Object.values(this.tabs)) tab.know?.(found);
   }
 
-  /** Something of it could not be had; without an answer, everything is asked for again when there is one. */
+  /** Loading failed. If the server did not respond, load everything again once it does. */
   fail(error) {
-    this.unanswered ||= error.status === 0;
+    this.unreachable ||= error.status === 0;
     this.panel.fail(error);
   }
 

@@ -8,9 +8,9 @@ const NODE = "StreamCacheCacheLoad";
 const TYPE = "application/x-streamcache";
 const GAP = 10; // between a new node and others
 const STEP = 40;
-const MOST_RINGS = 100;
+const MAX_RINGS = 100;
 
-/** Adds the node at a place on the canvas, or in the middle of what is seen of it. */
+/** Adds the node at a place on the canvas, or in the middle of its visible part. */
 export function addLoadNode(name, place) {
   const graph = app.canvas.graph;
   const node = LiteGraph.createNode(NODE);
@@ -21,12 +21,12 @@ export function addLoadNode(name, place) {
   graph.afterChange?.();
   app.canvas.selectItems?.([node]);
   app.canvas.setDirty(true, true);
-  if (!place && !isSeen(node)) app.canvas.centerOnNode?.(node); // there was no room in sight
+  if (!place && !isVisible(node)) app.canvas.centerOnNode?.(node); // no free place was visible
   if (!place) notify("success", words("caches.added", { name }));
   return node;
 }
 
-/** Makes an element a cache that can be dragged onto the canvas. */
+/** Makes an element draggable onto the canvas, as a cache. */
 export function makeDraggable(element, name) {
   element.draggable = true;
   element.addEventListener("dragstart", (event) => {
@@ -36,7 +36,7 @@ export function makeDraggable(element, name) {
   });
 }
 
-/** Once. In the capture phase: the host takes drops on the whole page for files. */
+/** Call once. Listens in the capture phase: ComfyUI treats drops anywhere on the page as files. */
 export function acceptDrops() {
   const isOurs = (event) => event.dataTransfer?.types.includes(TYPE) && onCanvas(event.target);
   const over = (event) => {
@@ -49,7 +49,7 @@ export function acceptDrops() {
     event.preventDefault();
     event.stopPropagation();
     const [x, y] = app.clientPosToCanvasPos([event.clientX, event.clientY]);
-    // The pointer is at the corner of its title.
+    // The pointer becomes the corner of the title bar.
     addLoadNode(event.dataTransfer.getData(TYPE), [x, y + LiteGraph.NODE_TITLE_HEIGHT]);
   };
   document.addEventListener("dragover", over, true);
@@ -76,14 +76,14 @@ function freePlace(graph, node) {
   const wanted = [x - node.size[0] / 2, y - node.size[1] / 2];
   const taken = graph.nodes.map((other) => box(other.pos, other.flags?.collapsed ? [other.size[0], 0] : other.size));
   const isFree = (place) => !taken.some((other) => overlap(box(place, node.size), other));
-  for (let ring = 0; ring < MOST_RINGS; ring += 1) {
+  for (let ring = 0; ring < MAX_RINGS; ring += 1) {
     const found = around(wanted, ring).find(isFree);
     if (found) return found;
   }
   return wanted;
 }
 
-/** Of what no sidebar covers. */
+/** Of the part that no sidebar covers. */
 function middle() {
   const { left, right, top, bottom } = app.canvas.canvas.getBoundingClientRect();
   const panel = document.querySelector(".side-bar-panel")?.getBoundingClientRect();
@@ -92,7 +92,7 @@ function middle() {
   return app.clientPosToCanvasPos([(from + to) / 2, (top + bottom) / 2]);
 }
 
-function isSeen(node) {
+function isVisible(node) {
   const { left, right, top, bottom } = app.canvas.canvas.getBoundingClientRect();
   const [x, y] = app.canvasPosToClientPos([...node.pos]);
   return x > left && x < right - GAP && y > top && y < bottom - GAP;

@@ -1,4 +1,4 @@
-// Cleaning: what it would remove is counted and shown first; then exactly that is removed.
+// The dialog that cleans a cache: shows what can be removed, then removes exactly that.
 
 import { ask } from "../lib/dialog.js";
 import { h } from "../lib/dom.js";
@@ -13,17 +13,17 @@ export async function openClean(panel, row) {
   const useful = preview.removals.filter((each) => each.count > 0 || each.bytes > 0);
   const kept = preview.removals.filter((each) => each.kept || each.held_by?.length);
   if (useful.length === 0) {
-    panel.tell("good", [words("clean.nothing", { name }), ...kept.map(reason)].join(" "));
+    panel.report("good", [words("clean.nothing", { name }), ...kept.map(reason)].join(" "));
     return;
   }
   const done = await ask({ title: words("clean.title", { name }), ...question(name, preview, useful) });
   if (!done) return;
-  panel.tell("good", words("clean.done", { name, size: bytes(done.bytes) }));
+  panel.report("good", words("clean.done", { name, size: bytes(done.bytes) }));
   await panel.refresh();
 }
 
 function question(name, preview, useful) {
-  // Unused entries save encoding when their files come back, so they go only if that is asked for.
+  // Unused entries save encoding if their files come back, so they are not ticked.
   const wanted = (each) => !held(each) && each.category !== "unused";
   const tick = (each) =>
     h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });

@@ -1,11 +1,11 @@
-// How the facts of a cache are worded, in the list and in its own view.
+// Short texts and badges about a cache, for the list and for its own view.
 
 import { h, icon } from "../lib/dom.js";
 import { address } from "../lib/server.js";
 import { age, bytes, moment } from "../lib/units.js";
 import { words } from "../lib/words.js";
 
-/** What is special about a cache: in use, damaged, its files gone. */
+/** Badges: in use, damaged, source files missing. */
 export function badges(row) {
   const found = [];
   const add = (kind, sign, key, title) =>
@@ -36,7 +36,7 @@ export function origin(row) {
   return [age(row.published), ...encoders(row)].filter(Boolean).join(" · ");
 }
 
-/** ["VAE taesd3", "text clip_l"]: by which models it was made; what is known only by its hash, by the start of it. */
+/** ["VAE taesd3", "text clip_l"]: the encoders; one that is known only by its hash is shown by the first digits. */
 export function encoders(row) {
   const short = (name) => (/^[0-9a-f]{12,}$/.test(name) ? name.slice(0, 6) : name);
   const found = Object.entries(row.encoders ?? {}).filter(([, name]) => name);
@@ -47,13 +47,13 @@ export function exactly(row) {
   return moment(row.published);
 }
 
-/** The first sample's picture, or a sign where there is none. */
+/** The thumbnail of the first sample, or an icon. */
 export function cover(row) {
   const frame = h("div", { class: "sc-cover" }, icon(row.problem ? "exclamation-triangle" : "images"));
   if (row.problem || !row.samples) return frame;
   const query = { name: row.name, generation: row.generation, number: 0 };
-  const picture = h("img", { alt: "", loading: "lazy", draggable: false, src: address("/cache/thumbnail", query) });
-  picture.addEventListener("error", () => picture.remove());
-  frame.append(picture);
+  const image = h("img", { alt: "", loading: "lazy", draggable: false, src: address("/cache/thumbnail", query) });
+  image.addEventListener("error", () => image.remove());
+  frame.append(image);
   return frame;
 }

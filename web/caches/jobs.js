@@ -1,11 +1,11 @@
-// Long work of the server: a line with its progress until it is done, then with what came of it.
+// Jobs on the server: a line with progress while a job runs, then with its result.
 
 import { h, icon, iconButton } from "../lib/dom.js";
 import { get, post } from "../lib/server.js";
 import { words } from "../lib/words.js";
 
 const PROBLEMS_SHOWN = 30;
-const dismissed = new Set(); // ids of jobs whose end was read, also when the tab was closed since
+const dismissed = new Set(); // ids of jobs that the user has dismissed; kept while the page is open
 
 export class Jobs {
   constructor(panel) {
@@ -14,19 +14,19 @@ export class Jobs {
     this.element = h("div", { class: "sc-jobs", role: "log", "aria-label": words("jobs.label") });
   }
 
-  /** When the tab is opened or the connection is back: what is running, and what came of the rest. */
+  /** Called when the tab is opened or the connection is back: loads running and finished jobs. */
   async load() {
     const before = [...this.lines.values()];
     const { jobs } = await get("/jobs").catch(() => ({}));
     if (!jobs) return;
     const known = new Set(jobs.map((job) => job.id));
-    for (const { job } of before) if (!known.has(job.id)) this.heard({ ...job, state: "failed" }); // the server restarted
-    for (const job of jobs.reverse()) if (!dismissed.has(job.id)) this.heard(job);
+    for (const { job } of before) if (!known.has(job.id)) this.update({ ...job, state: "failed" }); // the server restarted
+    for (const job of jobs.reverse()) if (!dismissed.has(job.id)) this.update(job);
   }
 
-  heard(job) {
+  update(job) {
     const known = this.lines.get(job.id);
-    // The answer to the request that started it may come after the news that it is done.
+    // The response to the request that started it may arrive after the event that it is done.
     if (known && known.job.state !== "running") return;
     if (!known) this.tidy();
     const element = this.draw(job);
@@ -63,7 +63,7 @@ export class Jobs {
     const cancel = () => this.panel.attempt(() => post("/job/cancel", { id: job.id }));
     const stop = iconButton("times", words("jobs.stop"), cancel);
     const bar = h("div", { style: { width: `${share * 100}%` } });
-    const told = { "aria-label": text, "aria-valuenow": percent, "aria-valuemin": 0, "aria-valuemax": 100 };
+    const aria = { "aria-label": text, "aria-valuenow": percent, "aria-valuemin": 0, "aria-valuemax": 100 };
     return h(
       "div",
       { class: "sc-job", dataset: { job: job.kind, state: job.state } },
@@ -74,11 +74,11 @@ export class Jobs {
         h("span", { class: "sc-soft sc-number sc-small" }, `${percent} %`),
         stop,
       ),
-      h("div", { class: "sc-progress", role: "progressbar", ...told }, bar),
+      h("div", { class: "sc-progress", role: "progressbar", ...aria }, bar),
     );
   }
 
-  /** What went well was read by the time the next work begins. */
+  /** Successful jobs are dismissed when the next one starts. */
   tidy() {
     for (const { job } of this.lines.values()) if (job.state !== "running" && !isBad(job)) this.forget(job.id);
   }
@@ -94,7 +94,7 @@ function isBad(job) {
   return job.state === "failed" || job.problems?.length > 0;
 }
 
-/** What to do about damage: again from the sources, or without what is damaged. An index that is damaged says so itself. */
+/** What to do about damage: encode again, or drop the damaged samples. A damaged index has its own message. */
 function remedy(name, problems) {
   const isDebris = ({ kind }) => kind === "debris";
   if (problems.length > 0 && problems.every(isDebris)) return h("p", { class: "sc-remedy sc-small" }, words("jobs.debris"));

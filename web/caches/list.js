@@ -1,4 +1,4 @@
-// All caches: search, order, and how to make the first one.
+// The list of all caches: search, order, and how to make the first one.
 
 import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
@@ -14,7 +14,7 @@ const ORDERS = {
   largest: (a, b) => (b.bytes ?? 0) - (a.bytes ?? 0),
   samples: (a, b) => (b.samples ?? 0) - (a.samples ?? 0),
 };
-const FIRST = 60; // more are drawn when asked for
+const FIRST = 60; // more are drawn on request
 const memory = { search: "", order: "newest", opened: "" };
 
 export class ListView {
@@ -74,12 +74,12 @@ export class ListView {
     return field;
   }
 
-  update(shelf) {
-    this.shelf = shelf;
+  update(list) {
+    this.list = list;
     this.draw();
   }
 
-  /** The list could not be had at all. */
+  /** The list could not be loaded. */
   broken(error) {
     const again = button(words("actions.again"), () => this.panel.refresh(), { sign: "refresh" });
     fill(this.state, notice("bad", error.message, again));
@@ -87,11 +87,11 @@ export class ListView {
 
   focus() {
     this.wantsFocus = true;
-    if (this.shelf) this.restoreFocus();
+    if (this.list) this.restoreFocus();
   }
 
   draw() {
-    const { caches, trash } = this.shelf;
+    const { caches, trash } = this.list;
     const asked = memory.search.toLowerCase().split(/\s+/).filter(Boolean);
     const text = (row) => [row.name, ...encoders(row)].join(" ").toLowerCase();
     const found = caches.filter((row) => asked.every((word) => text(row).includes(word))).sort(ORDERS[memory.order]);
@@ -121,7 +121,7 @@ export class ListView {
       this.panel.show("cache", row.name);
     };
     const marks = badges(row);
-    // Not a <button>: Firefox starts no drag on one.
+    // Not a <button>: Firefox does not start a drag on one.
     const press = (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), open());
     const text = h(
       "div",

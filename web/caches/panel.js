@@ -1,4 +1,4 @@
-// The tab of dataset caches: what it shows now, and what everything in it needs: the list, notices, jobs.
+// The panel of the tab "Datasets": the view that is shown, and what all views share (the list, notices, jobs).
 
 import { button, debounce, fill, h, iconButton } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
@@ -9,14 +9,14 @@ import { Jobs } from "./jobs.js";
 import { ListView } from "./list.js";
 import { TrashView } from "./trash.js";
 
-// What was shown when the tab was closed is shown when it is opened again.
+// The view is restored when the tab is opened again.
 const memory = { view: "list", name: "" };
 
 const SHOWN_FOR = 8000; // milliseconds
 
 export class CachesPanel {
   constructor(element) {
-    this.shelf = null; // what the server last told: {caches, trash}
+    this.list = null; // the last response of the server: {caches, trash}
     this.stage = h("div", { class: "sc-stage" });
     this.notices = h("div", { class: "sc-notices" });
     this.jobs = new Jobs(this);
@@ -27,12 +27,12 @@ export class CachesPanel {
     const later = debounce(() => this.refresh(), 250);
     this.stops = [
       listen("streamcache.caches", later),
-      listen("reconnected", () => (later(), this.jobs.load())), // whatever was told meanwhile was not heard
-      listen("streamcache.job", (job) => this.jobs.heard(job)),
+      listen("reconnected", () => (later(), this.jobs.load())), // events were missed meanwhile
+      listen("streamcache.job", (job) => this.jobs.update(job)),
       () => window.removeEventListener("focus", later),
       later.cancel,
     ];
-    window.addEventListener("focus", later); // the command line may have been at work
+    window.addEventListener("focus", later); // the command line may have changed something
     this.show(memory.view, memory.name, false);
     this.refresh();
     this.jobs.load();
@@ -46,14 +46,14 @@ export class CachesPanel {
     this.root.remove();
   }
 
-  /** "list", "trash", or "cache" with a name. The focus goes along where somebody went there. */
+  /** `view`: "list", "trash", or "cache" with a name. The focus follows if the user navigated. */
   show(view, name = "", withFocus = true) {
     Object.assign(memory, { view, name });
     this.view?.destroy?.();
     if (view === "cache") this.view = new CacheView(this, name);
     else this.view = view === "trash" ? new TrashView(this) : new ListView(this);
     fill(this.stage, this.view.element);
-    if (this.shelf) this.view.update(this.shelf);
+    if (this.list) this.view.update(this.list);
     if (withFocus) this.view.focus();
   }
 
@@ -61,20 +61,20 @@ export class CachesPanel {
     this.show(memory.view, memory.name, false);
   }
 
-  /** The last question counts: an answer to one before it may be older than what is shown. */
+  /** Only the last request counts: a response to an earlier one may be outdated. */
   async refresh() {
     const asked = (this.asked = {});
     const found = await get("/caches").catch((error) => ({ error }));
     if (this.asked !== asked) return;
     if (!found.error) {
-      this.shelf = found;
-      if (this.until === "answer") this.quiet();
+      this.list = found;
+      if (this.until === "answer") this.clearNotice();
       this.view.update(found);
-    } else if (this.shelf) this.tell("bad", found.error.message, { until: "answer" });
+    } else if (this.list) this.report("bad", found.error.message, { until: "answer" });
     else this.view.broken?.(found.error);
   }
 
-  /** Does something that may be refused. The reason is shown, and null is returned. */
+  /** Runs an action that the server may refuse. On a refusal, shows the reason and returns null. */
   async attempt(act) {
     try {
       return await act();
@@ -84,28 +84,28 @@ export class CachesPanel {
     }
   }
 
-  /** Says why something was refused. What is no longer there leaves the list, and its view, too. */
+  /** Shows why something was refused. If a cache is gone, the list and its view are updated too. */
   async fail(error) {
     const { view } = this;
     if (error.status === 404) await this.refresh();
-    if (this.view !== view && view.name) return; // it says already that it is gone
-    this.tell("bad", error.message, { until: error.status === 0 ? "answer" : "" });
+    if (this.view !== view && view.name) return; // its view has already reported that it is gone
+    this.report("bad", error.message, { until: error.status === 0 ? "answer" : "" });
   }
 
   /**
-   * One notice at a time. A good one can carry a button, such as Undo; without one it goes by itself. One that is said
-   * until the server gives an answer goes with the next one.
+   * Shows one notice at a time. A good one can have a button, such as Undo; without one it disappears by itself. A notice
+   * with `until: "answer"` disappears with the next response of the server.
    */
-  tell(kind, text, { action = "", act, until = "" } = {}) {
-    const close = () => this.quiet();
+  report(kind, text, { action = "", act, until = "" } = {}) {
+    const close = () => this.clearNotice();
     const more = action && button(action, () => (close(), act()), { class: "sc-button sc-undo" });
-    this.quiet();
+    this.clearNotice();
     this.until = until;
     fill(this.notices, notice(kind, text, more, iconButton("times", words("actions.close"), close)));
     if (kind === "good" && !action) this.fading = setTimeout(close, SHOWN_FOR);
   }
 
-  quiet() {
+  clearNotice() {
     clearTimeout(this.fading);
     this.until = "";
     fill(this.notices);

@@ -1,4 +1,4 @@
-// The sidebar tab of dataset caches.
+// Registers the sidebar tab "Datasets".
 
 import { app } from "../../../scripts/app.js";
 import { CACHES_TAB } from "../lib/host.js";
@@ -27,7 +27,7 @@ export function registerCachesTab() {
   });
 }
 
-/** A setting changes: the host tells so just before it does. */
+/** A setting is about to change: ComfyUI calls this just before the new value is stored. */
 export function redrawCachesTab() {
   setTimeout(() => slot.panel?.redraw());
 }

@@ -1,4 +1,4 @@
-// Deleted caches, and training runs: they can come back until the trash is emptied.
+// The trash: deleted caches and training runs, which can be restored until it is emptied.
 
 import { ask } from "../lib/dialog.js";
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
@@ -74,14 +74,14 @@ export class TrashView {
       act: () => post("/trash/empty", { ids: rows.map((row) => row.id) }),
     });
     if (!removed) return;
-    this.panel.tell("good", words("caches.freed", { size: bytes(removed.bytes) }));
+    this.panel.report("good", words("caches.freed", { size: bytes(removed.bytes) }));
     await this.panel.refresh();
   }
 }
 
 export async function restoreCache(panel, id) {
   const { name } = await post("/trash/restore", { id });
-  panel.tell("good", words("caches.restored", { name }));
+  panel.report("good", words("caches.restored", { name }));
   await panel.refresh();
   return name;
 }

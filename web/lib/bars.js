@@ -1,4 +1,4 @@
-// Bars: a name, a track that is filled in part, and a count. Lists, buttons and plain lines can all be bars.
+// Bars with a name and a count. A bar can be a list item, a button or a plain line.
 
 import { h } from "./dom.js";
 import { useStyle } from "./style.js";
@@ -9,7 +9,7 @@ export function bars(tag, props, rows) {
   return h(tag, { class: "sc-bars", ...props }, rows);
 }
 
-/** `share` of the track is filled, from 0 to 1; whatever there is of something is seen. */
+/** `share` of the track is filled, from 0 to 1; at least one percent, so that small values stay visible. */
 export function bar(tag, name, share, count, props = {}) {
   const width = `${Math.max(100 * share, 1)}%`;
   return h(
@@ -21,7 +21,7 @@ export function bar(tag, name, share, count, props = {}) {
   );
 }
 
-/** The largest of [[name, count]] first; those beyond `most` are summed up in a last one, called `rest(n)`. */
+/** The largest of [[name, count]] first; those beyond `most` are summed up in a last one, named `rest(n)`. */
 export function largest(rows, most, rest) {
   const sorted = [...rows].sort((a, b) => b[1] - a[1]);
   if (sorted.length <= most) return sorted;

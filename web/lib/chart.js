@@ -1,12 +1,11 @@
-// Charts drawn as SVG, so that they are sharp at any zoom and take their colours from the style sheet: lines over steps
-// with a read-out under pointer and arrow keys.
+// Line charts as SVG, sharp at any zoom and coloured by the style sheet, with values shown at the pointer or arrow keys.
 
 import { h } from "./dom.js";
 import { linearTicks, logTicks, shortNumber, tickLabels } from "./ticks.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const CHARACTER = 6.4; // pixels of one on an axis
-const LEAST_MARGIN = 42; // so that charts above each other line up
+const CHARACTER = 6.4; // width in pixels on an axis
+const MIN_MARGIN = 42; // so that charts above each other line up
 
 function s(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
@@ -16,9 +15,9 @@ function s(tag, attributes = {}, ...children) {
 }
 
 /**
- * chart.show({series: [{name, said, color, points: [[x, y]], look: "" | "faint" | "dashed", dots, quiet}], log, format})
- * `said` is the name that a screen reader tells; a quiet line is drawn, but not read out. `label` is what the chart is
- * called; `read(step)` words the head of the read-out.
+ * chart.show({series: [{name, label, color, points: [[x, y]], look: "" | "faint" | "dashed", dots, quiet}], log, format})
+ * `label` of a series is its name for screen readers; a quiet line is drawn but not read out. The `label` of the chart is
+ * its accessible name; `read(step)` returns the heading of the tooltip.
  */
 export class LineChart {
   constructor({ label, height = 220, compact = false, read = String } = {}) {
@@ -27,7 +26,7 @@ export class LineChart {
     this.shown = { series: [], log: false, format: shortNumber };
     this.svg = s("svg", { "aria-hidden": "true" });
     this.tip = h("div", { class: "sc-chart-tip", hidden: true });
-    this.said = h("div", { class: "sc-unseen", "aria-live": "polite" });
+    this.announcement = h("div", { class: "sc-unseen", "aria-live": "polite" });
     this.element = h(
       "div",
       {
@@ -44,7 +43,7 @@ export class LineChart {
       },
       this.svg,
       this.tip,
-      this.said,
+      this.announcement,
     );
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.element);
@@ -83,7 +82,7 @@ export class LineChart {
     const count = Math.max(2, Math.round(height / 52));
     const rows = log ? logTicks(low, high, count) : linearTicks(low, high, count);
     const labels = tickLabels(rows, this.shown.format);
-    const margin = Math.max(LEAST_MARGIN, Math.max(...labels.map((text) => text.length)) * CHARACTER + 10);
+    const margin = Math.max(MIN_MARGIN, Math.max(...labels.map((text) => text.length)) * CHARACTER + 10);
     const box = { left: margin, right: width - 8, top: 8, bottom: height - (this.compact ? 18 : 22) };
     const x = (value) => box.left + ((value - left) / (right - left)) * (box.right - box.left);
     const place = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
@@ -122,7 +121,7 @@ export class LineChart {
   #point(event) {
     if (!this.frame) return;
     const box = this.element.getBoundingClientRect();
-    // A node's widget is scaled with the canvas.
+    // The widget of a node is scaled with the canvas.
     const place = ((event.clientX - box.left) / box.width) * this.element.clientWidth;
     const { left, right, box: inner } = this.frame;
     const share = (place - inner.left) / (inner.right - inner.left);
@@ -143,7 +142,7 @@ export class LineChart {
     event.preventDefault();
     event.stopPropagation();
     this.#mark(steps[Math.max(0, Math.min(steps.length - 1, to))]);
-    this.said.textContent = this.spoken;
+    this.announcement.textContent = this.summary;
   }
 
   #mark(at) {
@@ -154,10 +153,10 @@ export class LineChart {
     if (step === undefined) return this.#leave();
     const marks = near.map((point, number) => point && s("circle", { class: "dot", r: 3.4, cx: x(point[0]), cy: y(point[1]), style: `--sc-series: ${this.shown.series[number].color}` }));
     this.cursor.replaceChildren(s("line", { class: "cursor", x1: x(step), x2: x(step), y1: box.top, y2: box.bottom }), ...marks.filter(Boolean));
-    const told = this.shown.series.map((each, number) => [each, near[number]]).filter(([each, point]) => point && !each.quiet);
-    this.tip.replaceChildren(h("div", { class: "head" }, this.read(step)), ...told.map(([each, point]) => this.#row(each, point)));
-    const value = ([each, point]) => `${each.said ?? each.name}: ${this.shown.format(point[1], 4)}`;
-    this.spoken = [this.read(step), ...told.map(value)].join(", ");
+    const read = this.shown.series.map((each, number) => [each, near[number]]).filter(([each, point]) => point && !each.quiet);
+    this.tip.replaceChildren(h("div", { class: "head" }, this.read(step)), ...read.map(([each, point]) => this.#row(each, point)));
+    const value = ([each, point]) => `${each.label ?? each.name}: ${this.shown.format(point[1], 4)}`;
+    this.summary = [this.read(step), ...read.map(value)].join(", ");
     this.tip.hidden = false;
     const beside = x(step) > width / 2;
     this.tip.style.left = beside ? "" : `${x(step) + 10}px`;
@@ -176,7 +175,7 @@ export class LineChart {
   }
 }
 
-/** Where, in a rising row, that is nearest to a value; -1 where nothing is. */
+/** The index of the nearest value in an ascending list; -1 if it is empty. */
 function nearest(row, value, of = (each) => each) {
   let [low, high] = [0, row.length - 1];
   while (high - low > 1) {

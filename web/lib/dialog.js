@@ -1,4 +1,4 @@
-// Windows over the page: native dialogs, so focus stays inside and returns to where it was.
+// Native dialogs, so that the focus stays inside and then returns to where it was.
 
 import { button, fill, h, icon } from "./dom.js";
 import { words } from "./words.js";
@@ -13,8 +13,8 @@ export function notice(kind, text, ...more) {
 }
 
 /**
- * Asks something. `act` does it when the main button is pressed: the window closes when it is done, and shows what it
- * throws. The promise gives what `act` returned, or null if the answer was no.
+ * Asks for confirmation. `act` runs when the main button is pressed; the dialog then closes, or shows the error. The
+ * promise resolves to what `act` returned, or to null if the user cancelled.
  */
 export function ask({ title, content, action, act, look = "primary", ready }) {
   const problem = h("div");
@@ -49,7 +49,7 @@ export function ask({ title, content, action, act, look = "primary", ready }) {
   });
 }
 
-/** A window with content of its own, closed by its cross, by Escape, or by a click beside it. */
+/** Shows a dialog; it is closed by its close button, by Escape, or by a click outside. */
 export function show(window_, closed = () => {}) {
   window_.addEventListener("close", () => {
     window_.remove();

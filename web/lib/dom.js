@@ -1,4 +1,4 @@
-// Elements of the page, made by code. Whatever is given as a child becomes text, never markup.
+// Helpers that create elements. Children become text, never markup.
 
 /** h("button", {class: "x", onclick, "aria-label": "…", dataset: {…}, style: {…}}, "text", element, …) */
 export function h(tag, props = {}, ...children) {
@@ -8,7 +8,7 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** Lists among children are children, too; what is null or false is left out. */
+/** Flattens lists and drops null and false. */
 function present(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
@@ -23,18 +23,18 @@ function set(element, name, value) {
   else element.setAttribute(name, value === true ? "" : value);
 }
 
-/** A sign of the host's icon font. It says nothing to a screen reader: the control that bears it has a label. */
+/** An icon of ComfyUI's icon font. Hidden from screen readers: its control has a label. */
 export function icon(name) {
   return h("i", { class: `pi pi-${name} sc-icon`, "aria-hidden": "true" });
 }
 
-/** A button with words, a sign, or both. `look`: "primary" | "danger" | "plain" | "" (a quiet frame). */
+/** A button with text, an icon, or both. `look`: "primary" | "danger" | "plain" | "" (a plain frame). */
 export function button(label, onclick, { sign, look = "", title, ...props } = {}) {
   const face = [sign && icon(sign), label && h("span", {}, label)];
   return h("button", { type: "button", class: `sc-button ${look}`, onclick, title, ...props }, ...face);
 }
 
-/** A button that is only a sign; its label is its tooltip, too. */
+/** A button with only an icon; its label is also its tooltip. */
 export function iconButton(sign, label, onclick, props = {}) {
   return h(
     "button",
@@ -43,13 +43,13 @@ export function iconButton(sign, label, onclick, props = {}) {
   );
 }
 
-/** Puts new children in the place of all others. */
+/** Replaces all children. */
 export function fill(element, ...children) {
   element.replaceChildren(...present(children));
   return element;
 }
 
-/** Arrow keys, Home and End move the focus among the elements that a selector finds; Tab leaves them. */
+/** Arrow keys, Home and End move the focus among the elements of a selector; Tab leaves them. */
 export function roving(container, selector) {
   const items = () => [...container.querySelectorAll(selector)];
   const settle = (chosen) => {
@@ -74,7 +74,7 @@ export function roving(container, selector) {
   return { settle: () => settle(items().find((item) => item.tabIndex === 0) ?? items()[0]) };
 }
 
-/** Calls a function once things have been quiet for a while. */
+/** Calls a function after a pause without further calls. */
 export function debounce(call, milliseconds) {
   let timer;
   const later = (...values) => {

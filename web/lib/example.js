@@ -4,7 +4,7 @@ import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
 import { words } from "./words.js";
 
-/** Opens one in a workflow tab of its own. */
+/** Opens one in a new workflow tab. */
 export async function openExample(name) {
   // /extensions/<the pack's folder>/lib/example.js
   const pack = new URL(import.meta.url).pathname.split("/").at(-3);

@@ -1,4 +1,4 @@
-// What the pages ask of the host's own page: settings, notices, tabs.
+// ComfyUI's own page: settings, notices, tabs.
 
 import { app } from "../../../scripts/app.js";
 
@@ -18,19 +18,19 @@ export function notify(severity, summary, detail = "") {
   app.extensionManager.toast.add({ severity, summary, detail, life: severity === "error" ? 8000 : 4000 });
 }
 
-/** Shows a sidebar tab, and puts the focus into it: it is asked for by a key or a command. */
+/** Shows a sidebar tab and moves the focus into it. */
 export function openTab(id) {
   const tabs = app.extensionManager.sidebarTab;
   if (tabs.activeSidebarTabId !== id) tabs.toggleSidebarTab(id);
   requestAnimationFrame(() => {
     const heading = document.querySelector(".side-bar-panel .sc-panel h2");
     if (!heading) return;
-    heading.tabIndex = -1; // so Tab goes on from the top, and the tab's own key is not typed into a field
+    heading.tabIndex = -1; // so that Tab continues from the top, and the key that opened the tab is not typed into a field
     heading.focus();
   });
 }
 
-/** As the host's own tabs do: the key that opened a tab closes it. */
+/** Like ComfyUI's own tabs: the key that opened a tab also closes it. */
 export function toggleTab(id) {
   const tabs = app.extensionManager.sidebarTab;
   if (tabs.activeSidebarTabId === id) tabs.toggleSidebarTab(id);

@@ -1,8 +1,8 @@
-// A menu below a button: arrow keys choose, Enter does it, Escape leaves.
+// A menu below a button: arrow keys select, Enter runs, Escape closes.
 
 import { h, icon, roving } from "./dom.js";
 
-/** items: [{label, sign, danger, disabled, act}] or null for a line between groups. */
+/** items: [{label, sign, danger, disabled, act}] or null for a separator. */
 export function openMenu(anchor, items) {
   const close = () => menu.hidePopover();
   const entry = (item) =>

@@ -1,4 +1,4 @@
-// Questions to the pack's routes. A refusal becomes an Error whose message is the server's own sentence for people.
+// Requests to the pack's routes. A refusal becomes an Error with the server's message.
 
 import { api } from "../../../scripts/api.js";
 import { words } from "./words.js";
@@ -15,41 +15,41 @@ export class Refusal extends Error {
 
 export const isAbort = (error) => error?.name === "AbortError";
 
-/** get("/cache", {name: "my_set"}, {signal}): what the route answers. */
+/** get("/cache", {name: "my_set"}, {signal}) resolves to the response. */
 export function get(path, query = {}, options = {}) {
   return ask(path + search(query), options);
 }
 
-/** Whatever changes something. */
+/** For requests that change something. */
 export function post(path, body = {}, options = {}) {
   const headers = { "Content-Type": "application/json" };
   return ask(path, { ...options, method: "POST", headers, body: JSON.stringify(body) });
 }
 
-/** Where a picture is, for an <img>. */
+/** The address of an image or file, for <img> and <a>. */
 export function address(path, query = {}) {
   return api.apiURL(PREFIX + path + search(query));
 }
 
-/** Calls back with what the server tells all pages. Returns how to stop listening. */
+/** Calls back with an event of the server. Returns a function that stops listening. */
 export function listen(event, callback) {
-  const heard = ({ detail }) => callback(detail ?? {});
-  api.addEventListener(event, heard);
-  return () => api.removeEventListener(event, heard);
+  const handle = ({ detail }) => callback(detail ?? {});
+  api.addEventListener(event, handle);
+  return () => api.removeEventListener(event, handle);
 }
 
 async function ask(path, options) {
-  let answer;
+  let response;
   try {
-    answer = await api.fetchApi(PREFIX + path, options);
+    response = await api.fetchApi(PREFIX + path, options);
   } catch (error) {
     if (isAbort(error)) throw error;
     throw new Refusal(words("server.unreachable"), 0);
   }
-  const found = await answer.json().catch((error) => {
+  const found = await response.json().catch((error) => {
     if (isAbort(error)) throw error;
   });
-  if (!answer.ok) throw new Refusal(found?.error || words("server.failed", { status: answer.status }), answer.status);
+  if (!response.ok) throw new Refusal(found?.error || words("server.failed", { status: response.status }), response.status);
   return found;
 }
 

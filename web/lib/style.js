@@ -1,8 +1,8 @@
-// Style sheets of the pack's pages. Each is loaded once, when something first needs it.
+// Style sheets of the pack's pages. Each is loaded once, on first use.
 
 const loaded = new Map();
 
-/** useStyle("style") loads web/lib/style.css; the promise ends when it is there. */
+/** useStyle("style") loads web/lib/style.css; the promise resolves when it is loaded. */
 export function useStyle(name = "style") {
   if (!loaded.has(name)) loaded.set(name, load(new URL(`./${name}.css`, import.meta.url).href));
   return loaded.get(name);

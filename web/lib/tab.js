@@ -1,10 +1,10 @@
-// What a sidebar tab shows. The host has one element for all such tabs, lets them draw into it again and again, and
-// does not always tell a tab that another one took it.
+// The content of a sidebar tab. ComfyUI has one element for all such tabs, renders them into it repeatedly, and does not
+// always notify a tab when another one takes the element.
 
 let shown = null; // the slot whose panel is in the sidebar
 
 export class TabSlot {
-  /** `make(element)` draws a panel into the host's element: {root, destroy()}. */
+  /** `make(element)` draws a panel into ComfyUI's element: {root, destroy()}. */
   constructor(make) {
     this.make = make;
     this.panel = null;

@@ -1,8 +1,8 @@
-// Ticks: which values an axis names, and how numbers look on it.
+// The ticks of an axis, and how their numbers are formatted.
 
 import { locale } from "./words.js";
 
-/** About `count` round values between two others. */
+/** About `count` round values between `low` and `high`. */
 export function linearTicks(low, high, count) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(count, 1);
@@ -13,7 +13,7 @@ export function linearTicks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, place) => (first + place) * step);
 }
 
-/** Powers of ten, or their 2 and 5 fold too where there are few. Within less than a decade, round values. */
+/** Powers of ten, with their multiples by 2 and 5 if there are few. Within less than a decade, round values. */
 export function logTicks(low, high, count) {
   const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const within = (value) => value >= low * 0.999 && value <= high * 1.001;
@@ -26,7 +26,7 @@ export function logTicks(low, high, count) {
   return linearTicks(low, high, count).filter(within);
 }
 
-/** 0.0123, 1.2e-5, 1,200: as many digits as matter. */
+/** 0.0123, 1.2e-5, 1,200: only significant digits. */
 export function shortNumber(value, digits = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -34,7 +34,7 @@ export function shortNumber(value, digits = 4) {
   return new Intl.NumberFormat(locale(), { maximumSignificantDigits: digits }).format(value);
 }
 
-/** The values of an axis, with as many digits as tell neighbours apart. */
+/** The labels of an axis, with enough digits to distinguish neighbours. */
 export function tickLabels(values, format = shortNumber) {
   const least = values.slice(1).reduce((step, value, place) => Math.min(step, Math.abs(value - values[place])), Infinity);
   const isClose = (value, digits) => Math.abs(Number(value.toPrecision(digits)) - value) <= least / 20;

@@ -1,4 +1,4 @@
-// Numbers as people read them, in the host's language.
+// Numbers, sizes and times in ComfyUI's language.
 
 import { setting } from "./host.js";
 import { locale, words } from "./words.js";
@@ -21,7 +21,7 @@ export function percent(share, digits = 0) {
   return new Intl.NumberFormat(locale(), { style: "percent", maximumFractionDigits: digits }).format(share);
 }
 
-/** 1.24 GB, or 1.15 GiB if the setting says so: three digits that matter. */
+/** 1.24 GB, or 1.15 GiB depending on the setting: three significant digits. */
 export function bytes(value) {
   const [base, names] = SCALES[setting("StreamCache.Units", "MB")] ?? SCALES.MB;
   let rank = 0;
@@ -34,7 +34,7 @@ export function bytes(value) {
   return `${number(left, digits)} ${names[rank]}`;
 }
 
-/** "3 hours ago", of seconds since 1970. */
+/** "3 hours ago", from seconds since 1970. */
 export function age(moment, now = Date.now() / 1000) {
   if (!moment) return "";
   const past = Math.max(0, now - moment);
@@ -44,7 +44,7 @@ export function age(moment, now = Date.now() / 1000) {
   return new Intl.RelativeTimeFormat(locale(), { numeric: "auto" }).format(-count, unit);
 }
 
-/** The day and the time of day, of seconds since 1970. */
+/** Date and time, from seconds since 1970. */
 export function moment(seconds) {
   if (!seconds) return "";
   return new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "short" }).format(seconds * 1000);

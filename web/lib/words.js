@@ -1,4 +1,4 @@
-// What the pack's pages say, in the language of the host: locales/<language>/main.json, under "streamcache".
+// The texts of the pack's pages in ComfyUI's language: locales/<language>/main.json, under "streamcache".
 
 import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
@@ -6,7 +6,7 @@ import { app } from "../../../scripts/app.js";
 let languages = {};
 let loading;
 
-/** Once, before anything is shown. Without an answer the keys are shown, and everything works. */
+/** Call before anything is shown. If loading fails, keys are shown instead of texts. */
 export function loadWords() {
   loading ??= read();
   return loading;
@@ -21,13 +21,13 @@ async function read() {
   }
 }
 
-/** The host's language, as Intl takes it. */
+/** ComfyUI's language, as Intl takes it. */
 export function locale() {
   return app.extensionManager?.setting?.get("Comfy.Locale") || "en";
 }
 
-/** words("caches.count_samples", {count: 3}): `%count%` in a text is replaced by that value, which also chooses among
- * the forms {one, other} if the text has them. Braces would mean something to the host's own translations. */
+/** words("caches.count_samples", {count: 3}): `%count%` in a text is replaced by the value, which also selects one
+ * of the forms {one, other} if the text has them. Braces have a meaning in ComfyUI's own translations. */
 export function words(key, values = {}) {
   const text = choose(find(locale(), key) ?? find("en", key) ?? key, values.count);
   const shown = { ...values };
@@ -35,7 +35,7 @@ export function words(key, values = {}) {
   return text.replace(/%(\w+)%/g, (whole, name) => String(shown[name] ?? whole));
 }
 
-/** Whether there is such a text, in any language that would be shown. */
+/** Whether the text exists in ComfyUI's language or in English. */
 export function hasWords(key) {
   return (find(locale(), key) ?? find("en", key)) !== undefined;
 }

@@ -1,4 +1,4 @@
-// The lists of caches on nodes: when a cache appears or goes, they show it. What is chosen stays chosen.
+// Updates the lists of caches on nodes when a cache is added or removed. The selection stays.
 
 import { app } from "../../../scripts/app.js";
 import { debounce } from "../lib/dom.js";
@@ -6,7 +6,7 @@ import { get, listen } from "../lib/server.js";
 
 const LISTS = { StreamCacheCacheLoad: "name", StreamCacheClean: "name" };
 
-/** Listens from now on. */
+/** Starts listening. */
 export function keepListsFresh() {
   listen("streamcache.caches", debounce(refresh, 250));
 }
@@ -18,7 +18,7 @@ async function refresh() {
   for (const node of allNodes(app.graph)) {
     const widget = node.widgets?.find((each) => each.name === LISTS[node.comfyClass]);
     const values = widget?.options?.values;
-    // In place: Nodes 2.0 keeps the list that a widget had when it was made.
+    // In place: Nodes 2.0 keeps the list that a widget was created with.
     if (Array.isArray(values) && values.join("\n") !== names.join("\n")) values.splice(0, values.length, ...names);
   }
   for (const type of Object.keys(LISTS)) rememberForNewNodes(type, names);
@@ -31,7 +31,7 @@ function* allNodes(graph) {
   }
 }
 
-/** Nodes that are made from now on start with the list of their definition. */
+/** New nodes take the list from their definition. */
 function rememberForNewNodes(type, names) {
   const input = window.LiteGraph?.registered_node_types?.[type]?.nodeData?.input?.required?.[LISTS[type]];
   if (Array.isArray(input?.[1]?.options)) input[1].options = [...names];

@@ -1,13 +1,13 @@
-// A panel on a node, in both renderers: a DOM widget that is saved nowhere and stands last.
+// A panel on a node, in both renderers: a DOM widget that comes last and is not saved with the workflow.
 
 import { useStyle } from "../lib/style.js";
 
-// The host shows what the server writes on a node in a widget of this name. A panel takes its place, and gets the text.
+// ComfyUI shows the progress text of a node in a widget of this name. A panel replaces it and receives the text.
 const TEXT = "$$node-text-preview";
 
 const SPACING = 4; // between widgets
 
-/** `height()` is the least height on the classic canvas; `text(words)` hears what the server writes on the node. */
+/** `height()` is the least height on the classic canvas; `text(words)` receives the progress text of the node. */
 export function addPanel(node, element, { height, text = () => {} }) {
   useStyle();
   useStyle("../nodes/nodes");
@@ -22,7 +22,7 @@ export function addPanel(node, element, { height, text = () => {} }) {
   const serialized = node.onSerialize;
   node.onSerialize = function (data) {
     serialized?.call(this, data);
-    // A workflow keeps no room for what it does not keep.
+    // The panel is not saved with the workflow, so its space is not either.
     data.size = [data.size[0], data.size[1] - height() - SPACING];
   };
   const fit = () => {

@@ -1,4 +1,4 @@
-// What a Save or Load node did, below it: one line, and a bar for every bucket.
+// The summary on a Save or Load node: one line, and one bar per bucket.
 
 import { bar, bars, largest } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
@@ -8,11 +8,11 @@ import { addPanel } from "./node_panel.js";
 
 export const SAVE = "StreamCacheCacheSave";
 export const LOAD = "StreamCacheCacheLoad";
-const MOST = 5;
+const MAX_BARS = 5;
 
 const panels = new WeakMap();
 
-/** `facts` as the server gives them: {name, samples, bytes, buckets, encoded, reused, excluded, unchanged}. */
+/** `facts` as the server sends them: {name, samples, bytes, buckets, encoded, reused, excluded, unchanged}. */
 export function showSummary(node, facts) {
   if (!panels.has(node)) panels.set(node, new Summary(node));
   panels.get(node).show(facts);
@@ -32,7 +32,7 @@ class Summary {
 
   show(facts) {
     const buckets = Object.entries(facts.buckets ?? {});
-    this.rows = Math.min(buckets.length, MOST);
+    this.rows = Math.min(buckets.length, MAX_BARS);
     this.more = facts.excluded?.length ? excluded(facts.excluded) : null;
     this.line.textContent = summary(facts);
     this.line.title = facts.name;
@@ -42,7 +42,7 @@ class Summary {
 }
 
 function chart(buckets) {
-  const shown = largest(buckets, MOST, (count) => words("nodes.more_buckets", { count }));
+  const shown = largest(buckets, MAX_BARS, (count) => words("nodes.more_buckets", { count }));
   const most = Math.max(1, ...shown.map(([, count]) => count));
   const line = ([name, count]) => bar("li", name, count / most, number(count));
   return bars("ul", { "aria-label": words("nodes.buckets_chart") }, shown.map(line));
@@ -62,7 +62,7 @@ function summary(facts) {
   return parts.join(" · ");
 }
 
-/** Files that were left out; which, and why, when one looks. */
+/** The number of skipped files; the tooltip lists them with their reasons. */
 function excluded(files) {
   const reasons = files.slice(0, 20).map((file) => `${file.source}: ${file.reason}`);
   return h("div", { class: "sc-small sc-warned", title: reasons.join("\n") }, words("nodes.excluded", { count: files.length }));

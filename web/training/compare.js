@@ -1,4 +1,4 @@
-// The chart of the chosen runs: their losses and learning rates, what to show of them, and a table that is its legend.
+// The chart of the chosen runs: losses, learning rates, its options, and a table as the legend.
 
 import { LineChart } from "../lib/chart.js";
 import { debounce, fill, h } from "../lib/dom.js";
@@ -9,7 +9,7 @@ import { hasWords, words } from "../lib/words.js";
 import { store } from "./runs.js";
 import { colorOf, lossSeries, rateSeries } from "./series.js";
 
-const OWN = ["name", "mode", "accept_changes"]; // settings that say nothing of how a run trains
+const OWN = ["name", "mode", "accept_changes"]; // settings that do not affect training
 
 export class Comparison {
   constructor(view) {
@@ -18,7 +18,7 @@ export class Comparison {
     this.losses = new LineChart({ label: words("training.loss_chart"), height: 230, read });
     this.rates = new LineChart({ label: words("training.learning_rate"), height: 84, compact: true, read });
     this.legend = h("div", { class: "sc-legend" });
-    const smooth = debounce(() => store.smoothAnew(), 200);
+    const smooth = debounce(() => store.reloadCurves(), 200);
     const slider = h("input", {
       type: "range",
       min: 0,
@@ -49,7 +49,7 @@ export class Comparison {
     const [losses, rates] = [lossSeries(names, store.curves, this.view), rateSeries(names, store.curves)];
     const trained = names.some((name) => store.curves.get(name)?.loss.length || store.rows.get(name)?.live);
     this.element.hidden = names.length === 0 || (names.length === 1 && !trained);
-    this.loss.hidden = !trained; // a run that failed at once has nothing to draw
+    this.loss.hidden = !trained; // a run that failed before its first step has nothing to draw
     this.rate.hidden = rates.length === 0;
     this.losses.show({ series: losses, log: this.view.log });
     this.rates.show({ series: rates });
@@ -70,13 +70,13 @@ export class Comparison {
   }
 }
 
-/** One run: the names of its lines. */
+/** The legend of one run: the names of its lines. */
 function lines(series) {
   const swatch = (each) => h("span", { class: `sc-swatch ${each.look ?? ""}`, style: { "--sc-series": each.color } });
   return h("div", { class: "sc-row wrap sc-small sc-soft" }, series.map((each) => h("span", { class: "sc-row" }, swatch(each), each.name)));
 }
 
-/** Several, a column each: where they are, and the settings in which they differ. */
+/** The legend of several runs: one column per run, with its step, its loss and the settings that differ. */
 function table(names) {
   const known = names.map((name) => store.curves.get(name));
   const heads = names.map((name) => {
@@ -97,7 +97,7 @@ function lowest(points) {
   return points?.length ? points.reduce((least, [, value]) => Math.min(least, value), Infinity) : undefined;
 }
 
-/** The settings that are not the same in all runs; those that every run has its own are left out. */
+/** The settings that differ between runs, except those that always do. */
 function differing(names) {
   const known = names.map((name) => store.curves.get(name)?.settings).filter((settings) => settings && Object.keys(settings).length);
   const keys = [...new Set(known.flatMap(Object.keys))].filter((key) => !OWN.includes(key));

@@ -1,4 +1,4 @@
-// The list of all runs that are kept. Those that are ticked are compared on the chart.
+// The list of all runs. The ticked ones are compared on the chart.
 
 import { fill, h, iconButton, roving } from "../lib/dom.js";
 import { age, number } from "../lib/units.js";
@@ -7,7 +7,7 @@ import { badge } from "./now.js";
 import { colorOf } from "./series.js";
 
 export class RunList {
-  /** `choose(name, chosen)` when one is ticked, `open(name)` to see it alone, `remove(name)` when one is to go. */
+  /** Callbacks: `choose(name, chosen)` when a run is ticked, `open(name)` to show it alone, `remove(name)`. */
   constructor({ choose, open, remove }) {
     Object.assign(this, { choose, open, remove });
     this.items = new Map();

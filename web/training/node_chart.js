@@ -1,4 +1,4 @@
-// The run on its Train LoRA node: curve, numbers, pictures and the stop button, in little.
+// The panel on a Train LoRA node: loss curve, numbers, sample images and the stop button.
 
 import { app } from "../../../scripts/app.js";
 import { LineChart } from "../lib/chart.js";
@@ -10,12 +10,12 @@ import { bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "../nodes/node_panel.js";
 import { badge, message } from "./now.js";
-import { bySteps, enlarge, keyOf, thumbnail } from "./pictures.js";
+import { bySteps, enlarge, keyOf, thumbnail } from "./images.js";
 import { store } from "./runs.js";
 import { lossSeries } from "./series.js";
 
 export const TRAIN = "StreamCacheTrain";
-const HEIGHTS = { base: 92, chart: 130, pictures: 70, text: 36 }; // on the classic canvas
+const HEIGHTS = { base: 92, chart: 130, images: 70, text: 36 }; // on the classic canvas
 
 class NodeChart {
   constructor(node) {
@@ -29,9 +29,9 @@ class NodeChart {
     this.chart = new LineChart({ label: words("training.loss_chart"), height: 120, compact: true, read: (step) => words("training.at_step", { step: number(step) }) });
     this.chart.element.hidden = true; // until there is something to draw
     this.facts = h("div", { class: "sc-run-facts sc-small sc-number" });
-    this.pictures = h("div", { class: "sc-pictures small" });
+    this.images = h("div", { class: "sc-pictures small" });
     const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop, open);
-    this.element = h("div", { class: "sc sc-node sc-run-panel" }, head, this.chart.element, this.facts, this.pictures, this.text);
+    this.element = h("div", { class: "sc sc-node sc-run-panel" }, head, this.chart.element, this.facts, this.images, this.text);
     this.panel = addPanel(node, this.element, { height: () => this.#height(), text: (text) => this.#progress(text) });
     this.leave = store.subscribe(() => this.show());
   }
@@ -39,7 +39,7 @@ class NodeChart {
   watch(run) {
     this.run = run;
     this.running = "";
-    this.said = undefined;
+    this.message = undefined;
     store.follow(run);
     this.show();
   }
@@ -56,14 +56,14 @@ class NodeChart {
     this.#drawChart(series, row);
     fill(this.facts, facts(row, curves).map(([key, value]) => h("span", {}, h("span", { class: "sc-soft" }, words(`training.${key}`)), " ", value)));
     this.#draw(curves?.samples ?? []);
-    if (row.live) this.said = undefined;
-    this.text.classList.toggle("bad", Boolean(this.said) || (!row.live && row.status === "failed"));
-    this.#say((this.said ?? message(row)[1]) || this.running || "");
+    if (row.live) this.message = undefined;
+    this.text.classList.toggle("bad", Boolean(this.message) || (!row.live && row.status === "failed"));
+    this.#showText((this.message ?? message(row)[1]) || this.running || "");
   }
 
-  /** What the host says of the node now, in the place of what its run said last; undefined: the run speaks again. */
-  tell(text) {
-    this.said = text;
+  /** Shows a message of ComfyUI about the node instead of the one of its run; undefined: the one of the run again. */
+  setMessage(text) {
+    this.message = text;
     this.running = "";
     this.show();
   }
@@ -74,17 +74,17 @@ class NodeChart {
   }
 
   #height() {
-    const { base, chart, pictures, text } = HEIGHTS;
-    return base + (this.chart.element.hidden ? 0 : chart) + (this.pictures.childElementCount ? pictures : 0) + (this.text.textContent ? text : 0);
+    const { base, chart, images, text } = HEIGHTS;
+    return base + (this.chart.element.hidden ? 0 : chart) + (this.images.childElementCount ? images : 0) + (this.text.textContent ? text : 0);
   }
 
-  /** What the server writes on the node: how a plan is saved before the first step. Then the numbers say more. */
+  /** The progress text of the node: how a plan is encoded before the first step. During training the numbers replace it. */
   #progress(text) {
     this.running = store.rows.get(this.run)?.live ? "" : text;
-    if (this.running) this.#say(this.running);
+    if (this.running) this.#showText(this.running);
   }
 
-  #say(text) {
+  #showText(text) {
     if (text === this.text.textContent) return;
     const fits = Boolean(text) === Boolean(this.text.textContent);
     this.text.textContent = this.text.title = text;
@@ -104,7 +104,7 @@ class NodeChart {
     const key = keyOf(this.run, latest);
     if (key === this.key) return;
     this.key = key;
-    fill(this.pictures, latest.map((sample) => thumbnail(this.run, sample, () => enlarge(this.run, samples, sample))));
+    fill(this.images, latest.map((sample) => thumbnail(this.run, sample, () => enlarge(this.run, samples, sample))));
     this.panel.fit();
   }
 
@@ -118,15 +118,15 @@ function facts(row, curves) {
   const found = [];
   if (row.steps) found.push(["step", `${number(row.step)} / ${number(row.steps)}`]);
   if (row.live || smooth !== undefined) found.push(["loss", smooth === undefined ? "–" : shortNumber(smooth)]);
-  const held = curves?.validation.at(-1)?.[1];
-  if (held !== undefined) found.push(["validation", shortNumber(held)]);
+  const validation = curves?.validation.at(-1)?.[1];
+  if (validation !== undefined) found.push(["validation", shortNumber(validation)]);
   if (!row.live || row.rate === undefined) return found;
   found.push(["speed", shortNumber(row.samples_per_second, 3)], ["time_left", duration(row.time_left)]);
   return [...found, ["data_wait", percent(row.data_wait, 1)], ["memory", bytes(row.memory)]];
 }
 
-/** The server draws the curve as a picture, too, for programs that cannot. Here it would be there twice. */
-export function hidePictures(node) {
+/** The server also sends the curve as an image, for other programs. Here it would appear twice. */
+export function hideImages(node) {
   node.hideOutputImages = true; // Nodes 2.0; its live preview is hidden by the style sheet
   node.onDrawBackground = () => {};
 }
@@ -146,10 +146,10 @@ export function showRun(node, run) {
     };
   }
   if (charts.get(node).run !== run) charts.get(node).watch(run);
-  else charts.get(node).tell(undefined);
+  else charts.get(node).setMessage(undefined);
 }
 
-/** The last run of a node's name, where nothing more is known: after a reload, or in another workflow. */
+/** Shows the last run of each node's name if nothing else is known: after a reload, or in another workflow. */
 export async function showLastRuns() {
   await store.start();
   for (const node of app.graph?.nodes ?? []) {
@@ -160,13 +160,13 @@ export async function showLastRuns() {
   }
 }
 
-/** The host begins a node (""), says why it failed, or that it was interrupted (undefined). */
-export function tellNode(id, text) {
+/** ComfyUI starts a node (""), reports its error, or was interrupted (undefined). */
+export function setNodeMessage(id, text) {
   const node = findNode(id);
-  if (charts.has(node)) charts.get(node).tell(text?.trim());
+  if (charts.has(node)) charts.get(node).setMessage(text?.trim());
 }
 
-/** Every run that this page has queued, on its node: also after a reload. */
+/** Shows the runs that this page has queued on their nodes, even after a reload. */
 export function showLiveRuns() {
   for (const [id, run] of store.nodes) {
     const node = findNode(id);
@@ -189,7 +189,7 @@ function isLinked(node) {
   return Boolean(node.inputs?.some((input) => input.name === "name" && input.link != null));
 }
 
-/** Another workflow may be open by now that has a node of this number, too. */
+/** Another workflow with a node of the same id may be open by now. */
 function couldBe(node, run) {
   const name = node.widgets?.find((widget) => widget.name === "name")?.value;
   return isLinked(node) || typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));

@@ -1,6 +1,7 @@
-// How one run does: its state, its numbers, and the button that stops and saves it.
+// The card of one run: its status, its numbers, and the button that stops and saves it.
 
 import { button, fill, h, icon } from "../lib/dom.js";
+import { address } from "../lib/server.js";
 import { shortNumber } from "../lib/ticks.js";
 import { age, bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -10,7 +11,7 @@ const LOOKS = { running: "good", stopping: "warn", done: "", stopped: "warn", in
 
 const NAMES = ["dataset", "file"];
 
-/** A run's state as a small sign, in words and in colour. */
+/** The status of a run as a coloured badge. */
 export function badge(row) {
   const state = row.live && row.stopping ? "stopping" : row.status;
   return h("span", { class: `sc-badge ${LOOKS[state] ?? ""}`, dataset: { state } }, words(`training.status.${state}`));
@@ -29,9 +30,10 @@ export class RunCard {
     this.progress = h("div", { class: "sc-progress", role: "progressbar", "aria-valuemin": 0 }, this.bar);
     this.line = h("div", { class: "sc-row sc-small sc-soft sc-number" });
     this.tiles = h("dl", { class: "sc-tiles" });
-    this.said = h("div", { role: "status" });
-    const head = h("div", { class: "sc-row wrap" }, this.title, this.state, this.stop);
-    this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.said, this.tiles);
+    this.message = h("div", { role: "status" });
+    this.report = h("a", { class: "sc-small sc-report", target: "_blank", rel: "noopener", title: words("training.report_tip") }, words("training.report"));
+    const head = h("div", { class: "sc-row wrap" }, this.title, this.state, this.stop, this.report);
+    this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.message, this.tiles);
   }
 
   show(row, curves) {
@@ -44,6 +46,8 @@ export class RunCard {
     fill(this.state, badge(row));
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);
+    this.report.hidden = row.live || !curves?.report;
+    this.report.href = address("/run/report", { name: row.name });
     const share = row.steps ? Math.min(row.step / row.steps, 1) : 0;
     this.bar.style.width = `${100 * share}%`;
     this.progress.setAttribute("aria-valuemax", row.steps || 1);
@@ -54,15 +58,15 @@ export class RunCard {
     const right = row.live ? words("training.left", { time: duration(row.time_left) }) : age(row.updated);
     fill(this.line, h("span", {}, of), h("span", { class: "sc-grow" }), h("span", {}, row.live && row.time_left === undefined ? "" : right));
     fill(this.tiles, tiles(row, curves).map(([name, value, title]) => h("div", { title }, h("dt", {}, words(`training.${name}`)), h("dd", { class: NAMES.includes(name) ? "words" : "" }, value))));
-    this.#say(row);
+    this.#showMessage(row);
   }
 
-  #say(row) {
+  #showMessage(row) {
     const [look, text] = this.failure ? ["bad", this.failure] : message(row);
-    if (this.said.dataset.text === text) return;
-    this.said.dataset.text = text;
+    if (this.message.dataset.text === text) return;
+    this.message.dataset.text = text;
     const sign = { good: "check-circle", bad: "times-circle", warn: "info-circle" }[look];
-    fill(this.said, text && h("div", { class: `sc-notice ${look}` }, icon(sign), h("span", {}, text)));
+    fill(this.message, text && h("div", { class: `sc-notice ${look}` }, icon(sign), h("span", {}, text)));
   }
 
   async #stop() {
@@ -76,10 +80,10 @@ export class RunCard {
   }
 }
 
-/** What happened to a run, if that needs words, and how good it is. */
+/** What the user should know about a run: [look, text]. */
 export function message(row) {
   const values = { step: number(row.step), steps: number(row.steps), file: row.lora };
-  const noted = row.notes ? ["warn", row.notes] : ["", ""]; // what to know of its dataset
+  const noted = row.notes ? ["warn", row.notes] : ["", ""]; // about its dataset
   if (row.live) return row.stopping ? ["warn", words("training.stopping")] : noted;
   if (row.status === "stopped") return ["good", words(row.lora ? "training.was_stopped" : "training.was_stopped_bare", values)];
   if (row.status === "interrupted" && row.saved_step) return ["warn", words("training.was_saved", { ...values, saved: number(row.saved_step) })];
@@ -90,10 +94,10 @@ export function message(row) {
 
 function tiles(row, curves) {
   const smooth = row.live ? (curves?.smooth.at(-1)?.[1] ?? row.smooth) : curves?.smooth.at(-1)?.[1];
-  const held = curves?.validation ?? [];
-  const best = held.reduce((least, [, value]) => Math.min(least, value), Infinity);
+  const validation = curves?.validation ?? [];
+  const best = validation.reduce((least, [, value]) => Math.min(least, value), Infinity);
   const found = smooth === undefined && !row.live ? [] : [["loss", smooth === undefined ? "–" : shortNumber(smooth)]];
-  if (held.length) found.push(["validation", shortNumber(held.at(-1)[1]), words("training.best", { value: shortNumber(best) })]);
+  if (validation.length) found.push(["validation", shortNumber(validation.at(-1)[1]), words("training.best", { value: shortNumber(best) })]);
   if (!row.live) return [...found, ["dataset", row.dataset, row.dataset], ["file", row.lora, row.lora]].filter(([, value]) => value);
   const has = (value, show) => (value === undefined || value === null ? "–" : show(value));
   return [

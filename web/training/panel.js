@@ -1,4 +1,4 @@
-// The tab of training: how the run does, the chart of the chosen runs, pictures, and all runs that are kept.
+// The panel of the tab "Training": the current run, the chart of the chosen runs, sample images, and all runs.
 
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
 import { openExample } from "../lib/example.js";
@@ -7,21 +7,21 @@ import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
 import { RunList } from "./list.js";
 import { RunCard } from "./now.js";
-import { Pictures } from "./pictures.js";
+import { SampleImages } from "./images.js";
 import { store } from "./runs.js";
 import { giveColors } from "./series.js";
 
 const EXAMPLE = "build_and_train";
-const MINUTE = 60000; // after which ages are told anew
+const MINUTE = 60000; // after which ages are drawn again
 
-// What is chosen stays while the page is open, also when the tab is closed.
+// The selection is kept while the page is open, even if the tab is closed.
 const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, validation: true, log: false } };
 
 export class TrainingPanel {
   constructor(element) {
     this.card = new RunCard();
     this.comparison = new Comparison(state.view);
-    this.pictures = new Pictures();
+    this.images = new SampleImages();
     this.list = new RunList({ choose: (...change) => this.#choose(...change), open: (name) => this.#open(name), remove: (name) => this.#remove(name) });
     this.notice = h("div", { role: "status" });
     const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
@@ -44,7 +44,7 @@ export class TrainingPanel {
 
   show() {
     const rows = [...store.rows.values()].sort((a, b) => b.live - a.live || b.updated - a.updated);
-    const parts = rows.length ? [this.card, this.notice, this.comparison, this.pictures, this.list] : [this.notice];
+    const parts = rows.length ? [this.card, this.notice, this.comparison, this.images, this.list] : [this.notice];
     const wanted = [...parts.map((part) => part.element ?? part), ...(rows.length ? [] : [this.#nothing()])];
     if (wanted.some((each, place) => this.body.children[place] !== each)) fill(this.body, wanted);
     this.#follow(rows);
@@ -52,19 +52,19 @@ export class TrainingPanel {
     const focus = rows.find((row) => row.live && state.chosen.includes(row.name)) ?? store.rows.get(state.chosen.at(-1)) ?? rows[0];
     this.card.show(focus, store.curves.get(focus?.name));
     this.comparison.show(state.chosen);
-    this.#showPictures(focus?.name);
+    this.#showImages(focus?.name);
     this.list.show(rows, state.chosen);
     this.#offerUndo();
   }
 
-  /** Those of the first chosen run that has some: to tick another one to compare it takes nothing away. */
-  #showPictures(otherwise) {
+  /** The images of the first chosen run that has any, so that ticking another run for comparison keeps them. */
+  #showImages(otherwise) {
     const samples = (name) => store.curves.get(name)?.samples ?? [];
     const name = state.chosen.find((each) => samples(each).length) ?? otherwise;
-    this.pictures.show(name, samples(name), state.chosen.length > 1);
+    this.images.show(name, samples(name), state.chosen.length > 1);
   }
 
-  /** Drawn only when it changes: somebody may be about to press its buttons. */
+  /** Drawn only when it changes: the user may be about to press its buttons. */
   #offerUndo() {
     if (this.offered === state.undo) return;
     this.offered = state.undo;
@@ -80,7 +80,7 @@ export class TrainingPanel {
     this.show();
   }
 
-  /** A run that begins is shown, alone unless somebody has chosen; otherwise the latest one. */
+  /** Shows a run that begins, alone unless the user has chosen others; without one, the latest run. */
   #follow(rows) {
     state.chosen = state.chosen.filter((name) => store.rows.has(name));
     const live = rows.find((row) => row.live)?.name;
@@ -98,7 +98,7 @@ export class TrainingPanel {
     this.show();
   }
 
-  /** Alone, and in sight. */
+  /** Shows a run alone, and scrolls to it. */
   #open(name) {
     Object.assign(state, { byHand: true, chosen: [name] });
     this.show();
@@ -113,7 +113,7 @@ export class TrainingPanel {
       notify("error", words("training.not_removed", { name }), error.message);
     }
     this.show();
-    this.notice.querySelector("button")?.focus(); // the one that was pressed is gone
+    this.notice.querySelector("button")?.focus(); // the button that was pressed no longer exists
   }
 
   async #restore(trash) {

@@ -1,4 +1,4 @@
-// The runs that the page knows: their state on disk, asked for once, and what the server tells since.
+// The store of training runs: loaded once, then kept up to date by the events of the server.
 
 import { api } from "../../../scripts/api.js";
 import { debounce } from "../lib/dom.js";
@@ -6,30 +6,30 @@ import { setting } from "../lib/host.js";
 import { get, listen, post } from "../lib/server.js";
 
 const POINTS = 1200;
-const MOST_POINTS = 3000; // of a live curve, before it is asked for anew, thinned
+const MAX_POINTS = 3000; // of a live curve before it is loaded again, thinned
 const LIVE_ONLY = ["points", "validation", "run", "node"];
 
 class RunStore {
   constructor() {
     this.rows = new Map(); // name → row
-    this.curves = new Map(); // name → {loss, smooth, validation, learning_rate, samples, settings}
-    this.nodes = new Map(); // node's id on this page → name of the run on it
-    this.hearers = new Set();
+    this.curves = new Map(); // name → {loss, smooth, validation, learning_rate, samples, settings, report}
+    this.nodes = new Map(); // id of a node on this page → name of its run
+    this.listeners = new Set();
     this.loaded = false;
     this.error = null;
   }
 
-  /** Once: what is there, and whatever happens from then on. */
+  /** Call any number of times: loads the runs and listens to events once. */
   start() {
     this.started ??= this.#start();
     return this.started;
   }
 
   async #start() {
-    listen("streamcache.training", (facts) => this.#hear(facts));
-    listen("streamcache.sample", (facts) => this.#picture(facts));
+    listen("streamcache.training", (facts) => this.#update(facts));
+    listen("streamcache.sample", (facts) => this.#addSample(facts));
     listen("reconnected", () => this.#catchUp());
-    listen("streamcache.caches", debounce(() => this.load(), 400)); // what lies in the trash is told so, too
+    listen("streamcache.caches", debounce(() => this.load(), 400)); // also sent when a run is deleted or restored
     await this.load();
   }
 
@@ -43,26 +43,26 @@ class RunStore {
       this.error = error.message;
     }
     this.loaded = true;
-    this.tell();
+    this.notify();
   }
 
-  /** The curves of a run, from disk if the page has none. */
-  async follow(name, anew = false) {
+  /** Loads the curves of a run, if the page does not have them. */
+  async follow(name, again = false) {
     const before = this.curves.get(name);
-    if (!name || (before && !anew)) return;
-    // An answer counts only for the curves that asked: by then the run may have begun again, or another was asked for.
+    if (!name || (before && !again)) return;
+    // A response counts only for the request that is still current: the run may have restarted meanwhile.
     const mine = { ...(before ?? empty()), asked: true };
     this.curves.set(name, mine);
-    const question = { name, points: POINTS, smoothing: thousandths(), client: api.clientId };
-    const found = await get("/run", question).catch((error) => ({ error }));
+    const query = { name, points: POINTS, smoothing: thousandths(), client: api.clientId };
+    const found = await get("/run", query).catch((error) => ({ error }));
     if (this.curves.get(name) !== mine) return;
     if (found.error) this.#notFound(name, before, found.error);
     else this.#found(name, mine, found);
-    this.tell();
+    this.notify();
   }
 
-  /** With another smoothing, curves are asked for anew. */
-  smoothAnew() {
+  /** Loads all curves again, with another smoothing. */
+  reloadCurves() {
     return Promise.all([...this.curves.keys()].map((name) => this.follow(name, true)));
   }
 
@@ -75,7 +75,7 @@ class RunStore {
     const { trash } = await post("/run/delete", { name });
     this.rows.delete(name);
     this.curves.delete(name);
-    this.tell();
+    this.notify();
     return trash;
   }
 
@@ -88,29 +88,29 @@ class RunStore {
     return [...this.rows.values()].filter((row) => row.live);
   }
 
-  subscribe(hearer) {
-    this.hearers.add(hearer);
-    return () => this.hearers.delete(hearer);
+  subscribe(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
   }
 
-  /** Whoever listens hears once for all that happened in a frame. */
-  tell() {
+  /** Listeners are called once for all changes of a frame. */
+  notify() {
     this.pending ??= setTimeout(() => {
       this.pending = undefined;
-      for (const hearer of [...this.hearers]) hearer(this);
+      for (const listener of [...this.listeners]) listener(this);
     }, 30);
   }
 
-  /** What was told meanwhile was not heard, and a run may have begun again: nothing of before is kept. */
+  /** Events were missed while disconnected, and a run may have restarted: load everything again. */
   #catchUp() {
     const names = [...this.curves.keys()];
     this.curves.clear();
     return Promise.all([this.load(), ...names.map((name) => this.follow(name))]);
   }
 
-  #found(name, told, { curves, samples, settings, run }) {
-    const whole = Object.fromEntries(Object.entries(curves).map(([key, points]) => [key, join(points, told[key])]));
-    this.curves.set(name, { ...whole, samples: joinSamples(samples, told.samples), settings });
+  #found(name, live, { curves, samples, settings, run, report }) {
+    const whole = Object.fromEntries(Object.entries(curves).map(([key, points]) => [key, join(points, live[key])]));
+    this.curves.set(name, { ...whole, samples: joinSamples(samples, live.samples), settings, report });
     this.rows.set(name, { ...this.rows.get(name), ...run });
   }
 
@@ -120,15 +120,15 @@ class RunStore {
     if (error.status === 404) this.rows.delete(name);
   }
 
-  #hear(facts) {
+  #update(facts) {
     const name = facts.run;
     const live = Boolean(facts.live);
     const known = this.rows.get(name);
     if (facts.node) this.nodes.set(String(facts.node), name);
-    const told = Object.fromEntries(Object.entries(facts).filter(([key]) => !LIVE_ONLY.includes(key)));
-    // A run that begins may have a past on disk: it is resumed, or takes the place of another.
+    const row = Object.fromEntries(Object.entries(facts).filter(([key]) => !LIVE_ONLY.includes(key)));
+    // A run that begins may have files on disk: it resumes, or overwrites an earlier run.
     const begins = live && facts.step === 0 && !facts.validation;
-    this.#merge(name, { ...told, name, live, ...(begins ? { began: Date.now() / 1000, stopping: false, lora: "" } : {}) });
+    this.#merge(name, { ...row, name, live, ...(begins ? { began: Date.now() / 1000, stopping: false, lora: "" } : {}) });
     if (begins) this.curves.delete(name);
     if (begins || !this.curves.has(name)) this.follow(name);
     else this.#grow(name, facts);
@@ -153,39 +153,39 @@ class RunStore {
     if (facts.validation && facts.validation[0] > (curves.validation.at(-1)?.[0] ?? -1)) {
       curves.validation.push(facts.validation);
     }
-    if (curves.loss.length > MOST_POINTS && !curves.asked) this.follow(name, true);
+    if (curves.loss.length > MAX_POINTS && !curves.asked) this.follow(name, true);
   }
 
-  #picture({ run, step, prompt, file, mtime }) {
+  #addSample({ run, step, prompt, file, mtime }) {
     const samples = this.curves.get(run)?.samples;
     if (!samples) return;
     const place = samples.findIndex((each) => each.file === file);
     samples.splice(place < 0 ? samples.length : place, 1, { step, prompt, file, mtime });
-    this.tell();
+    this.notify();
   }
 
   #merge(name, facts) {
     this.rows.set(name, { steps: 0, step: 0, dataset: "", lora: "", updated: Date.now() / 1000, ...this.rows.get(name), ...facts });
-    this.tell();
+    this.notify();
   }
 }
 
 function empty() {
-  return { loss: [], smooth: [], validation: [], learning_rate: [], samples: [], settings: {} };
+  return { loss: [], smooth: [], validation: [], learning_rate: [], samples: [], settings: {}, report: "" };
 }
 
-/** What was told while the answer was on its way is newer than the answer. */
-function join(points, told) {
+/** Events that came while the response was on its way are newer. */
+function join(points, live) {
   const last = points.at(-1)?.[0] ?? -1;
-  return [...points, ...told.filter(([step]) => step > last)];
+  return [...points, ...live.filter(([step]) => step > last)];
 }
 
-function joinSamples(samples, told) {
-  const newer = new Map(told.map((sample) => [sample.file, sample]));
+function joinSamples(samples, live) {
+  const newer = new Map(live.map((sample) => [sample.file, sample]));
   const written = (sample) => Number(sample?.mtime ?? 0);
   const latest = (sample) => (written(newer.get(sample.file)) > written(sample) ? newer.get(sample.file) : sample);
   const known = new Set(samples.map((sample) => sample.file));
-  return [...samples.map(latest), ...told.filter((sample) => !known.has(sample.file))];
+  return [...samples.map(latest), ...live.filter((sample) => !known.has(sample.file))];
 }
 
 function thousandths() {

@@ -1,12 +1,12 @@
-// The lines of a chart of runs: one run in full, several as one smoothed line each.
+// The lines of the chart: all lines of a single run, or one smoothed line per run.
 
 import { words } from "../lib/words.js";
 
 const COLORS = ["#4c9be8", "#f28e2b", "#4fae6a", "#e0605e", "#b07cc6", "#3bb0b5", "#d4ac2b", "#e583b0"];
-const HELD_OUT = "#f28e2b";
-const places = new Map(); // name of a chosen run → its colour's place
+const VALIDATION = "#f28e2b";
+const places = new Map(); // name of a chosen run → index of its colour
 
-/** A run keeps its colour for as long as it is chosen, whatever comes and goes beside it. */
+/** A run keeps its colour while it is chosen, even if other runs are added or removed. */
 export function giveColors(names) {
   for (const name of [...places.keys()]) if (!names.includes(name)) places.delete(name);
   for (const name of names) {
@@ -31,7 +31,7 @@ export function lossSeries(names, curves, view) {
     if (view.raw) series.push({ name, color, points: found.loss, look: "faint many", quiet: true });
     series.push({ name, color, points: found.smooth });
     if (view.validation && found.validation.length) {
-      series.push({ name, said: `${name}, ${words("training.validation")}`, color, points: found.validation, look: "dashed", dots: true });
+      series.push({ name, label: `${name}, ${words("training.validation")}`, color, points: found.validation, look: "dashed", dots: true });
     }
     return series;
   });
@@ -43,7 +43,7 @@ function oneRun(found, view, color) {
   if (view.raw) series.push({ name: words("training.raw"), color, points: found.loss, look: "faint" });
   series.push({ name: words("training.smoothed"), color, points: found.smooth });
   if (view.validation && found.validation.length) {
-    series.push({ name: words("training.validation"), color: color === HELD_OUT ? COLORS[0] : HELD_OUT, points: found.validation, look: "dashed", dots: true });
+    series.push({ name: words("training.validation"), color: color === VALIDATION ? COLORS[0] : VALIDATION, points: found.validation, look: "dashed", dots: true });
   }
   return series;
 }

@@ -114,6 +114,27 @@ def test_only_sample_images_are_served(runs: Runs, file: str):
         runs.sample("cat", file)
 
 
+def test_the_report_of_a_run_is_served_and_nothing_else(runs: Runs, tmp_path: Path):
+    folder = make_run(runs, "cat")
+    with pytest.raises(Refused, match="no report"):
+        runs.report("cat")
+    assert runs.describe("cat", 50, 0)["report"] == ""
+    (folder / "report.html").write_text("<p>cat</p>")
+    assert runs.report("cat") == b"<p>cat</p>" and runs.describe("cat", 50, 0)["report"] == "runs/cat/report.html"
+    (tmp_path / "secret").write_text("secret")
+    (folder / "report.html").unlink()
+    (folder / "report.html").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match="leads out of"):
+        runs.report("cat")
+
+
+def test_a_huge_report_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch):
+    (make_run(runs, "cat") / "report.html").write_text("x" * 100)
+    monkeypatch.setattr("streamcache.nodes.server.runs.MAX_REPORT", 99)
+    with pytest.raises(Refused, match="larger than"):
+        runs.report("cat")
+
+
 def test_sample_images_are_listed_by_step(runs: Runs):
     folder = make_run(runs, "cat")
     (folder / "samples").mkdir()

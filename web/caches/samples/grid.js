@@ -1,22 +1,22 @@
-// A grid of thumbnails that has elements only for what is seen, whatever the number of samples.
+// A grid of thumbnails with elements only for the visible samples, however many there are.
 //
-// The focus stays on the grid itself and aria-activedescendant names the sample, so no focus is lost when the element
-// of a sample that went out of sight is used for another one.
+// The focus stays on the grid itself and aria-activedescendant names the sample, so that no focus is lost when the
+// element of a sample that was scrolled away is reused.
 
-import { h } from "../lib/dom.js";
-import { address } from "../lib/server.js";
-import { number } from "../lib/units.js";
-import { words } from "../lib/words.js";
-import { TallScroll } from "./tall.js";
+import { h } from "../../lib/dom.js";
+import { address } from "../../lib/server.js";
+import { number } from "../../lib/units.js";
+import { words } from "../../lib/words.js";
+import { TallScroll } from "./tall_scroll.js";
 
 const GAP = 4;
-const MOST_TILES = 600; // on very large screens tiles grow instead
-const MOST_SPARE = 100;
+const MAX_TILES = 600; // on very large screens tiles grow instead
+const MAX_SPARE = 100;
 const ROWS_AHEAD = 2;
-const QUIET = 100; // milliseconds at one place before anything is asked for after scrolling fast
+const QUIET = 100; // milliseconds without movement before loading, after fast scrolling
 
 export class Grid {
-  /** `size`: how large a tile shall be, at least; `opened(place)`, `looked(place | null)`. */
+  /** `size`: the least size of a tile; `opened(place)` and `looked(place | null)` are callbacks. */
   constructor({ size, opened, looked }) {
     this.size = size;
     this.opened = opened;
@@ -50,7 +50,7 @@ export class Grid {
     this.observer.observe(this.element);
   }
 
-  /** Shows other samples, from the top, or goes on showing the same ones. */
+  /** Shows other samples from the top, or continues with the same ones. */
   show(samples) {
     if (this.samples !== samples) {
       this.samples = samples;
@@ -72,7 +72,7 @@ export class Grid {
     const width = this.sizer.clientWidth;
     const view = this.element.clientHeight;
     if (!width || !view || !this.samples) return;
-    const least = Math.max(this.size, Math.sqrt((width * view) / MOST_TILES));
+    const least = Math.max(this.size, Math.sqrt((width * view) / MAX_TILES));
     const before = this.columns * Math.floor(this.scroll.top / (this.tile + GAP));
     const columns = Math.max(1, Math.floor((width + GAP) / (least + GAP)));
     const changed = columns !== this.columns;
@@ -93,7 +93,7 @@ export class Grid {
     });
   }
 
-  /** The places that have an element now: what is seen and a little more. */
+  /** The places that have an element now: the visible ones and a few rows more. */
   range() {
     const row = this.tile + GAP;
     const first = Math.max(0, Math.floor(this.scroll.top / row) - ROWS_AHEAD);
@@ -114,13 +114,13 @@ export class Grid {
     else this.ask();
   }
 
-  /** Whatever was only passed is never asked for. */
+  /** Samples that were only scrolled past are never loaded. */
   ask() {
     this.samples.want(...this.range());
     this.load();
   }
 
-  /** Pictures of what is seen. One that was started and is out of sight again was stopped with its tile. */
+  /** Loads the visible thumbnails. Loading stops when a tile is recycled. */
   load() {
     for (const [place, tile] of this.tiles) {
       const found = this.samples.numberAt(place);
@@ -166,14 +166,14 @@ export class Grid {
   }
 
   makeTile() {
-    const picture = h("img", { alt: "", decoding: "async", draggable: false });
-    picture.addEventListener("error", () => picture.hasAttribute("src") && tile.classList.add("broken"));
-    const tile = h("div", { class: "sc-tile", role: "option", "aria-selected": "false" }, picture);
+    const image = h("img", { alt: "", decoding: "async", draggable: false });
+    image.addEventListener("error", () => image.hasAttribute("src") && tile.classList.add("broken"));
+    const tile = h("div", { class: "sc-tile", role: "option", "aria-selected": "false" }, image);
     this.sizer.append(tile);
     return tile;
   }
 
-  /** Takes elements away from places; their pictures stop loading. */
+  /** Frees the elements of places; their images stop loading. */
   recycle(away) {
     for (const [place, tile] of this.tiles) {
       if (!away(place)) continue;
@@ -183,12 +183,12 @@ export class Grid {
       tile.removeAttribute("id");
       delete tile.dataset.number;
       tile.firstChild.removeAttribute("src");
-      if (this.spare.length < MOST_SPARE) this.spare.push(tile);
+      if (this.spare.length < MAX_SPARE) this.spare.push(tile);
       else tile.remove();
     }
   }
 
-  /** Marks the sample that the keyboard is at. */
+  /** Marks the sample at the keyboard cursor. */
   point() {
     const focused = document.activeElement === this.element;
     for (const [place, tile] of this.tiles) {

@@ -1,38 +1,38 @@
-// The samples of one cache that match a search, known piece by piece: what is looked at is asked for, in few requests.
+// The samples of one cache that match a search, loaded page by page as they become visible, in few requests.
 
-import { get, isAbort } from "../lib/server.js";
+import { get, isAbort } from "../../lib/server.js";
 
 const PAGE = 100;
-const MOST_PAGES_A_REQUEST = 5; // the server answers at most 500 samples
-const MOST_PAGES_KEPT = 200;
+const MAX_PAGES_PER_REQUEST = 5; // the server returns at most 500 samples
+const MAX_PAGES_KEPT = 200;
 
-export class Samples {
-  /** `changed()` is called when more is known, `failed(error)` when the server refused. */
+export class SamplePages {
+  /** `changed()` is called when samples arrive, `failed(error)` when the server refuses. */
   constructor({ name, generation, search = "", bucket = "" }, changed, failed) {
     this.query = { name, generation, search, bucket };
-    this.total = null; // unknown until the first answer
+    this.total = null; // unknown until the first response
     this.changed = changed;
     this.failed = failed;
-    this.pages = new Map(); // page number → samples, the ones used last at the end
+    this.pages = new Map(); // page number → samples, most recently used last
     this.asked = new Map(); // page number → the AbortController of its request
   }
 
-  /** Everything that matches nothing but the cache itself is numbered without gaps. */
+  /** Whether all samples are shown, so that places are numbers. */
   get whole() {
     return !this.query.search && !this.query.bucket;
   }
 
-  /** What is known of the sample at a place, or undefined. */
+  /** The sample at a place, or undefined if it is not loaded. */
   at(place) {
     return this.pages.get(Math.floor(place / PAGE))?.[place % PAGE];
   }
 
-  /** The number of the sample at a place: known before its facts where nothing is left out. */
+  /** The number of the sample at a place; without a filter it is known before the sample is loaded. */
   numberAt(place) {
     return this.at(place)?.number ?? (this.whole ? place : undefined);
   }
 
-  /** Samples from `first` to before `end` are looked at now. Requests for others are given up. */
+  /** Samples from `first` to before `end` are visible now: load them and abort requests for others. */
   want(first, end) {
     const [from, to] = [Math.floor(first / PAGE), Math.floor(Math.max(first, end - 1) / PAGE)];
     for (const [page, request] of this.asked) {
@@ -74,16 +74,16 @@ export class Samples {
   keep(page, samples) {
     this.pages.delete(page);
     this.pages.set(page, samples);
-    if (this.pages.size > MOST_PAGES_KEPT) this.pages.delete(this.pages.keys().next().value);
+    if (this.pages.size > MAX_PAGES_KEPT) this.pages.delete(this.pages.keys().next().value);
   }
 }
 
-/** Neighbouring numbers, at most as many together as one request may ask for. */
+/** Groups consecutive numbers, at most as many per group as one request may ask for. */
 function runs(numbers) {
   const found = [];
   for (const each of numbers) {
     const run = found.at(-1);
-    if (run && run.at(-1) === each - 1 && run.length < MOST_PAGES_A_REQUEST) run.push(each);
+    if (run && run.at(-1) === each - 1 && run.length < MAX_PAGES_PER_REQUEST) run.push(each);
     else found.push([each]);
   }
   return found;

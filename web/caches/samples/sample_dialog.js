@@ -1,17 +1,17 @@
-// One sample, large: its picture, all its captions, where it came from. Arrow keys go to its neighbours.
+// One sample in a dialog: its image, all captions, its source. Arrow keys go to the next or previous sample.
 
-import { show } from "../lib/dialog.js";
-import { fill, h, iconButton } from "../lib/dom.js";
-import { address } from "../lib/server.js";
-import { number } from "../lib/units.js";
-import { words } from "../lib/words.js";
+import { show } from "../../lib/dialog.js";
+import { fill, h, iconButton } from "../../lib/dom.js";
+import { address } from "../../lib/server.js";
+import { number } from "../../lib/units.js";
+import { words } from "../../lib/words.js";
 
-export class SampleWindow {
+export class SampleDialog {
   constructor(samples, place, { moved, closed }) {
     this.samples = samples;
     this.place = place;
     this.moved = moved;
-    this.picture = h("img", { class: "sc-sample-picture", alt: "" });
+    this.image = h("img", { class: "sc-sample-picture", alt: "" });
     this.text = h("div", { class: "sc-sample-text", "aria-live": "polite" });
     this.title = h("h2", { id: "sc-sample-title" });
     this.before = iconButton("chevron-left", words("actions.previous"), () => this.go(this.place - 1));
@@ -25,7 +25,7 @@ export class SampleWindow {
         onkeydown: (event) => this.key(event),
       },
       h("header", { class: "sc-head" }, this.title, this.before, this.after, close),
-      h("div", { class: "sc-sample-body" }, h("div", { class: "sc-sample-frame" }, this.picture), this.text),
+      h("div", { class: "sc-sample-body" }, h("div", { class: "sc-sample-frame" }, this.image), this.text),
     );
     this.update();
     show(this.element, closed);
@@ -46,7 +46,7 @@ export class SampleWindow {
   go(place) {
     if (place < 0 || place >= this.samples.total) return;
     this.place = place;
-    this.moved(place); // the grid goes along, and asks for what is not known yet
+    this.moved(place); // the grid scrolls along and loads what is missing
     this.update();
   }
 
@@ -59,10 +59,10 @@ export class SampleWindow {
     const found = this.samples.numberAt(this.place);
     if (found !== undefined) {
       const src = address("/cache/thumbnail", { name, generation, number: found });
-      if (this.picture.getAttribute("src") !== src) this.picture.src = src;
+      if (this.image.getAttribute("src") !== src) this.image.src = src;
     }
     if (!sample) return fill(this.text, h("div", { class: "sc-spin" }));
-    this.picture.alt = sample.captions.filter(Boolean)[0] ?? "";
+    this.image.alt = sample.captions.filter(Boolean)[0] ?? "";
     fill(this.text, captions(sample), facts(sample));
   }
 }

@@ -1,12 +1,12 @@
-// Scrolling over more than a browser can lay out. Browsers end at some 17 million pixels; beyond LIMIT the scroll bar
-// stands for the whole, while small movements still are as large as the hand made them.
+// Scrolls content taller than browsers can lay out (about 17 million pixels). Beyond LIMIT the scroll bar is scaled to the
+// content, while small movements still scroll by the distance that the user moved.
 
 export const LIMIT = 8_000_000;
 
 export class TallScroll {
   constructor() {
-    this.top = 0; // of what is seen, in the whole
-    this.bar = 0; // where the scroll bar was
+    this.top = 0; // of the visible part, in the content
+    this.bar = 0; // last position of the scroll bar
     this.height = 0;
     this.view = 0;
   }
@@ -25,7 +25,7 @@ export class TallScroll {
     this.top = Math.min(this.top, this.most);
   }
 
-  /** The scroll bar stands at `bar` now. */
+  /** The scroll bar has moved to `bar`. */
   move(bar) {
     const mostBar = Math.max(0, this.barHeight - this.view);
     const step = bar - this.bar;
@@ -37,14 +37,14 @@ export class TallScroll {
     else this.top = (bar / mostBar) * this.most;
   }
 
-  /** Where the scroll bar must stand for `top` to be seen. */
+  /** The position of the scroll bar that shows `top`. */
   barFor(top) {
     const to = Math.max(0, Math.min(this.most, top));
     if (this.height <= LIMIT) return to;
     return (to / this.most) * (this.barHeight - this.view);
   }
 
-  /** Goes to `top` exactly; the scroll bar is moved to match. */
+  /** Goes to `top` exactly; returns the matching position of the scroll bar. */
   jump(top) {
     this.top = Math.max(0, Math.min(this.most, top));
     this.bar = this.barFor(this.top);

@@ -1,13 +1,15 @@
-// The samples of a cache: a search, a chart of buckets that chooses among them, and the grid.
+// The tab with the samples of a cache: a search, a chart of buckets to filter by, and the grid of thumbnails.
 
-import { debounce, fill, h, icon } from "../lib/dom.js";
-import { setting } from "../lib/host.js";
-import { number } from "../lib/units.js";
-import { words } from "../lib/words.js";
-import { Buckets } from "./buckets.js";
+import { bar, bars } from "../../lib/bars.js";
+import { debounce, fill, h, icon, roving } from "../../lib/dom.js";
+import { setting } from "../../lib/host.js";
+import { number } from "../../lib/units.js";
+import { words } from "../../lib/words.js";
 import { Grid } from "./grid.js";
-import { SampleWindow } from "./sample.js";
-import { Samples } from "./samples.js";
+import { SampleDialog } from "./sample_dialog.js";
+import { SamplePages } from "./pages.js";
+
+const MAX_BUCKETS = 60; // shown
 
 export class SamplesTab {
   constructor(view) {
@@ -59,13 +61,13 @@ export class SamplesTab {
     return h("div", { class: "sc-search" }, icon("search"), field);
   }
 
-  /** Other samples are wanted. What is shown stays until they are known. */
+  /** Loads other samples. The current ones stay visible until they arrive. */
   ask(filter) {
     Object.assign(this.filter, filter);
     const { name, generation } = this.view.row;
     this.samples?.stop();
     const query = { name, generation, ...this.filter };
-    const samples = new Samples(query, () => this.arrived(samples), (error) => this.failed(error));
+    const samples = new SamplePages(query, () => this.arrived(samples), (error) => this.failed(error));
     this.samples = samples;
     this.element.setAttribute("aria-busy", "true");
     samples.want(0, 100);
@@ -85,7 +87,7 @@ export class SamplesTab {
 
   failed(error) {
     this.element.setAttribute("aria-busy", "false");
-    // The cache was saved anew meanwhile: the list knows the new generation.
+    // The cache was saved again in the meantime: the list has the new generation.
     if (error.status === 409) this.view.panel.refresh();
     else this.view.fail(error);
   }
@@ -94,7 +96,7 @@ export class SamplesTab {
     return h("div", { class: "sc-empty" }, icon("search"), h("p", { class: "sc-soft" }, words("caches.no_samples")));
   }
 
-  /** The caption of what the pointer or the keyboard is at. */
+  /** Shows the caption of the sample under the pointer or the keyboard cursor. */
   look(place) {
     const sample = place === null ? undefined : this.samples?.at(place);
     if (!sample) {
@@ -110,9 +112,52 @@ export class SamplesTab {
   }
 
   open(place) {
-    this.window = new SampleWindow(this.samples, place, {
+    this.window = new SampleDialog(this.samples, place, {
       moved: (to) => this.grid.go(to),
       closed: () => (this.window = undefined),
     });
+  }
+}
+
+/** One bar per bucket. Choosing one shows only its samples; choosing it again shows all. */
+class Buckets {
+  /** `chosen(name)` is called with "" when no bucket is chosen. */
+  constructor(buckets, chosen) {
+    this.chosen = chosen;
+    this.value = "";
+    const sorted = [...(buckets ?? [])].sort((a, b) => b.samples - a.samples);
+    const most = Math.max(1, ...sorted.map((each) => each.samples));
+    const shown = sorted.slice(0, MAX_BUCKETS).map((bucket, at) => this.bar(bucket, most, at));
+    this.bars = bars("div", { role: "group", "aria-label": words("caches.buckets_label") }, shown);
+    if (sorted.length > MAX_BUCKETS) this.bars.append(this.rest(sorted.slice(MAX_BUCKETS)));
+    roving(this.bars, ".sc-bar");
+    const summary = h("summary", {}, words("caches.buckets"), h("span", { class: "sc-badge" }, number(sorted.length)));
+    this.element = h("details", { class: "sc-buckets", open: true, hidden: sorted.length === 0 }, summary, this.bars);
+  }
+
+  bar(bucket, most, at) {
+    return bar("button", bucket.name, bucket.samples / most, number(bucket.samples), {
+      type: "button",
+      dataset: { bucket: bucket.name },
+      "aria-pressed": "false",
+      "aria-label": `${bucket.name}: ${words("caches.count_samples", { count: bucket.samples })}`,
+      tabIndex: at === 0 ? 0 : -1,
+      onclick: () => this.choose(bucket.name),
+    });
+  }
+
+  rest(buckets) {
+    const samples = buckets.reduce((sum, each) => sum + each.samples, 0);
+    const text = words("caches.more_buckets", { count: buckets.length, samples: number(samples) });
+    return h("div", { class: "sc-small sc-soft" }, text);
+  }
+
+  choose(name) {
+    this.value = this.value === name ? "" : name;
+    for (const each of this.bars.querySelectorAll(".sc-bar")) {
+      each.setAttribute("aria-pressed", String(each.dataset.bucket === this.value));
+    }
+    this.bars.classList.toggle("chosen", this.value !== "");
+    this.chosen(this.value);
   }
 }

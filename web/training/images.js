@@ -1,4 +1,4 @@
-// Sample pictures of a run: the latest, those of any step before, and a large view that compares steps.
+// Sample images of a run: the latest, those of any earlier step, and a large view that compares steps.
 
 import { show as showWindow } from "../lib/dialog.js";
 import { fill, h, iconButton } from "../lib/dom.js";
@@ -7,23 +7,23 @@ import { useStyle } from "../lib/style.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 
-// A run that is overwritten uses the names of its files again; when they were written tells them apart.
+// An overwritten run reuses the names of its files; the modification time distinguishes them.
 const source = (run, { file, mtime }) => address("/run/sample", { name: run, file, mtime });
-const called = (sample) => words("training.picture", { step: number(sample.step), prompt: sample.prompt + 1 });
+const called = (sample) => words("training.sample_image", { step: number(sample.step), prompt: sample.prompt + 1 });
 
-/** The steps that have pictures, and the pictures of one of them. */
+/** Step → its sample images. */
 export function bySteps(samples) {
   const steps = new Map();
   for (const sample of samples) steps.set(sample.step, [...(steps.get(sample.step) ?? []), sample]);
   return steps;
 }
 
-/** Changes when any of the pictures does. */
+/** Changes when any of the images does. */
 export function keyOf(run, samples) {
   return [run, ...samples.map(({ file, mtime }) => `${file}@${mtime ?? ""}`)].join("/");
 }
 
-export class Pictures {
+export class SampleImages {
   constructor() {
     this.slider = h("input", { type: "range", min: 0, step: 1, "aria-label": words("training.step"), oninput: () => this.#choose() });
     this.where = h("span", { class: "sc-soft sc-small sc-number" });
@@ -33,7 +33,7 @@ export class Pictures {
     this.key = "";
   }
 
-  /** Stays at the step that was chosen; at the latest one, it goes on with the run. */
+  /** Stays at the chosen step; if that is the latest one, it follows the run. */
   show(run, samples, several = false) {
     this.element.hidden = samples.length === 0;
     const steps = bySteps(samples);
@@ -62,11 +62,11 @@ export class Pictures {
 }
 
 export function thumbnail(run, sample, onclick) {
-  const picture = h("img", { src: source(run, sample), alt: called(sample), loading: "lazy", draggable: false });
-  return h("button", { type: "button", class: "sc-picture", title: words("training.enlarge"), onclick }, picture);
+  const image = h("img", { src: source(run, sample), alt: called(sample), loading: "lazy", draggable: false });
+  return h("button", { type: "button", class: "sc-picture", title: words("training.enlarge"), onclick }, image);
 }
 
-/** One prompt over the steps: a large picture beside another step's to compare it with. Arrow keys move. */
+/** One prompt over the steps: a large image, optionally next to the one of the first step. Arrow keys move. */
 export async function enlarge(run, samples, sample) {
   await useStyle("../training/training");
   const same = samples.filter((each) => each.prompt === sample.prompt);
