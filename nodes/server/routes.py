@@ -89,7 +89,7 @@ def show_run_sample(params: Params) -> FileResponse:
 
 
 def show_run_report(params: Params) -> FileResponse:
-    """The report page of a run. A run's folder may come from elsewhere, so the page may not run scripts or load files."""
+    """The report page of a run. Its folder may come from elsewhere, so it may not run scripts or load files."""
     name = params.text("name")
     params.refuse_unknown()
     return FileResponse(_runs().report(name), "text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
