@@ -1,4 +1,4 @@
-"""The tab of dataset caches, as a person uses it: with clicks and keys."""
+"""The Datasets tab, used with clicks and keys."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ TILES = "[...document.querySelectorAll('.sc-tile:not([hidden])')]"
 
 
 def find(selector: str, text: str = "") -> str:
-    """An expression for the first element that is seen of a selector, with just this text if one is given."""
+    """An expression for the first visible element of a selector, with exactly this text if one is given."""
     same = f" && element.textContent.trim() === {json.dumps(text)}" if text else ""
     return f"[...document.querySelectorAll({json.dumps(selector)})].find((element) => element.checkVisibility(){same})"
 
@@ -22,7 +22,7 @@ class CacheTab:
         self.shots = shots
 
     def open(self) -> None:
-        """The list of caches, whatever was open before."""
+        """Show the list of caches, whatever was open before."""
         if not self.page.run(f"Boolean(document.querySelector('{PANEL}'))"):
             self.page.click(BUTTON)
         self.page.wait_for(f"document.querySelector('{PANEL}')")
@@ -31,7 +31,7 @@ class CacheTab:
         self.page.wait_for("document.querySelector('.sc-cards')")
 
     def reopen(self) -> None:
-        """Close the tab, and open it again."""
+        """Close the tab and open it again."""
         for there in (False, True):
             self.page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
             self.page.wait_for(f"Boolean(document.querySelector('{PANEL}')) === {json.dumps(there)}")
@@ -46,13 +46,13 @@ class CacheTab:
         self.page.click(f"{find('.sc-head .pi-refresh')}.parentElement")
 
     def show(self, name: str) -> None:
-        """Open a cache and wait for its first pictures."""
+        """Open a cache and wait for its first thumbnails."""
         self.wait_for_card(name)
         self.page.click(f"{self.card(name)}?.querySelector('.sc-card-open')")
         self.page.wait_for(f"{TILES}.length && {TILES}.every((tile) => tile.firstChild.naturalWidth > 0)", 30)
 
     def choose(self, name: str, action: str) -> None:
-        """An entry of a cache's menu in the list."""
+        """Choose an entry of the menu of a cache in the list."""
         self.wait_for_card(name)
         self.page.click(f"{self.card(name)}.querySelector('.pi-ellipsis-v').parentElement")
         self.page.click(find(".sc-menu-item", action))

@@ -73,7 +73,7 @@ class Page:
 
     def run(self, script: str) -> Any:
         """Evaluate an expression and return its value; promises are awaited."""
-        return self._tab.evaluate(script)
+        return self._tab.evaluate("script => (0, eval)(script)", script)  # Playwright would call a function
 
     def wait_for(self, script: str, seconds: float = 120) -> None:
         """Wait until an expression is true."""

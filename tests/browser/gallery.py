@@ -1,4 +1,4 @@
-"""Caches to look at: drawn landscapes with captions in several buckets, and one that is very large."""
+"""Caches for the tests: drawn landscapes with captions in several buckets, and a very large one."""
 
 import io
 import math
@@ -32,7 +32,7 @@ EXTRAS = ("and a pale moon", "and a low sun", "and nothing else")
 
 
 def write_landscapes(folder: Path, count: int, seed: int = 1, side: int = 192, **provenance: Any) -> None:
-    """A cache of `count` samples whose pictures show what their captions say."""
+    """A cache of `count` samples whose images match their captions."""
     draw = random.Random(seed)
     with CacheWriter(folder, provenance=provenance) as writer:
         for number in range(count):
@@ -51,7 +51,7 @@ def write_landscapes(folder: Path, count: int, seed: int = 1, side: int = 192, *
 
 
 def write_many(folder: Path, count: int) -> None:
-    """A cache of so many samples that share few entries: written in seconds. Sample n bears its number's caption."""
+    """A cache of many samples that share few entries, written in seconds. Captions have the number of their sample."""
     keys = [(f"latent {bucket}", f"picture {bucket}") for bucket in range(4)]
     with CacheWriter(folder) as writer:
         writer.put("text", conditioning("all"), "conditioning")

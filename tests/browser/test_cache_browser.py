@@ -1,4 +1,4 @@
-"""The tab of dataset caches in the real front end: what it shows, and how it is used."""
+"""The Datasets tab in the real front end: what it shows, and how it is used."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ LOADED = "app.graph.nodes.filter((node) => node.type === 'StreamCacheCacheLoad')
 FOUND = "document.querySelector('.sc-countline').textContent"
 
 
-def test_a_cache_made_by_a_workflow_appears_with_its_picture_and_facts(tab: CacheTab, server: Server):
+def test_a_cache_saved_by_a_workflow_appears_with_its_thumbnail_and_counts(tab: CacheTab, server: Server):
     write_pictures(server.base / "input" / "browser_pictures")
     graph = Graph(server)
     save_folder(graph, "input/browser_pictures", "made_by_workflow", texts=False)
@@ -47,7 +47,7 @@ def test_a_list_is_searched_and_ordered(tab: CacheTab):
     tab.page.wait_for(f"{names}[0] === 'many' && {names}[1] === 'landscapes'")
 
 
-def test_a_long_list_is_drawn_in_part_until_more_is_asked_for(tab: CacheTab, root: Path):
+def test_a_long_list_is_drawn_in_part_until_the_user_asks_for_more(tab: CacheTab, root: Path):
     for number in range(61):
         with CacheWriter(root / "long" / str(number)) as writer:
             writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)})
@@ -63,7 +63,7 @@ def test_a_long_list_is_drawn_in_part_until_more_is_asked_for(tab: CacheTab, roo
     tab.page.wait_for(f"{cards} < 60")
 
 
-def test_pictures_captions_and_facts_of_a_cache(tab: CacheTab):
+def test_thumbnails_captions_and_details_of_a_cache(tab: CacheTab):
     tab.show("landscapes")
     shown = tab.wait_for_labels()
     x, y = tab.page.run(
@@ -92,7 +92,7 @@ def test_pictures_captions_and_facts_of_a_cache(tab: CacheTab):
     tab.page.click("document.querySelector('#sc-tab-samples')")
 
 
-def test_searches_and_buckets_choose_samples(tab: CacheTab, root: Path):
+def test_searches_and_buckets_filter_samples(tab: CacheTab, root: Path):
     cache = open_cache(root / "landscapes")
     dunes = [sample for sample in cache if any("dunes" in caption for caption in sample.captions)]
     del cache
@@ -146,7 +146,7 @@ def test_a_hundred_thousand_samples_scroll(tab: CacheTab):
     tab.shot("many")
 
 
-def test_pictures_come_while_scrolling_slowly(tab: CacheTab):
+def test_thumbnails_load_while_scrolling_slowly(tab: CacheTab):
     tab.show("many")
     script = """(async () => {
       const grid = document.querySelector('.sc-grid');
@@ -160,8 +160,8 @@ def test_pictures_come_while_scrolling_slowly(tab: CacheTab):
     assert tab.page.run(script) > 0.8
 
 
-def test_ten_million_samples_are_within_reach_of_the_scroll_bar(tab: CacheTab):
-    """No browser lays out so much: both ends are reached, a jump to the middle is one, and a small step stays small."""
+def test_the_scroll_bar_reaches_ten_million_samples(tab: CacheTab):
+    """Taller than browsers can lay out: both ends are reached, a large jump is scaled, a small step is not."""
     script = """import('/extensions/streamcache/caches/samples/tall_scroll.js').then(({TallScroll, LIMIT}) => {
       const scroll = new TallScroll();
       scroll.resize(1e9, 1000);
@@ -172,7 +172,7 @@ def test_ten_million_samples_are_within_reach_of_the_scroll_bar(tab: CacheTab):
     assert within and abs(middle / 1e9 - 0.5) < 0.001 and step == 30 and end == 1e9 - 1000 and top == 0
 
 
-def test_settings_of_units_and_thumbnails_hold_at_once(tab: CacheTab):
+def test_settings_of_units_and_thumbnails_apply_at_once(tab: CacheTab):
     setting = "app.extensionManager.setting.set('StreamCache.%s', %s)"
     size = f"{tab.card('landscapes')}.textContent"
     tab.page.wait_for(f"{size}.includes('21.3 MB')")
@@ -211,7 +211,7 @@ def test_a_cache_dropped_onto_the_canvas_becomes_a_load_node(tab: CacheTab, mode
     tab.page.run("app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
 
 
-def test_a_node_is_added_where_no_other_is(tab: CacheTab):
+def test_a_node_is_added_at_a_free_place(tab: CacheTab):
     tab.page.run("app.graph.clear()")
     tab.wait_for_card("landscapes")
     for _ in range(4):
@@ -225,7 +225,7 @@ def test_a_node_is_added_where_no_other_is(tab: CacheTab):
     tab.page.run("app.graph.clear()")
 
 
-def test_two_lines_of_a_long_caption_are_seen_whole(tab: CacheTab):
+def test_two_lines_of_a_long_caption_are_fully_visible(tab: CacheTab):
     tab.show("landscapes")
     tab.page.run("document.querySelector('.sc-grid').focus()")
     tab.page.wait_for("document.querySelector('.sc-caption-text')")
@@ -249,7 +249,7 @@ def test_details_of_a_wide_tab_scroll_downwards_only(tab: CacheTab):
     tab.page.click("document.querySelector('#sc-tab-samples')")
 
 
-def test_everything_is_reached_by_keys_alone(tab: CacheTab):
+def test_everything_works_with_the_keyboard_alone(tab: CacheTab):
     page = tab.page
     page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
     page.wait_for(f"!document.querySelector('{PANEL}')")
@@ -309,7 +309,7 @@ def test_chinese_and_the_light_theme(tab: CacheTab):
             page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
 
 
-def test_without_caches_the_tab_tells_how_to_make_one(tab: CacheTab, root: Path):
+def test_without_caches_the_tab_explains_how_to_make_one(tab: CacheTab, root: Path):
     aside = root.rename(root.with_name("aside"))
     try:
         tab.refresh()

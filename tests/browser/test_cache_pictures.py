@@ -1,4 +1,4 @@
-"""The pictures of the tab in README and docs, drawn anew when that is asked for."""
+"""The screenshots of the tab in README and docs, taken again on request."""
 
 import os
 import shutil
@@ -41,8 +41,10 @@ WORKFLOW = """(() => {
 AGES = {"landscapes": 2 * 3600, "shared/evening_set": 26 * 3600, "hills": 6 * 86400, "small_test": 40 * 86400}
 
 
-@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"draws the pictures of the documentation anew with {UPDATE}=1")
-def test_pictures_of_the_documentation(tab: CacheTab, root: Path, server: Server):
+@pytest.mark.skipif(
+    not os.environ.get(UPDATE), reason=f"takes the screenshots of the documentation again with {UPDATE}=1"
+)
+def test_images_of_the_documentation(tab: CacheTab, root: Path, server: Server):
     for folder in root.iterdir():
         shutil.rmtree(folder)
     write_landscapes(root / "small_test", 12, seed=23)

@@ -1,4 +1,4 @@
-"""Upkeep of caches in the tab of the real front end: it does just what it says, and tells what it cannot do."""
+"""Maintaining caches in the real front end: clean, rename, copy, verify, delete; and how refusals are shown."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def folder_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and ".leases" not in file.parts)
 
 
-def test_cleaning_shows_what_would_go_and_removes_just_that(tab: CacheTab, root: Path, server: Server):
+def test_cleaning_shows_what_it_would_remove_and_removes_just_that(tab: CacheTab, root: Path, server: Server):
     folder = root / "wasteful"
     for count in (6, 2):  # the second save leaves entries and a generation behind
         with CacheWriter(folder) as writer:
@@ -68,7 +68,7 @@ def test_rename_duplicate_export_delete_undo_and_trash(tab: CacheTab, root: Path
     tab.refresh()
     tab.choose("first", "Rename…")
     rename(tab, "shelf/dunes", "Rename")
-    tab.wait_for_text("dialog .sc-notice", "shelf/dunes")  # taken: told in the window, which stays
+    tab.wait_for_text("dialog .sc-notice", "shelf/dunes")  # the name is taken: shown in the dialog, which stays open
     tab.page.run("void 0")
     assert any("status of 4" in error for error in tab.page.errors)
     tab.page.errors.clear()
@@ -108,13 +108,13 @@ def test_an_opened_cache_stays_open_when_it_is_renamed(tab: CacheTab, root: Path
     tab.show("opened")
     tab.page.click("document.querySelector('.sc-head .pi-ellipsis-v').parentElement")
     tab.page.click(find(".sc-menu-item", "Rename…"))
-    rename(tab, "opened_anew", "Rename")
-    tab.wait_for_text(".sc-notices", "opened renamed to opened_anew.")
-    tab.page.wait_for("document.querySelector('[data-cache=opened_anew] .sc-tile')", 30)
+    rename(tab, "opened_again", "Rename")
+    tab.wait_for_text(".sc-notices", "opened renamed to opened_again.")
+    tab.page.wait_for("document.querySelector('[data-cache=opened_again] .sc-tile')", 30)
     tab.open()
-    shutil.rmtree(root / "opened_anew")
+    shutil.rmtree(root / "opened_again")
     tab.refresh()
-    tab.wait_for_card("opened_anew", there=False)
+    tab.wait_for_card("opened_again", there=False)
 
 
 def rename(tab: CacheTab, to: str, button: str) -> None:
@@ -122,7 +122,7 @@ def rename(tab: CacheTab, to: str, button: str) -> None:
     tab.press_button(button)
 
 
-def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
+def test_verify_reports_damage_and_how_to_repair_it(tab: CacheTab, root: Path):
     write_landscapes(root / "damaged", 3, seed=6)
     tab.refresh()
     tab.choose("damaged", "Verify")
@@ -146,7 +146,7 @@ def test_verify_tells_whether_a_cache_is_sound(tab: CacheTab, root: Path):
     assert tab.page.run("document.querySelectorAll('.sc-job').length") == 0, "what was closed stays closed"
 
 
-def test_work_in_progress_is_shown_until_it_is_done(tab: CacheTab):
+def test_a_running_job_is_shown_until_it_is_done(tab: CacheTab):
     bar = "document.querySelector('.sc-job [role=progressbar]')"
     tab.page.run(TELL % ("streamcache.job", json.dumps({**JOB, "state": "running", "done": 3, "total": 12})))
     tab.page.wait_for(f"{bar}?.getAttribute('aria-valuenow') === '25' && {bar}.ariaLabel === 'Verifying large'")
@@ -158,7 +158,7 @@ def test_work_in_progress_is_shown_until_it_is_done(tab: CacheTab):
     assert not tab.page.run(f"Boolean({bar})")
 
 
-def test_jobs_that_ended_while_the_connection_was_lost_end_here_too(tab: CacheTab):
+def test_jobs_that_ended_while_disconnected_are_shown_as_ended(tab: CacheTab):
     for number in ("ended", "lost"):
         job = {**JOB, "id": number, "name": number, "state": "running", "done": 3, "total": 12}
         tab.page.run(TELL % ("streamcache.job", json.dumps(job)))
@@ -179,7 +179,7 @@ def test_jobs_that_ended_while_the_connection_was_lost_end_here_too(tab: CacheTa
         tab.page.run("document.querySelectorAll('.sc-job .pi-times').forEach((sign) => sign.parentElement.click())")
 
 
-def test_a_late_answer_does_not_replace_a_newer_one(tab: CacheTab, root: Path):
+def test_a_late_response_does_not_replace_a_newer_one(tab: CacheTab, root: Path):
     tab.wait_for_card("landscapes")
     tab.page.run(HOLD)
     tab.refresh()
@@ -194,7 +194,7 @@ def test_a_late_answer_does_not_replace_a_newer_one(tab: CacheTab, root: Path):
     tab.wait_for_card("newer", there=False)
 
 
-def test_a_cache_in_use_says_so_and_is_not_deleted(tab: CacheTab, root: Path):
+def test_a_cache_in_use_is_marked_and_cannot_be_deleted(tab: CacheTab, root: Path):
     reader = open_cache(root / "landscapes")
     tab.refresh()
     tab.wait_for_text(".sc-card[data-name=landscapes]", "in use")
@@ -207,7 +207,7 @@ def test_a_cache_in_use_says_so_and_is_not_deleted(tab: CacheTab, root: Path):
     tab.page.wait_for(f"!{tab.card('landscapes')}.textContent.includes('in use')")
 
 
-def test_what_goes_wrong_is_told_in_a_sentence(tab: CacheTab, root: Path):
+def test_a_refusal_is_shown_as_a_message(tab: CacheTab, root: Path):
     write_landscapes(root / "vanishing", 3, seed=7)
     (root / "unreadable").mkdir()
     (root / "unreadable" / "dataset.json").write_text("{")
@@ -225,7 +225,7 @@ def test_what_goes_wrong_is_told_in_a_sentence(tab: CacheTab, root: Path):
     tab.page.errors.clear()
 
 
-def test_a_cache_that_goes_while_it_is_open_leads_back_to_the_list(tab: CacheTab, root: Path):
+def test_the_list_is_shown_when_the_open_cache_is_removed(tab: CacheTab, root: Path):
     write_landscapes(root / "going", 3, seed=8)
     tab.refresh()
     tab.show("going")
@@ -240,7 +240,7 @@ def test_a_cache_that_goes_while_it_is_open_leads_back_to_the_list(tab: CacheTab
     tab.page.errors.clear()
 
 
-def test_a_server_that_is_back_is_not_said_to_be_gone(tab: CacheTab):
+def test_the_connection_error_disappears_when_the_server_is_back(tab: CacheTab):
     tab.wait_for_card("landscapes")
     tab.page.run("app.api.fetchApi = () => Promise.reject(new TypeError('gone'))")
     tab.refresh()
@@ -249,7 +249,7 @@ def test_a_server_that_is_back_is_not_said_to_be_gone(tab: CacheTab):
     tab.page.wait_for("!document.querySelector('.sc-notices').textContent", 10)
 
 
-def test_a_cache_that_cannot_be_opened_shows_only_why(tab: CacheTab, root: Path):
+def test_an_unreadable_cache_shows_only_its_problem(tab: CacheTab, root: Path):
     (root / "torn").mkdir()
     (root / "torn" / "dataset.json").write_text("{")
     tab.refresh()
@@ -265,7 +265,7 @@ def test_a_cache_that_cannot_be_opened_shows_only_why(tab: CacheTab, root: Path)
     tab.wait_for_card("torn", there=False)
 
 
-def test_a_strangers_texts_are_shown_as_texts(tab: CacheTab, root: Path):
+def test_untrusted_texts_are_shown_as_text(tab: CacheTab, root: Path):
     evil = "<img src=x onerror='window.broken = true'>"
     with CacheWriter(root / "stranger", provenance={"encode": {"encoders": {"image": evil}, evil: [evil]}}) as writer:
         writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, caption=[evil, evil + "2"], source=evil)

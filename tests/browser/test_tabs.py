@@ -1,4 +1,4 @@
-"""The pack's two tabs share one place in the sidebar: whichever is asked for is the one that is seen."""
+"""The pack's two tabs share one place in the sidebar: the one that was opened last is shown."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def by_key(training: TrainingPage, name: str) -> None:
 
 
 @pytest.mark.parametrize("switch", [by_click, by_key])
-def test_each_tab_shows_its_own(training: TrainingPage, switch: Callable[[TrainingPage, str], None]):
+def test_each_tab_shows_its_own_panel(training: TrainingPage, switch: Callable[[TrainingPage, str], None]):
     training.close_tab()
     training.page.run("document.activeElement.blur()")
     before = training.page.run(HEARERS)
@@ -36,7 +36,7 @@ def test_each_tab_shows_its_own(training: TrainingPage, switch: Callable[[Traini
         assert training.page.run(HEARERS) == before + watched
 
 
-def test_a_key_puts_the_focus_on_the_heading(training: TrainingPage):
+def test_a_key_moves_the_focus_to_the_heading(training: TrainingPage):
     training.close_tab()
     training.page.run("document.activeElement.blur()")
     for name in ("training", "caches"):

@@ -1,4 +1,4 @@
-"""Watching a training in the real front end: its curve appears, it is stopped and kept, and a reload loses nothing."""
+"""Watching a training in the real front end: its curve appears, it is stopped and saved, a reload loses nothing."""
 
 import io
 import os
@@ -38,17 +38,17 @@ def wait_until_stopped(training: TrainingPage, server: Server, name: str) -> int
 
 @pytest.fixture(scope="module", autouse=True)
 def no_runs(server: Server) -> None:
-    """Before the page is loaded: other tests may have left some on this server."""
+    """Remove runs that other tests left on this server, before the page is loaded."""
     shutil.rmtree(server.base / "output" / "streamcache_runs", ignore_errors=True)
 
 
-def test_without_a_run_the_tab_says_how_to_get_one(training: TrainingPage):
+def test_without_a_run_the_tab_explains_how_to_start_one(training: TrainingPage):
     training.open_tab()
     training.page.wait_for(f"{PANEL}.querySelector('.sc-empty')")
     assert "Train LoRA" in training.text(PANEL)
 
 
-def test_a_training_draws_its_curve_and_is_stopped_with_its_lora_kept(training: TrainingPage, server: Server):
+def test_a_training_draws_its_curve_and_stopping_it_saves_the_lora(training: TrainingPage, server: Server):
     page = training.page
     training.build("watched_run", samples=True, sample_every=30)
     training.open_tab()
@@ -73,7 +73,7 @@ def test_a_training_draws_its_curve_and_is_stopped_with_its_lora_kept(training: 
     training.shot("stopped")
 
 
-def test_a_reload_in_mid_run_restores_the_chart_on_tab_and_node(training: TrainingPage, server: Server):
+def test_a_reload_during_a_run_restores_the_chart_on_tab_and_node(training: TrainingPage, server: Server):
     page = training.page
     node = training.build("reloaded")
     training.queue()
@@ -130,7 +130,7 @@ def test_runs_are_compared_on_one_chart_and_read_with_keys(training: TrainingPag
     page.click("document.querySelector('.sc-chart-tools input[name=log]')")
 
 
-def test_a_run_is_moved_to_the_trash_and_brought_back(training: TrainingPage, server: Server):
+def test_a_run_is_moved_to_the_trash_and_restored(training: TrainingPage, server: Server):
     page = training.page
     training.open_tab()
     page.wait_for(f"{RUNS}.includes('compared')")
@@ -142,7 +142,7 @@ def test_a_run_is_moved_to_the_trash_and_brought_back(training: TrainingPage, se
     assert run_row(server, "compared")["status"] == "done"
 
 
-def test_a_picture_is_enlarged_and_steps_are_compared(training: TrainingPage):
+def test_a_sample_image_is_enlarged_and_steps_are_compared(training: TrainingPage):
     page = training.page
     training.open_tab()
     page.wait_for(f"{RUNS}.includes('watched_run')")
@@ -190,7 +190,7 @@ def test_the_node_shows_its_run_once_in_each_renderer(training: TrainingPage, se
 
 
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes_2"])
-def test_save_and_load_tell_what_they_did_and_new_caches_are_listed(training: TrainingPage, server: Server, vue: bool):
+def test_save_and_load_show_a_summary_and_new_caches_are_listed(training: TrainingPage, server: Server, vue: bool):
     page, name = training.page, f"summarized_{vue}".lower()
     training.close_tab()
     training.set(vue=vue)
@@ -222,7 +222,7 @@ def test_save_and_load_tell_what_they_did_and_new_caches_are_listed(training: Tr
     training.shot(f"summary_{'nodes_2' if vue else 'classic'}")
 
 
-def test_it_speaks_chinese_and_takes_the_light_theme(training: TrainingPage):
+def test_chinese_and_the_light_theme_of_the_training_tab(training: TrainingPage):
     page = training.page
     training.set(vue=False, locale="zh", palette="light")
     training.reload()
@@ -242,7 +242,7 @@ def test_it_speaks_chinese_and_takes_the_light_theme(training: TrainingPage):
 
 
 def write_samples(folder: Path, steps: range, last: int) -> None:
-    """Pictures that come out of noise: the tiny model of these tests can draw none worth looking at."""
+    """Drawn images that emerge from noise: the tiny model of these tests cannot produce presentable ones."""
     folder.mkdir(exist_ok=True)
     scenes = [("at dusk", "red dunes", "and a low sun"), ("at dawn", "blue mountains", "and a pale moon")]
     scenes += [("at noon", "green hills", "and a low sun")]
@@ -256,8 +256,10 @@ def write_samples(folder: Path, steps: range, last: int) -> None:
             Image.blend(noise, soft, share).save(folder / sample_file_name(step, prompt))
 
 
-@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"draws the pictures of the documentation anew with {UPDATE}=1")
-def test_pictures_of_the_documentation(training: TrainingPage, server: Server):
+@pytest.mark.skipif(
+    not os.environ.get(UPDATE), reason=f"takes the screenshots of the documentation again with {UPDATE}=1"
+)
+def test_images_of_the_documentation(training: TrainingPage, server: Server):
     page, runs = training.page, server.base / "output" / "streamcache_runs"
     shutil.rmtree(runs, ignore_errors=True)
     settings = {"lr_schedule": "cosine", "warmup_steps": 60, "rank": 16, "validation_every": 45, "save_every": 0}

@@ -1,4 +1,4 @@
-"""The tab of training: what it makes of events and answers, in whatever order they come, and how it is used."""
+"""The Training tab: how it handles events and responses in any order, and how it is used."""
 
 import json
 
@@ -28,7 +28,7 @@ RELOAD_RUNS = "import('/extensions/streamcache/training/runs.js').then(({store})
 PICTURE = f"{PANEL}.querySelector('.sc-picture img')"
 
 
-def test_a_run_that_begins_again_shows_nothing_of_the_one_before(training: TrainingPage, server: Server):
+def test_a_restarted_run_shows_nothing_of_the_previous_one(training: TrainingPage, server: Server):
     write_run(server, "again", [0.5] * 30)
     training.open_tab()
     training.tell(run="again", status="done", live=False)
@@ -45,7 +45,7 @@ def test_a_run_that_begins_again_shows_nothing_of_the_one_before(training: Train
     training.tell(run="again", status="done", live=False)
 
 
-def test_a_long_curve_is_asked_for_once(training: TrainingPage, server: Server):
+def test_a_long_curve_is_loaded_once(training: TrainingPage, server: Server):
     write_run(server, "long", [0.5])
     training.open_tab()
     training.tell(run="long", status="running", live=True, step=1)
@@ -60,7 +60,7 @@ def test_a_long_curve_is_asked_for_once(training: TrainingPage, server: Server):
     training.tell(run="long", status="done", live=False)
 
 
-def test_a_connection_that_is_back_leaves_no_gap_in_a_curve(training: TrainingPage, server: Server):
+def test_a_lost_connection_leaves_no_gap_in_a_curve(training: TrainingPage, server: Server):
     write_run(server, "unheard", [0.5] * 4)
     training.open_tab()
     training.tell(run="unheard", status="done", live=False)
@@ -70,7 +70,7 @@ def test_a_connection_that_is_back_leaves_no_gap_in_a_curve(training: TrainingPa
     until(lambda: training.kept("unheard", "loss") == [[1, 0.4], [2, 0.4], [3, 0.4]], 20)
 
 
-def test_whether_a_run_trains_is_what_the_server_says(training: TrainingPage, server: Server):
+def test_the_status_of_a_run_follows_the_server(training: TrainingPage, server: Server):
     write_run(server, "held", [0.5] * 3)
     training.open_tab()
     training.refresh()
@@ -83,7 +83,7 @@ def test_whether_a_run_trains_is_what_the_server_says(training: TrainingPage, se
     training.page.wait_for(f"!{stop}", 10)
 
 
-def test_pictures_of_a_run_that_is_overwritten_are_its_own(training: TrainingPage, server: Server):
+def test_an_overwritten_run_shows_its_own_sample_images(training: TrainingPage, server: Server):
     file = sample_file_name(2, 0)
     path = write_run(server, "painted", [0.5] * 3) / file
     Image.new("RGB", (8, 8), "red").save(path)
@@ -98,7 +98,7 @@ def test_pictures_of_a_run_that_is_overwritten_are_its_own(training: TrainingPag
     assert training.page.run(f"{PANEL}.querySelectorAll('.sc-picture').length") == 1
 
 
-def test_the_picture_that_is_pressed_is_the_one_enlarged(training: TrainingPage, server: Server):
+def test_the_clicked_image_is_enlarged(training: TrainingPage, server: Server):
     folder = write_run(server, "drawn", [0.5] * 3)
     for step in (1, 2):
         Image.new("RGB", (8, 8), "red").save(folder / sample_file_name(step, 0))
@@ -106,7 +106,7 @@ def test_the_picture_that_is_pressed_is_the_one_enlarged(training: TrainingPage,
     training.refresh()
     training.choose("drawn")
     training.page.wait_for(f"{PICTURE}?.alt === 'Sample 1 at step 2'", 20)
-    training.tell(run="drawn", status="done", live=False)  # all is asked for anew, and is the same
+    training.tell(run="drawn", status="done", live=False)  # everything is loaded again, unchanged
     training.page.run("new Promise((go) => setTimeout(go, 500))")
     training.page.click(f"{PICTURE}.parentElement")
     training.page.wait_for("document.querySelector('.sc-large figcaption')?.textContent === 'step 2'", 10)
@@ -114,7 +114,7 @@ def test_the_picture_that_is_pressed_is_the_one_enlarged(training: TrainingPage,
     training.page.wait_for("!document.querySelector('.sc-large')", 10)
 
 
-def test_undo_can_be_pressed_while_a_run_trains(training: TrainingPage, server: Server):
+def test_undo_works_during_training(training: TrainingPage, server: Server):
     page = training.page
     for name in ("thrown", "busy"):
         write_run(server, name, [0.5] * 3)
@@ -129,7 +129,7 @@ def test_undo_can_be_pressed_while_a_run_trains(training: TrainingPage, server: 
         for step in range(2, 6):
             training.tell(run="busy", status="running", live=True, step=step, points=[[step, 0.5]])
             page.run("new Promise((go) => setTimeout(go, 60))")
-        assert page.run(f"window.noticed === {notice}"), "it is the same that somebody is about to press"
+        assert page.run(f"window.noticed === {notice}"), "the button that the user is about to press stays"
         page.click(f"{notice}.querySelector('{press}')")
         page.wait_for(f"!{notice}")
         if press == "button.plain":  # closed: it stays where it is
@@ -140,7 +140,7 @@ def test_undo_can_be_pressed_while_a_run_trains(training: TrainingPage, server: 
     training.tell(run="busy", status="done", live=False)
 
 
-def test_a_key_opens_the_tab_and_goes_into_it(training: TrainingPage):
+def test_a_key_opens_the_tab_and_moves_the_focus_into_it(training: TrainingPage):
     training.close_tab()
     training.reload()  # the first time, when nothing of the tab is loaded yet
     assert not training.page.run(f"Boolean({PANEL})")
@@ -150,7 +150,7 @@ def test_a_key_opens_the_tab_and_goes_into_it(training: TrainingPage):
     training.page.wait_for(f"document.activeElement.closest('.sc-panel')?.contains({PANEL})", 10)
 
 
-def test_runs_are_compared_by_the_settings_in_which_they_differ(training: TrainingPage, server: Server):
+def test_runs_are_compared_by_the_settings_that_differ(training: TrainingPage, server: Server):
     same = {"optimizer": "AdamW", "group_rates": {}}
     write_run(server, "fine", [0.5] * 3, rank=16, learning_rate=1e-4, name="fine", targets="", **same)
     write_run(server, "coarse", [0.5] * 3, rank=4, learning_rate=0.002, name="coarse", targets="attention", **same)
@@ -193,7 +193,7 @@ def test_a_node_shows_the_last_run_of_its_name_after_a_reload(training: Training
         assert page.run(f"{tall} - app.graph.getNodeById({node}).computeSize()[1]") < 30
 
 
-def test_a_node_says_why_it_failed_and_nothing_of_the_run_before(training: TrainingPage, server: Server):
+def test_a_node_shows_its_error_and_nothing_of_the_previous_run(training: TrainingPage, server: Server):
     page = training.page
     training.close_tab()
     write_run(server, "before", [0.5, 0.4])
@@ -234,7 +234,7 @@ def test_a_run_is_shown_alone_by_its_name_and_keeps_its_colour(training: Trainin
     assert page.run(ticked) == "three" and page.run(color % "three") == before[2]
 
 
-def test_a_run_that_failed_at_once_shows_no_empty_chart(training: TrainingPage, server: Server):
+def test_a_run_that_failed_before_its_first_step_shows_no_chart(training: TrainingPage, server: Server):
     page = training.page
     folder = write_run(server, "stillborn", []).parent
     (folder / "run.json").write_text(json.dumps({"status": "failed", "problem": "no such optimizer"}))
@@ -252,14 +252,30 @@ def test_a_run_that_failed_at_once_shows_no_empty_chart(training: TrainingPage, 
     assert "LoRA" not in page.run(f"{PANEL}.querySelector('.sc-notice:not(.bad)').innerText")
 
 
-def test_what_to_know_of_the_dataset_is_said_with_its_run(training: TrainingPage, server: Server):
+def test_remarks_on_the_dataset_are_shown_with_its_run(training: TrainingPage, server: Server):
     folder = write_run(server, "noted", [0.5, 0.4]).parent
-    told = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**told, "notes": "Skipped: 1 of the files"}))
+    described = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**described, "notes": "Skipped: 1 of the files"}))
     training.open_tab()
     training.refresh()
     training.choose("noted")
     training.page.wait_for(f"{CARD}.innerText.includes('Skipped: 1 of the files')", 20)
+
+
+def test_the_report_of_a_run_is_linked(training: TrainingPage, server: Server):
+    folder = write_run(server, "reported", [1.0, 0.5]).parent
+    write_run(server, "bare", [1.0, 0.5])
+    (folder / "report.html").write_text("<p>report</p><script>document.title = 'ran'</script>")
+    training.open_tab()
+    training.refresh()
+    link = f"{CARD}.querySelector('.sc-report')"
+    training.choose("bare")
+    training.page.wait_for(f"{CARD}.innerText.includes('bare') && {link}.hidden", 20)
+    training.choose("reported")
+    training.page.wait_for(f"{CARD}.innerText.includes('reported') && !{link}.hidden", 20)
+    shown = f"fetch({link}.href).then(async (got) => [await got.text(), got.headers.get('content-security-policy')])"
+    text, policy = training.page.run(shown)
+    assert "<p>report</p>" in text and "sandbox" in policy
 
 
 def test_neighbouring_ticks_have_different_labels(training: TrainingPage):

@@ -1,4 +1,4 @@
-"""The example workflows in the real front end: they load, and are queued as their headless form says."""
+"""The example workflows in the real front end: they load, and are queued like their headless form."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_examples_are_queued_from_the_canvas_as_headless(page: Page):
         assert len(found) == len(expected)
 
 
-def test_the_blueprint_unfolds_to_its_nodes(page: Page):
+def test_the_blueprint_expands_to_its_nodes(page: Page):
     load(page, read_json(ROOT / "subgraphs" / f"{BLUEPRINT}.json"))
     found = {node["class_type"]: node["inputs"] for node in queued(page).values()}
     assert sorted(found) == ["StreamCacheEncode", "StreamCacheImageFolder", "StreamCacheTrain"]
@@ -63,17 +63,17 @@ def test_the_blueprint_unfolds_to_its_nodes(page: Page):
 
 
 def test_a_saved_workflow_keeps_the_dataset_that_it_names(page: Page, server: Server):
-    """Whatever the list of caches is by now."""
+    """Even if the cache is not in the list."""
     load(page, read_json(FOLDER / "train_from_a_shared_cache.json"))
     time.sleep(2)
     assert queued(page)["1"]["inputs"]["name"] == "shared/their_dataset"
 
 
-def test_advanced_inputs_are_hidden_on_the_classic_canvas_until_asked_for(page: Page):
+def test_advanced_inputs_are_hidden_on_the_classic_canvas_until_shown(page: Page):
     create = "(() => {const node = LiteGraph.createNode('StreamCacheTrain'); app.graph.add(node); return node.id})()"
     node = f"app.graph.getNodeById({page.run(create)})"
     control = f"{node}.widgets.find((widget) => widget.name === 'seed').linkedWidgets[0].value"
-    assert page.run(control) == "fixed"  # or every run would train anew, with another seed
+    assert page.run(control) == "fixed"  # or every run would train again, with another seed
     seen = f"{node}.widgets.filter((widget) => {node}.isWidgetVisible(widget)).map((widget) => widget.name)"
     time.sleep(1)
     before, height = page.run(seen), page.run(f"{node}.size[1]")
@@ -83,8 +83,8 @@ def test_advanced_inputs_are_hidden_on_the_classic_canvas_until_asked_for(page: 
     assert "beta1" in page.run(seen)
 
 
-@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"draws the examples' pictures anew with {UPDATE}=1")
-def test_pictures_of_the_examples(page: Page, server: Server):
+@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"takes the screenshots of the examples again with {UPDATE}=1")
+def test_images_of_the_examples(page: Page, server: Server):
     names = {"vae": ["sdxl_vae"], "text_encoders": ["clip_l", "clip_g"], "diffusion_models": ["sd_xl_base_1.0"]}
     for folder, files in names.items():
         (server.base / "models" / folder).mkdir(exist_ok=True)

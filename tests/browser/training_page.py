@@ -1,4 +1,4 @@
-"""The page as a test of trainings uses it: a workflow built on the canvas, the tab of training, screenshots."""
+"""The page for tests of trainings: a workflow on the canvas, the Training tab, screenshots."""
 
 import json
 import shutil
@@ -45,19 +45,19 @@ BUILD = """((wanted) => {
 
 
 class TrainingPage:
-    """`open_tab`, `build` a workflow, `queue` it; `shot` keeps what is seen."""
+    """`open_tab`, `build` a workflow, `queue` it; `shot` saves a screenshot."""
 
     def __init__(self, page: Page, server: Server, folder: Path) -> None:
         self.page, self.server, self.folder = page, server, folder
 
     def set(self, **settings: Any) -> None:
-        """Settings of the host, by the last part of their names."""
+        """Change settings of ComfyUI."""
         names = {"vue": "Comfy.VueNodes.Enabled", "locale": "Comfy.Locale", "palette": "Comfy.ColorPalette"}
         for name, value in settings.items():
             self.page.run(f"app.extensionManager.setting.set('{names[name]}', {json.dumps(value)})")
 
     def reload(self) -> None:
-        """Loads the page anew. What the host itself complains about at its start is let go."""
+        """Reload the page. Errors of the front end itself at its start are ignored."""
         self.page.reload()
         self.page.wait_for(f"{READY} && LiteGraph.registered_node_types['StreamCacheSelect']")
         self.page.wait_for(f"document.querySelector('.{TAB}-tab-button')")
@@ -73,9 +73,9 @@ class TrainingPage:
         self.page.run(f"{tabs}.activeSidebarTabId && {tabs}.toggleSidebarTab({tabs}.activeSidebarTabId)")
 
     def build(self, name: str, steps: int = LONG, samples: bool = False, **changes: Any) -> int:
-        """Load → Train LoRA on the canvas; returns the training node's id."""
+        """Put Load → Train LoRA on the canvas; return the id of the training node."""
         train = {**SETTINGS, "name": name, "steps": steps, "mode": "overwrite", "validation_every": 25}
-        # The front end keeps the values of a node that was there before under the same number.
+        # The front end keeps the values of an earlier node with the same id.
         train |= {"sample_every": 0, **changes}
         wanted = {"dataset": ready_dataset(self.server), "model": FAMILIES["flow"].model, "train": train}
         wanted |= {"vae": FAMILIES["flow"].vae} if samples else {}
@@ -88,22 +88,22 @@ class TrainingPage:
         self.page.click(f"{PANEL}.parentElement.querySelector('.pi-refresh').parentElement")
 
     def choose(self, *names: str) -> None:
-        """Ticks these runs of the list, and no others."""
+        """Tick these runs in the list, and no others."""
         for name in names:
             self.page.wait_for(f"{RUNS}.includes('{name}')", 20)
         for name in self.page.run(RUNS):
             if self.page.run(f"{TICK % name}.checked") != (name in names):
-                # Not with the mouse: pictures that come meanwhile may be where the box was.
+                # Not with the mouse: images that appear meanwhile may move the box.
                 self.page.run(f"{TICK % name}.click()")
 
     def tell(self, **facts: Any) -> None:
-        """An event as the server sends it while a run trains."""
+        """Dispatch an event as the server sends it during training."""
         self.page.run(
             f"app.api.dispatchEvent(new CustomEvent('streamcache.training', {{detail: {json.dumps(facts)}}}))"
         )
 
     def kept(self, name: str, what: str) -> Any:
-        """What the page knows of a run, such as `loss`."""
+        """What the page has stored of a run, such as `loss`."""
         found = f"store.curves.get({json.dumps(name)})?.{what}"
         return self.page.run(f"import('/extensions/streamcache/training/runs.js').then(({{store}}) => {found})")
 
@@ -118,12 +118,12 @@ class TrainingPage:
 
 
 def write_run(server: Server, name: str, losses: Sequence[float], /, **config: Any) -> Path:
-    """A run that has ended, as it is on disk; another of its name goes. Returns its folder of pictures."""
+    """Write a finished run to disk, replacing one of the same name. Returns its folder of sample images."""
     folder = server.base / "output" / "streamcache_runs" / name
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "samples").mkdir(parents=True)
-    told = {"status": "done", "step": len(losses), "steps": len(losses), "config": config}
-    (folder / "run.json").write_text(json.dumps(told))
+    described = {"status": "done", "step": len(losses), "steps": len(losses), "config": config}
+    (folder / "run.json").write_text(json.dumps(described))
     rows = [{"step": step, "epoch": 0, "loss": loss, "learning_rate": 0.001} for step, loss in enumerate(losses, 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / "samples"
