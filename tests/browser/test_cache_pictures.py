@@ -41,9 +41,7 @@ WORKFLOW = """(() => {
 AGES = {"landscapes": 2 * 3600, "shared/evening_set": 26 * 3600, "hills": 6 * 86400, "small_test": 40 * 86400}
 
 
-@pytest.mark.skipif(
-    not os.environ.get(UPDATE), reason=f"takes the screenshots of the documentation again with {UPDATE}=1"
-)
+@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"takes the screenshots of the docs again with {UPDATE}=1")
 def test_images_of_the_documentation(tab: CacheTab, root: Path, server: Server):
     for folder in root.iterdir():
         shutil.rmtree(folder)

@@ -256,9 +256,7 @@ def write_samples(folder: Path, steps: range, last: int) -> None:
             Image.blend(noise, soft, share).save(folder / sample_file_name(step, prompt))
 
 
-@pytest.mark.skipif(
-    not os.environ.get(UPDATE), reason=f"takes the screenshots of the documentation again with {UPDATE}=1"
-)
+@pytest.mark.skipif(not os.environ.get(UPDATE), reason=f"takes the screenshots of the docs again with {UPDATE}=1")
 def test_images_of_the_documentation(training: TrainingPage, server: Server):
     page, runs = training.page, server.base / "output" / "streamcache_runs"
     shutil.rmtree(runs, ignore_errors=True)
