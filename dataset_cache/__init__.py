@@ -7,12 +7,15 @@ batch = cache.read_batch([0, 5, 9])
 """
 
 from .encode import (
+    ENCODE_SETTINGS,
+    PLAN_SETTINGS,
+    SOURCE_SETTINGS,
+    EncodeProgress,
     Encoder,
     EncodeReport,
     ImageEncoder,
     OnDemand,
     Plan,
-    Progress,
     Report,
     Settings,
     Surroundings,
@@ -20,6 +23,9 @@ from .encode import (
     encode,
     file_identity,
     files_identity,
+    load_settings,
+    load_source,
+    load_transform,
     make_plan,
     object_identity,
 )
@@ -49,13 +55,8 @@ from .format import (
 )
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .setting import Limits, Setting, check_setting, closest_name, parse_setting
+from .setting import COLOUR, COLOURS, NUMBERS, Limits, Setting, check_setting, closest_name, parse_setting
 from .sources import (
-    BUCKET_STEPS,
-    CAPTION_FALLBACKS,
-    CAPTION_LINES,
-    CROPS,
-    MASK_MODES,
     THUMBNAIL,
     Captions,
     FolderSource,
@@ -114,16 +115,17 @@ from .write import (
 )
 
 __all__ = [
-    "BUCKET_STEPS",
     "BUILD",
-    "CAPTION_FALLBACKS",
-    "CAPTION_LINES",
     "CATEGORIES",
-    "CROPS",
+    "COLOUR",
+    "COLOURS",
     "DEBRIS",
+    "ENCODE_SETTINGS",
     "MANIFEST",
-    "MASK_MODES",
+    "NUMBERS",
+    "PLAN_SETTINGS",
     "PUBLISH_HOLDER",
+    "SOURCE_SETTINGS",
     "SUPERSEDED",
     "THUMBNAIL",
     "UNUSED",
@@ -142,6 +144,7 @@ __all__ = [
     "ConvertReport",
     "CopyReport",
     "Dataset",
+    "EncodeProgress",
     "EncodeReport",
     "Encoder",
     "FolderSource",
@@ -158,7 +161,6 @@ __all__ = [
     "Part",
     "Plan",
     "Problem",
-    "Progress",
     "PublishLock",
     "Removal",
     "RepairReport",
@@ -199,6 +201,9 @@ __all__ = [
     "is_locked",
     "is_regular",
     "iter_tensors",
+    "load_settings",
+    "load_source",
+    "load_transform",
     "make_plan",
     "manifest_stamp",
     "map_tensors",

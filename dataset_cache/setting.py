@@ -16,6 +16,8 @@ from typing import Any
 from .errors import CacheError, SettingError
 
 NUMBERS = tuple[int, ...]  # the type of settings that are lists of whole numbers
+COLOUR = tuple[int, int, int]  # red, green and blue
+COLOURS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,22 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return tuple(value)
     if kind == NUMBERS and isinstance(value, (list, tuple)):
         return tuple(_typed(name, item, int) for item in value)
+    if kind == COLOUR:
+        return _colour(name, value)
     if kind is dict and isinstance(value, Mapping):
         return {str(key): _typed(f"{name}.{key}", item, float) for key, item in value.items()}
     if kind in (bool, str) and isinstance(value, kind):
         return value
     raise SettingError(f"{name} = {value!r} ({type(value).__name__}): expected {_KINDS[kind]}")
+
+
+def _colour(name: str, value: Any) -> tuple[int, int, int]:
+    if isinstance(value, str) and value in COLOURS:
+        return COLOURS[value]
+    parts = value if isinstance(value, (list, tuple)) else ()
+    if len(parts) == 3 and all(type(part) is int and 0 <= part <= 255 for part in parts):
+        return parts[0], parts[1], parts[2]
+    raise SettingError(f"{name} = {value!r}: expected {_KINDS[COLOUR]}")
 
 
 def _within(name: str, value: float, limits: Limits) -> None:
@@ -170,6 +183,7 @@ _TYPES = {
     "str": str,
     "tuple[str, ...]": tuple,
     "tuple[int, ...]": NUMBERS,
+    "tuple[int, int, int]": COLOUR,
     "dict[str, float]": dict,
 }
 _PARSERS: dict[Any, Callable[[str], Any]] = {
@@ -179,6 +193,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     tuple: _parse_list,
     NUMBERS: _parse_numbers,
+    COLOUR: str,
     dict: _parse_table,
 }
 _KINDS = {
@@ -188,5 +203,6 @@ _KINDS = {
     str: "text",
     tuple: "a list of texts (on the command line: one|two)",
     NUMBERS: "a list of whole numbers, such as 512, 768",
+    COLOUR: f"{', '.join(COLOURS)}, or [red, green, blue] from 0 to 255",
     dict: "a table of numbers (on the command line: name=1.5,other=2)",
 }

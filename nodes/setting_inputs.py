@@ -1,45 +1,103 @@
-"""Settings as inputs of a node: made from the engine's own list, so that each has one name, limit and explanation."""
+"""Settings as node inputs, made from the tables of settings, so that each has one name, limits and help text."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import Setting, parse_setting
+from ..dataset_cache import COLOUR, COLOURS, NUMBERS, Setting, parse_setting
 from ..lora_train import RENAMED_SETTINGS, TRAIN_SETTINGS
 from .host import HOST_SETTINGS
 from .host.app import find_lora, list_loras
 
 ALL_SETTINGS: dict[str, Setting] = {**TRAIN_SETTINGS, **HOST_SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
-FILE = "start_from"  # the one setting that is a path: on nodes, a LoRA out of the host's list
-DEFAULTS = {"name": "my_lora"}  # where a node has to say something that a command line may leave open
+FILE = "start_from"  # a path; on nodes, a LoRA from ComfyUI's list
+DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file
 MOST = 2**31 - 1
 
 
 def main_inputs() -> list[io.Input]:
-    """What stands on the training node for everyone."""
-    return [_input(ALL_SETTINGS[name], advanced=False) for name in MAIN]
+    """The inputs on the training node itself."""
+    return [_train_input(ALL_SETTINGS[name], advanced=False) for name in MAIN]
 
 
 def further_inputs(advanced: bool) -> list[io.Input]:
-    """All other settings."""
-    return [_input(setting, advanced) for setting in ALL_SETTINGS.values() if setting.name not in MAIN]
+    """All other training settings."""
+    return [_train_input(setting, advanced) for setting in ALL_SETTINGS.values() if setting.name not in MAIN]
 
 
 def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a node's inputs hold: texts become what they mean. Names are checked by whoever uses them."""
+    """Training settings from a node's inputs, with texts parsed. Their names are checked later."""
     return {name: _value(name, value) for name, value in values.items() if value is not None}
 
 
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not as they would be without the node."""
+    """The settings that differ from their defaults."""
     return {
         name: value for name, value in values.items() if name not in ALL_SETTINGS or value != ALL_SETTINGS[name].default
     }
+
+
+def read_inputs(settings: Mapping[str, Setting], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Encoding settings from a node's inputs. A combo gives text even for numbers."""
+    found = {name: value for name, value in values.items() if value is not None}
+    texts = {name for name, value in found.items() if isinstance(value, str) and name in settings}
+    numbers = {name: parse_setting(settings[name], found[name]) for name in texts if settings[name].type is int}
+    return {**found, **numbers}
+
+
+def setting_input(setting: Setting, optional: bool = False, advanced: bool = False) -> io.Input:
+    """The input for a setting, with its widget's own range and step if it has them."""
+    limits = setting.limits
+    default, shared = setting.default, {"optional": optional, "tooltip": _sentence(limits.about)}
+    if advanced:
+        shared["advanced"] = True
+    if setting.type == COLOUR:
+        names = {colour: name for name, colour in COLOURS.items()}
+        return io.Combo.Input(setting.name, options=list(COLOURS), default=names[default], **shared)
+    if limits.choices:
+        return io.Combo.Input(setting.name, options=list(limits.choices), default=str(default), **shared)
+    if setting.type is bool:
+        return io.Boolean.Input(setting.name, default=default, **shared)
+    low, high = limits.shown or _range(setting)
+    if setting.type in (int, NUMBERS):
+        if limits.step:
+            shared["step"] = int(limits.step)
+        default = default[0] if setting.type == NUMBERS else default or 0
+        return io.Int.Input(setting.name, default=default, min=int(low), max=int(high), **shared)
+    if setting.type is float:
+        step = limits.step or (default / 10 if 0 < default < 0.01 else 0.01)
+        if not limits.step:
+            shared["round"] = False
+        return io.Float.Input(setting.name, default=default, min=float(low), max=float(high), step=step, **shared)
+    text = DEFAULTS.get(setting.name, default or "")
+    if setting.type in (tuple, dict):
+        shared["multiline"] = True
+    return io.String.Input(setting.name, default=text, **shared)
+
+
+def _range(setting: Setting) -> tuple[float, float]:
+    limits = setting.limits
+    return max(limits.low, limits.above, -MOST), min(limits.high, MOST)
+
+
+def _train_input(setting: Setting, advanced: bool) -> io.Input:
+    # Optional, although all have widgets: a workflow from another version that lacks one still runs, with the default.
+    shared = {"optional": True, "advanced": advanced, "tooltip": _sentence(setting.limits.about)}
+    if setting.name == FILE:
+        files = list_loras()
+        return io.Combo.Input(setting.name, options=files, default=files[0], **shared)
+    if setting.name == "seed":
+        # Fixed: the front end would draw a new seed after every run, and the next run would train again.
+        fixed = io.ControlAfterGenerate.fixed
+        low, high = int(setting.limits.low), int(setting.limits.high)
+        return io.Int.Input(
+            setting.name, default=setting.default, min=low, max=high, control_after_generate=fixed, **shared
+        )
+    return setting_input(setting, optional=True, advanced=advanced)
 
 
 def _value(name: str, value: Any) -> Any:
@@ -49,37 +107,6 @@ def _value(name: str, value: Any) -> Any:
     if known.name == FILE:
         return find_lora(value)
     return parse_setting(known, value) if known.type in (tuple, dict) else value
-
-
-def _input(setting: Setting, advanced: bool) -> io.Input:
-    limits = setting.limits
-    # Optional, though every one has a widget: a workflow of another version that lacks one still runs, by the default.
-    shared = {"optional": True, "advanced": advanced, "tooltip": _sentence(limits.about)}
-    if setting.name == FILE:
-        files = list_loras()
-        return io.Combo.Input(setting.name, options=files, default=files[0], **shared)
-    if limits.choices:
-        return io.Combo.Input(setting.name, options=list(limits.choices), default=setting.default, **shared)
-    if setting.type is bool:
-        return io.Boolean.Input(setting.name, default=setting.default, **shared)
-    if setting.type is int:
-        low, high = (int(limits.low) if math.isfinite(limits.low) else -MOST), int(min(limits.high, MOST))
-        if setting.name == "seed":
-            # The front end would draw a new one after every run, and every run would train anew.
-            high, shared["control_after_generate"] = int(limits.high), io.ControlAfterGenerate.fixed
-        return io.Int.Input(setting.name, default=setting.default, min=low, max=high, **shared)
-    if setting.type is float:
-        low, high = max(limits.low, limits.above, -MOST), min(limits.high, MOST)
-        step = setting.default / 10 if 0 < setting.default < 0.01 else 0.01
-        return io.Float.Input(
-            setting.name, default=setting.default, min=low, max=high, step=step, round=False, **shared
-        )
-    return io.String.Input(
-        setting.name,
-        default=DEFAULTS.get(setting.name, setting.default or ""),
-        multiline=setting.type in (tuple, dict),
-        **shared,
-    )
 
 
 def _sentence(about: str) -> str:

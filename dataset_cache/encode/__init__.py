@@ -5,16 +5,27 @@ from .encoders import Encoder, ImageEncoder, Surroundings
 from .identity import digest_of, file_identity, files_identity, object_identity
 from .on_demand import OnDemand
 from .plan import Plan, make_plan
-from .report import EncodeReport, Progress, Report
-from .settings import Settings
+from .report import EncodeProgress, EncodeReport, Report
+from .settings import (
+    ENCODE_SETTINGS,
+    PLAN_SETTINGS,
+    SOURCE_SETTINGS,
+    Settings,
+    load_settings,
+    load_source,
+    load_transform,
+)
 
 __all__ = [
+    "ENCODE_SETTINGS",
+    "PLAN_SETTINGS",
+    "SOURCE_SETTINGS",
+    "EncodeProgress",
     "EncodeReport",
     "Encoder",
     "ImageEncoder",
     "OnDemand",
     "Plan",
-    "Progress",
     "Report",
     "Settings",
     "Surroundings",
@@ -22,6 +33,9 @@ __all__ = [
     "encode",
     "file_identity",
     "files_identity",
+    "load_settings",
+    "load_source",
+    "load_transform",
     "make_plan",
     "object_identity",
 ]

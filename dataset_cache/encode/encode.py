@@ -17,7 +17,7 @@ from ..write import CacheWriter
 from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
 from .plan import Plan, named_captions
 from .recipe import Keys, Planned
-from .report import EncodeReport, Progress
+from .report import EncodeProgress, EncodeReport
 from .survey import Layout
 from .target import RUN, Target
 
@@ -28,7 +28,7 @@ def encode(
     plan: Plan,
     path: str | Path,
     *,
-    progress: Callable[[Progress], None] = lambda progress: None,
+    progress: Callable[[EncodeProgress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
     provenance: Mapping[str, Any] | None = None,
 ) -> EncodeReport:
@@ -64,7 +64,11 @@ def _unchanged(plan: Plan, target: Target, memory: SourceMemory) -> EncodeReport
 
 
 def _encode(
-    plan: Plan, target: Target, memory: SourceMemory, progress: Callable[[Progress], None], stop: Callable[[], bool]
+    plan: Plan,
+    target: Target,
+    memory: SourceMemory,
+    progress: Callable[[EncodeProgress], None],
+    stop: Callable[[], bool],
 ) -> EncodeReport:
     report = EncodeReport()
 
@@ -93,7 +97,7 @@ def _write(
     target: Target,
     memory: SourceMemory,
     report: EncodeReport,
-    progress: Callable[[Progress], None],
+    progress: Callable[[EncodeProgress], None],
     stop: Callable[[], bool],
 ) -> None:
     assert target.path is not None, "a run without a path"

@@ -95,6 +95,7 @@ class Phase:
     def encode(self, items: Sequence[Any]) -> Iterator[list[Any]]:
         """Encode all items in batches. An item that failed gives a Failure."""
         if items and not self._leased:
+            assert self._encoder is not None, "items for an encoder that the plan does not have"
             self._lease.enter_context(self._encoder.lease())
             self._leased = True
         start = 0
@@ -110,6 +111,7 @@ class Phase:
 
     def _attempt(self, batch: list[Any]) -> list[Any] | None:
         """None if memory ran out and a smaller batch may fit."""
+        assert self._encoder is not None
         try:
             return self._checked(self._encoder.encode(batch), len(batch))
         except CacheError:

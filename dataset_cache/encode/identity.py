@@ -56,7 +56,7 @@ def object_identity(tensors: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         if tensor.numel():
             # As bytes: numpy has no bfloat16 and no float8.
-            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -24,7 +24,7 @@ from .encoders import Failure, Phase
 from .plan import Plan, named_captions
 from .prepare import Entry, Prepared, Preparer
 from .recipe import Planned
-from .report import EncodeReport, MissingEntry, Progress, explain
+from .report import EncodeProgress, EncodeReport, MissingEntry, explain
 from .survey import Layout
 
 _COMMIT = 256  # files between two commits of the memory
@@ -85,7 +85,7 @@ class Run:
     writer: CacheWriter
     output: WriteBehind
     report: EncodeReport
-    progress: Callable[[Progress], None]
+    progress: Callable[[EncodeProgress], None]
     stop: Callable[[], bool]
     dropped: Mapping[bytes, str]  # entries that repair removed from the cache, and why
     failures: dict[bytes | str, str] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class _Clock:
         """Called between two batches. Raises Stopped if the user asked to stop."""
         seconds = time.monotonic() - self._started
         hits = max(0, len(self._run.layout.samples) - self._total)
-        self._run.progress(Progress(self._phase, done, self._total, seconds, hits, self._run.output.bytes))
+        self._run.progress(EncodeProgress(self._phase, done, self._total, seconds, hits, self._run.output.bytes))
         if self._run.stop():
             raise Stopped
 

@@ -32,7 +32,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Progress:
+class EncodeProgress:
     """The progress of a run. `total` counts the items that this phase encodes, without those reused."""
 
     phase: str

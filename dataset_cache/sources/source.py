@@ -129,7 +129,8 @@ class Source(abc.ABC):
     def describe(self) -> dict[str, object]:
         """The source as recorded in the manifest: its settings, but not its place on this machine."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.local}
-        return {name: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
+        parts = (Captions, Masks, Transform)
+        return {name: dataclasses.asdict(v) if isinstance(v, parts) else v for name, v in values.items()}
 
     def facts(self) -> dict[str, object]:
         """What training needs to know about the set, under the names that training uses."""

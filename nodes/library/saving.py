@@ -12,7 +12,7 @@ from .bucket_names import count_by_name, peek_bucket_names
 from .handles import DatasetHandle, DatasetPlan, published_generation
 
 if TYPE_CHECKING:
-    from ...dataset_cache import EncodeReport, Progress
+    from ...dataset_cache import EncodeProgress, EncodeReport
 
 _PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
 _LISTED = 8  # buckets and excluded files that are shown on a node
@@ -69,7 +69,7 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
     from ...dataset_cache import encode  # on use: ComfyUI starts faster
 
-    def progress(now: Progress) -> None:
+    def progress(now: EncodeProgress) -> None:
         left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
         what = _PHASES.get(now.phase, now.phase)
         watch(now.done, now.total, f"{what}: {now.done:,} of {now.total:,}, {now.rate:.1f}/s{left}")

@@ -1,12 +1,15 @@
 """`streamcache encode` and `streamcache info`, on real folders."""
 
+import argparse
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from streamcache.cli.encode import add_parser
 from streamcache.cli.main import main
-from streamcache.dataset_cache import open_cache
+from streamcache.dataset_cache import ENCODE_SETTINGS, check_setting, open_cache, parse_setting
 from streamcache.reference.encoders import ReferenceImageEncoder
 
 from ..support.fixtures import settle
@@ -21,7 +24,7 @@ def small(tmp_path, picture):
     for n in range(6):
         picture(f"set/{n}.png", size=(96, 96 if n % 2 else 64), seed=n, caption=f"caption {n % 2}")
     settle()
-    return ["encode", tmp_path / "set", "--to", tmp_path / "cache", "--resolution", 64, "--step", 8]
+    return ["encode", tmp_path / "set", "--to", tmp_path / "cache", "--reference", "--resolution", 64, "--step", 8]
 
 
 def told(capsys) -> dict:
@@ -36,6 +39,12 @@ def test_encode_encodes_once(small, tmp_path, capsys):
     assert run(*small, "--json") == 0
     facts = told(capsys)
     assert facts["unchanged"] and facts["reused"] == {"latent": 6, "conditioning": 7, "thumbnail": 6}
+
+
+def test_models_are_never_chosen_silently(small, tmp_path, capsys):
+    assert run(*(argument for argument in small if argument != "--reference")) == 1
+    error = capsys.readouterr().err
+    assert "--comfyui FOLDER" in error and "--reference" in error and not (tmp_path / "cache").exists()
 
 
 def test_a_dry_run_does_nothing_and_says_what_it_would_do(small, tmp_path, capsys):
@@ -54,7 +63,7 @@ def test_strict_tells_of_exclusions_in_its_exit_code(small, tmp_path, capsys):
 
 
 def test_a_missing_source_is_one_line_and_code_1(tmp_path, capsys):
-    assert run("encode", tmp_path / "gone", "--to", tmp_path / "cache") == 1
+    assert run("encode", tmp_path / "gone", "--reference", "--to", tmp_path / "cache") == 1
     assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "cache").exists()
 
 
@@ -94,27 +103,90 @@ def test_sets_come_from_a_toml_file(tmp_path, picture, capsys):
         step = 8
         """
     )
-    assert run("encode", "--config", tmp_path / "sets.toml", "--to", tmp_path / "cache") == 0
+    assert run("encode", "--reference", "--config", tmp_path / "sets.toml", "--to", tmp_path / "cache") == 0
     shapes = {s.source: s.latent["samples"].shape[-1] for s in open_cache(tmp_path / "cache")}
     assert shapes == {"cats/a.png": 8, "dogs/b.png": 4}
+
+
+def test_names_of_a_file_are_those_of_the_flags_and_old_ones_still_load(tmp_path, picture):
+    picture("set/a.png", size=(64, 64), caption="a, b, c")
+    old = """
+        [transform]
+        resolutions = [64]
+        step = 8
+        seed = 3
+        [[source]]
+        path = "set"
+        captions = {shuffles = 2, keep_tags = 1, seed = 3, prefix = "x "}
+        masks = {mode = "alpha"}
+        """
+    new = """
+        resolution = [64]
+        step = 8
+        crop_seed = 3
+        [[source]]
+        path = "set"
+        tag_shuffles = 2
+        keep_tags = 1
+        caption_seed = 3
+        caption_prefix = "x "
+        masks = "alpha"
+        """
+    flags = ["--resolution", 64, "--step", 8, "--seed", 3, "--shuffles", 2, "--keep-tags", 1, "--masks", "alpha"]
+    for name, text in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.toml").write_text(text)
+        run("encode", "--reference", "--config", tmp_path / f"{name}.toml", "--to", tmp_path / name)
+    run("encode", tmp_path / "set", "--reference", *flags, "--prefix", "x ", "--to", tmp_path / "flags")
+    made = [open_cache(tmp_path / name).provenance["encode"] for name in ("old", "new", "flags")]
+    assert made[0] == made[1] == made[2]
+    assert made[0]["sources"][0]["captions"]["shuffles"] == 2
+
+
+def test_flags_win_over_the_file_under_any_name(small, tmp_path):
+    (tmp_path / "sets.toml").write_text("thumbnail = 64\n[transform]\nresolutions = [96]\nseed = 1")
+    assert run(*small, "--config", tmp_path / "sets.toml", "--seed", 5, "--thumbnail", 0) == 0
+    made = open_cache(tmp_path / "cache").provenance["encode"]
+    assert made["sources"][0]["transform"]["resolutions"] == [64] and made["sources"][0]["transform"]["seed"] == 5
+    assert made["settings"]["thumbnail"] == 0
+
+
+def test_every_setting_has_a_flag_under_its_name_and_its_old_ones():
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    help_text = parser._subparsers._group_actions[0].choices["encode"].format_help()
+    for setting in ENCODE_SETTINGS.values():
+        for name in (setting.name, *setting.old_names):
+            assert f"--{name.replace('_', '-')}" in help_text
+
+
+def test_the_documentation_has_every_setting_with_its_default_and_meaning():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "encoding.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    assert list(rows) == list(ENCODE_SETTINGS)
+    for name, setting in ENCODE_SETTINGS.items():
+        assert setting.limits.about in rows[name]
+        shown = rows[name].split("|")[2].strip()
+        assert not shown or check_setting(setting, parse_setting(setting, shown)) == setting.default
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("resolution = 64", "resolution is no setting here; there are transform, batch_size"),
-        ("[[source]]\nset = 'a'", "lacks path"),
-        ("[[source]]\npath = 'a'\ncaption = 'b'", "caption is no setting here"),
-        ("[transform]\nresolutions = 64", "resolutions = 64: expected a list"),
-        ("transform = 3", "expected a table"),
+        ("repeats_ = 2", "repeats_ is not a setting here; expected one of resolution, resolutions, step"),
+        ("resolutoin = [64]", 'resolutoin is not a setting here; did you mean "resolution"?'),
+        ("resolution = [64]\n[transform]\nresolutions = [64]", "resolutions is set twice"),
+        ("[[source]]\nset = 'a'", "path is missing"),
+        ("[[source]]\npath = 'a'\ncaption = 'b'", "caption is not a setting here"),
+        ("[transform]\nresolutions = 64", "resolution = 64 (int): expected a list"),
+        ("transform = 3", "transform is not a setting here"),
         ("source = 3", "expected tables"),
         ("source = [3]", "expected a table"),
-        ("= nonsense", "cannot be read"),
+        ("= nonsense", "not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_told_by_name(text, word, tmp_path, capsys):
     (tmp_path / "sets.toml").write_text(text)
-    assert run("encode", "--config", tmp_path / "sets.toml", "--to", tmp_path / "cache") == 1
+    assert run("encode", "--reference", "--config", tmp_path / "sets.toml", "--to", tmp_path / "cache") == 1
     assert word in capsys.readouterr().err
 
 
@@ -218,18 +290,19 @@ def test_a_number_out_of_range_is_one_line(small, flags, words, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('threads = "x"', "threads = 'x': expected a whole number"),
-        ('[transform]\nflip = "yes"', "flip = 'yes': expected true or false"),
-        ('[transform]\nresolutions = "big"', "resolutions = 'big': expected a list"),
-        ('[transform]\nresolutions = ["big"]', "resolutions = 'big': expected a whole number"),
-        ("[[source]]\npath = 3", "lacks path"),
-        ('[[source]]\npath = "."\nprompt = 3', "prompt = 3: expected a text"),
-        ('[[source]]\npath = "."\nrepeats = "x"', "repeats = 'x': expected a whole number"),
+        ('threads = "x"', "threads = 'x' (str): expected a whole number"),
+        ('flip = "yes"', "flip = 'yes' (str): expected true or false"),
+        ('background = "pink"', "background = 'pink': expected white, grey, black, or [red, green, blue]"),
+        ('[transform]\nresolutions = "big"', "resolution = 'big' (str): expected a list"),
+        ('[transform]\nresolutions = ["big"]', "resolution = 'big' (str): expected a whole number"),
+        ("[[source]]\npath = 3", "path is missing"),
+        ('[[source]]\npath = "."\nprompt = 3', "prompt = 3 (int): expected text"),
+        ('[[source]]\npath = "."\nrepeats = "x"', "repeats = 'x' (str): expected a whole number"),
     ],
 )
 def test_a_file_with_a_value_of_another_kind_is_one_line(small, text, words, tmp_path, capsys):
     (tmp_path / "sets.toml").write_text(text)
-    assert run(*small[:4], "--config", tmp_path / "sets.toml") == 1
+    assert run(*small[:5], "--config", tmp_path / "sets.toml") == 1
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
 
@@ -240,14 +313,14 @@ def test_whole_numbers_stand_for_fractions_in_a_file(small, tmp_path):
 
 
 def test_a_file_is_no_source(small, tmp_path, capsys):
-    assert run("encode", tmp_path / "set" / "0.png", "--to", tmp_path / "cache") == 1
+    assert run("encode", "--reference", tmp_path / "set" / "0.png", "--to", tmp_path / "cache") == 1
     assert "is a file, expected a folder of images" in capsys.readouterr().err
 
 
 def test_a_broken_picture_is_named_once_for_all_resolutions(small, tmp_path, capsys):
     whole = (tmp_path / "set" / "0.png").read_bytes()
     (tmp_path / "set" / "broken.png").write_bytes(whole[: len(whole) // 2])
-    assert run("encode", tmp_path / "set", "--to", tmp_path / "two", "--resolution", 64, 96, "--step", 8, "--json") == 0
+    assert run(*small[:3], tmp_path / "two", "--reference", "--resolution", 64, 96, "--step", 8, "--json") == 0
     assert len(told(capsys)["excluded"]) == 1
 
 
