@@ -72,7 +72,7 @@ def setting_input(setting: Setting, optional: bool = False, advanced: bool = Fal
         step = limits.step or (default / 10 if 0 < default < 0.01 else 0.01)
         if not limits.step:
             shared["round"] = False
-        return io.Float.Input(setting.name, default=default, min=float(low), max=float(high), step=step, **shared)
+        return io.Float.Input(setting.name, default=default, min=low, max=high, step=step, **shared)
     text = DEFAULTS.get(setting.name, default or "")
     if setting.type in (tuple, dict):
         shared["multiline"] = True

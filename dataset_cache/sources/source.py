@@ -97,7 +97,7 @@ class Source(abc.ABC):
         high=2**32 - 1,
         shown=(1, 100_000),
     )
-    weight: float = declare(1.0, "Loss weight of each sample", "set", low=0, shown=(0, 100), step=0.05)
+    weight: float = declare(1.0, "Loss weight of each sample", "set", low=0, shown=(0.0, 100.0), step=0.05)
     prior: bool = declare(False, "Class (regularization) images for prior preservation", "set")
     prompt: str | None = declare(
         None, "One caption for all images, instead of their caption files. Class images need one", "set"

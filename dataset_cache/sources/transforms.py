@@ -22,8 +22,7 @@ class Transform:
 
     resolutions: tuple[int, ...] = declare(
         (1024,),
-        "Training resolution: a bucket has at most the area of a square of this side. Several give each image one "
-        "sample per resolution",
+        "Training resolution: a bucket has at most the area of a square of this side",
         "images",
         name="resolution",
         old_names=("resolutions",),
@@ -35,10 +34,10 @@ class Transform:
         64, "Bucket sides are multiples of this (in pixels)", "images", choices=tuple(map(str, BUCKET_STEPS))
     )
     min_aspect: float = declare(
-        0.5, "Smallest bucket aspect ratio (width / height)", "images", above=0, high=1, shown=(0.05, 1), step=0.05
+        0.5, "Smallest bucket aspect ratio (width / height)", "images", above=0, high=1, shown=(0.05, 1.0), step=0.05
     )
     max_aspect: float = declare(
-        2.0, "Largest bucket aspect ratio (width / height)", "images", low=1, shown=(1, 20), step=0.05
+        2.0, "Largest bucket aspect ratio (width / height)", "images", low=1, shown=(1.0, 20.0), step=0.05
     )
     upscale: bool = declare(
         True, "Upscale images smaller than the resolution. Off: put them in smaller buckets", "images"
