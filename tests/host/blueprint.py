@@ -1,4 +1,4 @@
-"""A blueprint: a workflow folded into one node, which the host offers in its list of nodes."""
+"""A blueprint: a workflow folded into one node, which ComfyUI offers in its node list."""
 
 import uuid
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from .workflow import WIDTH, Node, Out, Workflow
 
 _OUTER = 1  # the id of the folded node
-_INPUTS, _OUTPUTS = -10, -20  # the ids that the front end gives a subgraph's ends
+_INPUTS, _OUTPUTS = -10, -20  # the ids that the front end uses for the ends of a subgraph
 _SPACE = uuid.UUID("6f1d2c1e-51c4-4a53-9d0c-7d6a3f0b2a11")
 
 
@@ -111,5 +111,5 @@ def _link(number: int, origin: int, origin_slot: int, target: int, target_slot: 
 
 
 def _id(*parts: str) -> str:
-    """The same at every writing."""
+    """The same id every time."""
     return str(uuid.uuid5(_SPACE, "/".join(parts)))

@@ -1,6 +1,6 @@
-"""Claims: functions of a scenario that run in the host's Python, and hold or tell why not.
+"""Claims: functions of a scenario that assert something and run in ComfyUI's Python.
 
-The tests outside know them by name, from the scenario's text: where they run there is no host to import.
+The tests outside read their names from the source of the scenario, because they cannot import ComfyUI.
 """
 
 import ast
@@ -25,7 +25,7 @@ def names_in(scenario: str) -> list[str]:
 
 
 def hold(scenario: str, functions: dict[str, Any], *given: Any) -> dict[str, str | None]:
-    """Run every claim on what is given: None for those that hold, else what went wrong."""
+    """Run every claim on the given arguments: None if it holds, otherwise the traceback."""
     outcome: dict[str, str | None] = {}
     for name in names_in(scenario):
         try:

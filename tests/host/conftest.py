@@ -1,4 +1,4 @@
-"""Where the real host is, and how a scenario runs in its Python. Without a host the tests say how to get one."""
+"""Finds the real ComfyUI and runs scenarios in its Python. Without one, the tests are skipped and say how to get it."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from streamcache.tests.host.server import Server, install_pack, start_server
 from streamcache.tests.host.tiny_models import write_models
 
 HERE = Path(__file__).resolve().parent
-# A scenario takes seconds; this is only against one that hangs.
+# A scenario takes seconds; this only stops one that hangs.
 TIME_LIMIT = 280
 
 
@@ -34,7 +34,7 @@ def host() -> dev.Host:
 
 @pytest.fixture(scope="session")
 def base(host: dev.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base directory for the host, with the tiny models in it: nothing of the installation is read or written."""
+    """A base directory for ComfyUI with the tiny models, so that the installation is neither read nor written."""
     folder = tmp_path_factory.mktemp("base")
     write_models(folder / "models")
     return folder
@@ -42,7 +42,7 @@ def base(host: dev.Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run_in_host(host: dev.Host, base: Path) -> Callable[[str], dict]:
-    """Runs a scenario module of this folder in the host's Python and returns what its `run` returned."""
+    """Runs a scenario module of this folder in ComfyUI's Python and returns the result of its `run`."""
 
     def run(scenario: str) -> dict:
         result = base / f"{scenario}.json"

@@ -1,4 +1,4 @@
-"""Scenario: the host's own nodes save training datasets, and they are converted in the host's own Python."""
+"""Scenario: ComfyUI's own nodes save training datasets, which are converted in ComfyUI's Python."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from .families import FAMILIES, call, encode, load
 
 
 def run(base: Path) -> dict:
-    """Per family: how the converted caches differ from what the nodes were given, one by one and bucketed."""
+    """Per family: how the converted caches differ from the nodes' inputs, one by one and bucketed."""
     outcome = {}
     for name in FAMILIES:
         latents, conditionings = encode(load(name))

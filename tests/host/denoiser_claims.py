@@ -1,4 +1,4 @@
-"""Scenario: the host's models behind the denoiser protocol, for both families of files."""
+"""Scenario: ComfyUI's models behind the denoiser protocol, for both families of files."""
 
 import shutil
 import time
@@ -18,7 +18,7 @@ from .families import FAMILIES, Loaded, call, encode, load
 
 @dataclass
 class Case:
-    """A family, its data, and a cache of it: samples 0 to 3 in one bucket, 4 in another."""
+    """A family, its data, and a cache: samples 0 to 3 in one bucket, 4 in another."""
 
     name: str
     models: Loaded
@@ -77,7 +77,7 @@ def training(denoiser: Any) -> Iterator[Any]:
 
 @contextmanager
 def counted_rows(denoiser: Any) -> Iterator[list[int]]:
-    """The rows of every call of the model inside."""
+    """The number of rows of every model call inside."""
     rows: list[int] = []
     handle = denoiser.model.diffusion_model.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     try:
@@ -87,7 +87,7 @@ def counted_rows(denoiser: Any) -> Iterator[list[int]]:
 
 
 def noisy(denoiser: Any, dataset: Any, indices: list[int]) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A prepared batch, noisy latents, times and the target; row by row the same in every batch."""
+    """A prepared batch, noisy latents, times and the target. A row is the same in every batch."""
     prepared = denoiser.prepare(dataset.read_batch(indices))
     times = torch.tensor([(0.15 + 0.2 * index) % 1 for index in indices])
     noise = torch.stack(
@@ -122,8 +122,8 @@ def a_batch_of_four_is_one_call_of_four_rows_that_equals_four_single_calls(case:
 
 
 @claim
-def every_row_meets_its_own_caption(case: Case) -> None:
-    """With the captions of two rows exchanged, these two rows change and the others do not."""
+def every_row_gets_its_own_caption(case: Case) -> None:
+    """If the captions of two rows are swapped, these two rows change and the others do not."""
     exchanged = [case.conditionings[i] for i in (1, 0, 2, 3)]
     write(case.folder / "exchanged", case.latents[:4], exchanged)
     with training(case.denoiser()) as denoiser:
@@ -134,7 +134,7 @@ def every_row_meets_its_own_caption(case: Case) -> None:
 
 
 @claim
-def captions_of_two_lengths_split_the_batch_and_keep_every_row_in_its_place(case: Case) -> None:
+def captions_of_two_lengths_split_the_batch_and_keep_the_order_of_rows(case: Case) -> None:
     longer = call("ConditioningConcat", conditioning_to=case.conditionings[1], conditioning_from=case.conditionings[3])[
         0
     ]
@@ -161,7 +161,7 @@ def every_bucket_is_scaled_as_the_host_scales_what_it_samples(case: Case) -> Non
 
 
 @claim
-def the_native_prediction_is_what_the_host_denoises_by(case: Case) -> None:
+def the_native_prediction_is_the_one_that_the_host_denoises_with(case: Case) -> None:
     with training(case.denoiser()) as denoiser:
         prepared, x_t, times, _ = noisy(denoiser, case.dataset, [0, 1])
         sigma = denoiser.schedule.sigma(times)
@@ -174,7 +174,7 @@ def the_native_prediction_is_what_the_host_denoises_by(case: Case) -> None:
 
 
 @claim
-def the_weights_are_aliased_and_given_back(case: Case) -> None:
+def the_weights_are_aliased_and_restored(case: Case) -> None:
     model = case.models.model.model
     before = dict(model.named_parameters())
     assert all(value.is_inference() for value in before.values())
@@ -221,7 +221,7 @@ def fingerprint(model: Any) -> list[tuple[str, float, int]]:
 
 
 @claim
-def a_sample_is_what_ksampler_gives_for_the_same_seed(case: Case) -> None:
+def a_sample_equals_ksamplers_for_the_same_seed(case: Case) -> None:
     from streamcache.nodes.host.model.denoiser import PreviewSettings
 
     expected = sampled(case, seed=7)
@@ -263,7 +263,7 @@ def a_fitting_cache_is_accepted(case: Case) -> None:
 
 
 @claim
-def a_conditioning_of_several_entries_or_for_an_area_is_refused_by_name(case: Case) -> None:
+def a_conditioning_with_several_entries_or_an_area_is_refused(case: Case) -> None:
     from streamcache.lora_train.errors import TrainError
 
     combined = call("ConditioningCombine", conditioning_1=case.conditionings[0], conditioning_2=case.conditionings[1])[
@@ -282,7 +282,7 @@ def a_conditioning_of_several_entries_or_for_an_area_is_refused_by_name(case: Ca
 
 
 @claim
-def export_names_are_those_that_the_hosts_lora_loader_knows(case: Case) -> None:
+def the_hosts_lora_loader_knows_the_export_names(case: Case) -> None:
     import comfy.lora
 
     denoiser = case.denoiser()
@@ -314,7 +314,7 @@ def checkpointed_blocks_give_the_same_gradients_and_run_again_in_the_backward_pa
 
 @contextmanager
 def watched_forwards(blocks: list[Any], count: dict[int, int]) -> Iterator[None]:
-    """Count how often each block's first layer runs, which happens again in a second pass."""
+    """Count how often the first layer of each block runs; a second pass runs it again."""
     handles = []
     for block in blocks:
         first = next(m for m in block.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d))

@@ -8,7 +8,7 @@ from streamcache.dataset_cache.format.lazy import realize
 
 
 def difference(expected: Any, found: Any, place: str = "") -> str | None:
-    """Where two structures differ in type, shape or any bit; None where nowhere."""
+    """Where two structures differ in type, shape or any bit; None if nowhere."""
     if isinstance(expected, torch.Tensor):
         return _tensor_difference(expected, found, place)
     if type(expected) is not type(found):

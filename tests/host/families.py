@@ -1,4 +1,4 @@
-"""The two model families of these tests, loaded by the host's own nodes, and a small dataset encoded with them."""
+"""The two model families of these tests, loaded by ComfyUI's own nodes, and a small dataset encoded with them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from .tiny_models import EPS_MODEL, FLOW_MODEL, TEXT_ENCODER
 
 @dataclass(frozen=True)
 class Family:
-    """File and option names as the host's loader nodes take them."""
+    """File and option names for ComfyUI's loader nodes."""
 
     model: str
     vae: str
@@ -43,7 +43,7 @@ def load(name: str) -> Loaded:
 
 
 def encode(loaded: Loaded) -> tuple[list[dict], list[list]]:
-    """Latents and conditionings as core's own nodes make them, one for each size and caption."""
+    """Latents and conditionings from core's own nodes, one per size and caption."""
     generator = torch.Generator().manual_seed(11)
     images = [torch.rand(1, *size, 3, generator=generator) for size in SIZES]
     latents = [call("VAEEncode", vae=loaded.vae, pixels=image)[0] for image in images]
@@ -51,7 +51,7 @@ def encode(loaded: Loaded) -> tuple[list[dict], list[list]]:
 
 
 def call(node_id: str, **inputs: Any) -> Any:
-    """What a stock node returns for these inputs: a tuple of outputs, or a dict with `ui` for one that has none."""
+    """The result of a stock node: a tuple of outputs, or a dict with `ui` if it has none."""
     import nodes
 
     node = nodes.NODE_CLASS_MAPPINGS[node_id]

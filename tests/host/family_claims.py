@@ -1,4 +1,4 @@
-"""Scenario: models of further families, and quantised ones, behind the denoiser protocol."""
+"""Scenario: models of other families and quantised ones behind the denoiser protocol."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from .small_families import SMALL, make_patcher, make_samples
 SAMPLING = ("EPS", "V_PREDICTION", "V_PREDICTION_EDM", "EDM", "V_PREDICTION_CONTINUOUS", "V_PREDICTION_DDPM",
             "STABLE_CASCADE", "FLOW", "FLUX", "FLOW_COSMOS")  # fmt: skip
 
-# The text side of a last block ends in nothing.
+# Nothing uses the text output of a last block.
 LAST = "transformer_blocks/1"
 UNREAD = {"Qwen-Image": {f"{LAST}/txt_mlp/net/0/proj", f"{LAST}/txt_mlp/net/2", f"{LAST}/attn/to_add_out"}}
 
@@ -51,7 +51,7 @@ def loss_of(denoiser: Any, dataset: Any, indices: list[int]) -> torch.Tensor:
 
 
 def gradients(denoiser: Any, dataset: Any, kind: str = "lora", targets: str = "all") -> dict[str, torch.Tensor]:
-    """Gradients of every adapter after one step of a batch of four, from a start that is not zero."""
+    """Gradients of every adapter after one step with a batch of four, starting from nonzero values."""
     network = build_network(denoiser, AdapterSettings(kind=kind, rank=2, targets=targets, seed=5))
     generator = torch.Generator().manual_seed(6)
     with torch.no_grad():
@@ -84,7 +84,7 @@ def every_sampling_of_the_host_gives_a_target_that_denoises_to_the_latents(folde
             x_t = schedule.noisy(latents, noise, times)
             torch.testing.assert_close(x_t, sampling.noise_scaling(sigma, noise, latents), rtol=1e-5, atol=1e-4)
             clean = sampling.calculate_denoised(sigma, schedule.target(latents, noise, times), x_t)
-            scale = 1 + sigma.max()  # what rounding a noise of this size costs
+            scale = 1 + sigma.max()  # the rounding error of noise of this size
             torch.testing.assert_close(clean, latents, rtol=1e-4, atol=float(2e-6 * scale))
             assert (schedule.snr(times).diff() < 0).all(), name
             assert (schedule.shifted(times, 3.0) >= times - 1e-3).all(), name
@@ -92,7 +92,7 @@ def every_sampling_of_the_host_gives_a_target_that_denoises_to_the_latents(folde
 
 @claim
 def an_error_costs_the_same_at_every_noise_level_in_the_models_own_terms(folder: Path) -> None:
-    """Core compares clean latents, which weighs an error by σ² (its defect 4)."""
+    """Core compares denoised latents, which weights errors by σ² (its defect 4)."""
     import comfy.model_base
 
     from streamcache.lora_train.objective import ObjectiveSettings, row_losses
@@ -108,8 +108,8 @@ def an_error_costs_the_same_at_every_noise_level_in_the_models_own_terms(folder:
 
 
 @claim
-def noise_that_the_host_scales_is_scaled_alike_and_weighs_the_same(folder: Path) -> None:
-    """HiDream-O1 takes noise of eight times the size, and a node of the host sets any size."""
+def noise_that_the_host_scales_is_scaled_equally_and_weighted_the_same(folder: Path) -> None:
+    """HiDream-O1 uses noise of eight times the size, and one of ComfyUI's nodes sets any size."""
     from comfy_extras.nodes_model_advanced import ModelNoiseScale
 
     from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings, time_weights
@@ -148,7 +148,7 @@ def a_model_with_scaled_noise_trains(folder: Path) -> None:
 
 @claim
 def times_follow_the_models_own_shift(folder: Path) -> None:
-    """The host's nodes set a shift on a MODEL; training looks where sampling will."""
+    """ComfyUI's nodes set a shift on a MODEL; training uses the same noise levels as sampling."""
     from comfy_extras.nodes_model_advanced import ModelSamplingFlux
 
     from streamcache.nodes.host.model.denoiser import HostDenoiser
@@ -162,7 +162,7 @@ def times_follow_the_models_own_shift(folder: Path) -> None:
 
 
 @claim
-def a_model_that_maps_pictures_to_pictures_is_refused(folder: Path) -> None:
+def a_model_that_maps_images_to_images_is_refused(folder: Path) -> None:
     import comfy.model_base
 
     from streamcache.lora_train.errors import TrainError
@@ -194,8 +194,8 @@ def every_family_trains_all_of_its_adapters_in_one_call_of_four_rows(folder: Pat
 
 
 @claim
-def in_every_family_checkpointing_leaves_the_gradients_as_they_are(folder: Path) -> None:
-    """Flux writes into its activations: without copies, a second pass would start from a changed input."""
+def checkpointing_does_not_change_gradients_in_any_family(folder: Path) -> None:
+    """Flux writes to its activations in place: without copies, a second pass would start from a changed input."""
     for name in SMALL:
         with training(name, folder / "checkpointed") as (denoiser, dataset):
             plain = gradients(denoiser, dataset)
@@ -207,7 +207,7 @@ def in_every_family_checkpointing_leaves_the_gradients_as_they_are(folder: Path)
 
 
 @claim
-def every_family_gives_in_a_batch_what_it_gives_alone(folder: Path) -> None:
+def every_family_predicts_the_same_in_a_batch_as_alone(folder: Path) -> None:
     for name in SMALL:
         with training(name, folder / "alone") as (denoiser, dataset), torch.no_grad():
             prepared = denoiser.prepare(dataset.read_batch([0, 1, 2, 3]))
@@ -220,8 +220,8 @@ def every_family_gives_in_a_batch_what_it_gives_alone(folder: Path) -> None:
 
 
 @claim
-def sdxl_is_told_each_samples_own_sizes(folder: Path) -> None:
-    """Core tells every sample the first bucket's size (its defect 11)."""
+def sdxl_gets_each_samples_own_sizes(folder: Path) -> None:
+    """Core passes the first bucket's size for every sample (its defect 11)."""
     with training("SDXL", folder / "sizes") as (denoiser, dataset):
         prepared = denoiser.prepare(dataset.read_batch([2, 0]))
         found = prepared.conditioning[0].inputs["y"]
@@ -234,7 +234,7 @@ def sdxl_is_told_each_samples_own_sizes(folder: Path) -> None:
 
 
 @claim
-def the_guidance_of_a_conditioning_wins_over_the_setting(folder: Path) -> None:
+def the_guidance_of_a_conditioning_overrides_the_setting(folder: Path) -> None:
     with training("Flux", folder / "guidance") as (denoiser, dataset):
         batch = dataset.read_batch([0, 1])
         batch.conditionings[1][0][1]["guidance"] = 4.5
@@ -244,7 +244,7 @@ def the_guidance_of_a_conditioning_wins_over_the_setting(folder: Path) -> None:
 
 
 @claim
-def a_model_that_learned_no_guidance_is_told_what_the_host_tells_it_when_it_samples(folder: Path) -> None:
+def a_model_without_learned_guidance_gets_the_same_value_as_in_sampling(folder: Path) -> None:
     def schnell(model: Any) -> None:
         model.diffusion_model.params.guidance_embed = False
         model.diffusion_model.guidance_in = torch.nn.Identity()
@@ -271,7 +271,7 @@ def same(kept: torch.Tensor, weight: torch.Tensor) -> bool:
 
 @claim
 def weights_in_another_precision_are_not_kept_for_the_backward_pass(folder: Path) -> None:
-    """The gradients are those of the same weights in compute precision; the copies made of them are not kept."""
+    """The gradients equal those of the same weights in compute precision; copies of the weights are not kept."""
 
     def halve(model: Any) -> None:
         for module in model.diffusion_model.modules():
@@ -301,7 +301,7 @@ def weights_in_another_precision_are_not_kept_for_the_backward_pass(folder: Path
 
 @claim
 def quantised_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
-    """A mixed-precision checkpoint: fp8 weights inside of the host's own tensor type."""
+    """A mixed-precision checkpoint: fp8 weights in ComfyUI's own tensor type."""
     import comfy.ops
 
     def quantise(model: Any) -> None:
@@ -335,7 +335,7 @@ def _quantised(linear: torch.nn.Linear, operations: Any) -> torch.nn.Module:
 
 @claim
 def weights_of_a_foreign_tensor_type_train_as_gguf_loaders_make_them(folder: Path) -> None:
-    """Packed weights in a tensor class of the pack's own, unpacked at each use; core cannot copy such a model."""
+    """Packed weights in a tensor class of another pack, unpacked at each use; core cannot copy such a model."""
     import comfy.ops
 
     class Packed(torch.Tensor):
@@ -372,7 +372,7 @@ def weights_of_a_foreign_tensor_type_train_as_gguf_loaders_make_them(folder: Pat
 
 @claim
 def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
-    """In every family and kind: the live adapter and the exported tensors through the host's loader predict alike."""
+    """In every family and kind: the live adapter and the exported file in ComfyUI's loader predict the same."""
     import comfy.sd
 
     from streamcache.lora_train.export import to_tensors

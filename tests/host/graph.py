@@ -1,4 +1,4 @@
-"""Workflows of these tests, written as code; inputs that are not named get the defaults that the server tells."""
+"""Workflows of these tests, written as code. Inputs that are not given get the defaults of the server."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _INFO: dict[tuple[str, str], dict] = {}
 
 
 class Graph:
-    """A workflow in the making. `add` returns the node's id; `graph(id, 1)` is a link to its second output."""
+    """A workflow under construction. `add` returns the node's id; `graph(id, 1)` is a link to its second output."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -61,7 +61,7 @@ def save_folder(
     texts: bool = True,
     **encode: Any,
 ) -> str:
-    """Folder → Encode Dataset → Streamable Cache Save; returns the last one's id. Captions take most of the time."""
+    """Folder → Encode Dataset → Streamable Cache Save; returns the id of the last. Captions take most of the time."""
     source = graph.add("StreamCacheImageFolder", folder=folder)
     vae, clip = loaders(graph, family, on_demand)
     settings = {"resolution": 64, "step": "16", "thumbnail": 64, **encode}

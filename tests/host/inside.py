@@ -1,4 +1,4 @@
-"""Runs one scenario in the host's own Python, set up as its main.py sets itself up, and writes the result as JSON.
+"""Runs one scenario in ComfyUI's own Python, set up as by its main.py, and writes the result as JSON.
 
     python inside.py <scenario> <host folder> <base directory> <result file>
 
@@ -27,7 +27,7 @@ def main(scenario: str, host: str, base: str, result: str) -> None:
 
 
 def enter_host(host: str, base: str) -> None:
-    """After this, `import nodes` is the host's, with all stock nodes. Its options are read at the first import."""
+    """After this, `import nodes` is ComfyUI's, with all stock nodes. Its options are read at the first import."""
     sys.path[0] = host
     sys.argv = ["main.py", "--cpu", "--base-directory", base]
     import comfy.options
@@ -42,7 +42,7 @@ def enter_host(host: str, base: str) -> None:
 
 
 def register_package() -> None:
-    """The pack under a fixed name, as tests/conftest.py does it."""
+    """The pack under a fixed name, as in tests/conftest.py."""
     spec = importlib.util.spec_from_file_location(
         "streamcache", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
     )

@@ -1,4 +1,4 @@
-"""Small folders of pictures with captions."""
+"""Small folders of images with captions."""
 
 import random
 from pathlib import Path

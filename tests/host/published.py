@@ -1,4 +1,4 @@
-"""The files that the published zip holds: all that git knows, without what .comfyignore leaves out."""
+"""The files of the published zip: all files in git except those that .comfyignore excludes."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real ComfyUI server on a loopback port, with the pack as it is published, and ways to run workflows on it."""
+"""A real ComfyUI server on a loopback port, with the pack as published, and ways to run workflows on it."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from streamcache.cli.comfy_server import ComfyServer, Event, Outcome
 from .published import ROOT, published_files
 
 HERE = Path(__file__).resolve().parent
-START_SECONDS = 240  # only against a server that never starts
+START_SECONDS = 240  # only stops waiting for a server that never starts
 
 
 @dataclass
 class Server:
-    """A running server. `log` is what it printed."""
+    """A running server. `log` is its output."""
 
     base: Path
     address: str
@@ -33,17 +33,17 @@ class Server:
         self.client = ComfyServer(self.address)
 
     def run(self, prompt: dict[str, Any], events: list[Event] | None = None) -> Outcome:
-        """Run a workflow to its end, whatever that is."""
+        """Run a workflow to its end, successful or not."""
         return self.client.run(prompt, events.append if events is not None else lambda event: None)
 
     def succeed(self, prompt: dict[str, Any], events: list[Event] | None = None) -> dict[str, Any]:
-        """What the nodes of a workflow show, which must run without an error."""
+        """Run a workflow that must succeed; returns what its nodes show."""
         outcome = self.run(prompt, events)
         assert outcome.status == "done", f"node {outcome.node}: {outcome.error}\n{self.printed()[-3000:]}"
         return outcome.outputs
 
     def fail(self, prompt: dict[str, Any]) -> Outcome:
-        """A workflow that must end with an error on a node. The server must go on."""
+        """Run a workflow that must end with an error on a node. The server must keep running."""
         outcome = self.run(prompt)
         assert outcome.status in ("failed", "refused"), outcome
         assert outcome.node and self.client.get("/system_stats")
@@ -62,7 +62,7 @@ class Server:
 
 
 def install_pack(base: Path) -> None:
-    """Copy what the zip would hold, and the probes of these tests beside it."""
+    """Copy the files of the published zip, and the probes of these tests next to it."""
     pack = base / "custom_nodes" / "streamcache"
     for name in published_files():
         target = pack / name

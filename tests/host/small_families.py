@@ -1,4 +1,4 @@
-"""Models of further families, made directly from the host's own classes at a size that a test can afford.
+"""Models of other families, made directly from ComfyUI's own classes at a size that a test can afford.
 
 Their patchers come from no loader that the host could run again, as those of GGUF loaders do.
 """
@@ -65,7 +65,7 @@ TEXT_WIDTH = 48
 
 
 def make_patcher(name: str, change: Callable[[Any], None] = lambda model: None) -> Any:
-    """A MODEL with random weights, made as a loader makes it: under inference mode."""
+    """A MODEL with random weights, made under inference mode as by a loader."""
     import comfy.model_patcher
     import comfy.supported_models
 
@@ -83,7 +83,7 @@ def make_patcher(name: str, change: Callable[[Any], None] = lambda model: None) 
 
 
 def make_samples(name: str, count: int, tokens: int = 7) -> list[dict[str, Any]]:
-    """What a cache's writer takes: latents of one bucket, each with a text of its own."""
+    """Arguments for a cache writer: latents of one bucket, each with its own text."""
     family = SMALL[name]
     generator = torch.Generator().manual_seed(2)
     samples = []

@@ -1,4 +1,4 @@
-"""What the server says about the pack's nodes, reduced to what saved workflows depend on, and its English texts."""
+"""The server's description of the pack's nodes: what saved workflows depend on, and the English texts."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from .server import Server, read_json
 
 UPDATE = "UPDATE_SNAPSHOTS"
 KEPT = ("default", "min", "max", "step", "multiline", "forceInput", "advanced", "remote", "lazy")
-# Their choices are the host's: its files and the families that it knows.
+# Their choices come from ComfyUI: its files and the model families that it knows.
 HOSTS_CHOICES = {"clip_name", "clip_name2", "clip_name3", "clip_name4", "vae_name", "type", "folder", "start_from"}
 
 
@@ -45,11 +45,11 @@ def english(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(path: Path, found: Any) -> None:
-    """The file must hold what was found. With UPDATE_SNAPSHOTS set it is written instead."""
+    """The file must equal what was found. With UPDATE_SNAPSHOTS set, the file is written instead."""
     if os.environ.get(UPDATE):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert read_json(path) == found, f"{path.name} differs; if that is meant, run these tests with {UPDATE}=1"
+    assert read_json(path) == found, f"{path.name} differs; if that is intended, run these tests with {UPDATE}=1"
 
 
 def _input(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -63,4 +63,4 @@ def _input(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_fixed(name: str, kind: Any) -> bool:
-    return (name, kind) != ("name", "COMBO")  # the caches that there are
+    return (name, kind) != ("name", "COMBO")  # the existing caches

@@ -1,4 +1,4 @@
-"""Scenario: stand-ins for a CLIP and a VAE in the host, loaded, freed, changed and asked by several threads."""
+"""Scenario: stand-ins for a CLIP and a VAE in ComfyUI are loaded, freed, modified and used by several threads."""
 
 import copy
 import gc
@@ -31,7 +31,7 @@ PREFIX = "clip_l.transformer.text_model.encoder.layers.0.self_attn.q_proj.weight
 
 
 def run(base: Path) -> dict:
-    # As in a node: outside of one, nothing is loaded.
+    # As in a node: outside of nodes, nothing is loaded.
     with CurrentNodeContext("prompt", "1"):
         return {
             "memory": memory(),
@@ -65,7 +65,7 @@ def memory() -> dict:
     """E2: in megabytes, before the model is loaded, while it is used, and after."""
     process, clip = psutil.Process(), new_clip()
     with clip.lease():
-        encode(clip)  # whatever torch keeps for itself is there now
+        encode(clip)  # torch has now allocated what it keeps for itself
     gc.collect()
     before = process.memory_info().rss
     with clip.lease():
@@ -76,7 +76,7 @@ def memory() -> dict:
 
 
 def threads() -> dict:
-    """E4: four threads ask at once."""
+    """E4: four threads use it at once."""
     clip, start = new_clip(), threading.Barrier(4)
 
     def work(number: int) -> Any:
@@ -105,7 +105,7 @@ def frozen() -> dict:
 
 
 def copies() -> dict:
-    """E1: copies share the model, and keep settings of their own."""
+    """E1: copies share the model and have their own settings."""
     clip = new_clip()
     skipped = clip.clone()
     skipped.clip_layer(-2)
@@ -122,7 +122,7 @@ def copies() -> dict:
 
 
 def patches() -> dict:
-    """What is patched into a stand-in is there again after it was freed."""
+    """Patches on a stand-in are applied again after it was freed."""
     clip = new_clip()
     patched = clip.clone()
     with clip.lease():
@@ -142,7 +142,7 @@ def patches() -> dict:
 
 
 def hooks() -> dict:
-    """A change by a hand that cannot be repeated keeps the model."""
+    """A modification that cannot be replayed keeps the model loaded."""
     clip = new_clip()
     changed = clip.clone()
     changed.patcher.forced_hooks = comfy.hooks.HookGroup()
@@ -151,7 +151,7 @@ def hooks() -> dict:
 
 
 def vae_patcher() -> dict:
-    """As Select VAE Device does it: a copy with a patcher of its own."""
+    """As in Select VAE Device: a copy with its own patcher."""
     vae = new_vae()
     other = copy.copy(vae)
     other.patcher = other.patcher.clone()
@@ -166,7 +166,7 @@ def vae_patcher() -> dict:
 
 
 def between_nodes() -> dict:
-    """The executor looks at outputs between nodes, in a thread without a node."""
+    """The executor inspects outputs between nodes, in a thread without a running node."""
     clip, vae = new_clip(), new_vae()
     seen: list = []
 
@@ -198,7 +198,7 @@ def freed(model: Any) -> bool:
 
 
 def long_call() -> dict:
-    """A call that begins before the time to linger is over, and ends after it."""
+    """A call that starts before the model would be freed and ends after that."""
     clip = new_clip()
     with short_linger():
         clip.tokenize("a cat")
@@ -211,7 +211,7 @@ def long_call() -> dict:
 
 
 def two_phases() -> dict:
-    """A phase of another thread ends in the middle of one's own."""
+    """A phase in another thread ends in the middle of ours."""
     clip = new_clip()
 
     def other() -> None:
@@ -229,7 +229,7 @@ def two_phases() -> dict:
 
 
 def nested(base: Path) -> dict:
-    """The host's NestedTensor is stored and comes back, lazy and real."""
+    """ComfyUI's NestedTensor is stored and read back, lazily and in memory."""
     register_host_types()
     latent = {"samples": NestedTensor([torch.rand(1, 4, 2, 8, 8), torch.rand(1, 8, 5)])}
     with CacheWriter(base / "nested") as writer:
@@ -245,7 +245,7 @@ def nested(base: Path) -> dict:
 
 
 def roots(base: Path) -> list[str]:
-    """Folders that the user registers are roots after the pack's own."""
+    """Folders that the user registers are roots, after the pack's own."""
     import folder_paths
 
     folder_paths.add_model_folder_path("streamcache", str(base / "registered"))

@@ -20,7 +20,7 @@ from .families import CAPTIONS, FAMILIES, Loaded, call, encode, load
 
 @dataclass(frozen=True)
 class Data:
-    """What a case works on. `label` keeps apart the files that the eager and the lazy run write."""
+    """The data of a case. `label` separates the files of the eager and the lazy run."""
 
     models: Loaded
     latents: list[dict]
@@ -111,7 +111,7 @@ def bucket(data: Data) -> Any:
 
 
 def train(data: Data, latents: list[dict], conditionings: list[list], bucketed: bool) -> Any:
-    torch.manual_seed(3)  # Core's own seed does not reach its adapters' first values.
+    torch.manual_seed(3)  # Core's seed does not affect the initial values of its adapters.
     scalars = {
         "model": data.models.model, "batch_size": 1, "steps": 2, "grad_accumulation_steps": 1, "learning_rate": 0.001,
         "rank": 2, "optimizer": "AdamW", "loss_function": "MSE", "seed": 5, "training_dtype": "bf16",
@@ -151,7 +151,7 @@ CASES: dict[str, Callable[[Data], Any]] = {
 
 
 def run(base: Path) -> dict:
-    """Per family and case: what differed, what was raised, and whether a lazy tensor kept its values."""
+    """Per family and case: the difference, the error, and whether a lazy tensor kept its values."""
     outcome: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__, "families": {}}
     for name in FAMILIES:
         models = load(name)
@@ -171,7 +171,7 @@ def write_cache(path: Path, latents: list[dict], conditionings: list[list]) -> N
 
 
 def check_cache(path: Path, latents: list[dict], conditionings: list[list]) -> dict:
-    """The cache itself, in the host's torch and Python: what was stored comes back, one by one and as a batch."""
+    """The cache itself in ComfyUI's torch and Python: reads return what was stored, one by one and as a batch."""
     cache = open_cache(path, check=True)
     stored = [(sample.latent, sample.conditioning) for sample in (cache[i].realize() for i in range(len(cache)))]
     batch = cache.read_batch([1, 0])
@@ -194,7 +194,7 @@ def compare(case: Callable[[Data], Any], eager: Data, path: Path) -> dict:
     )
     lazy = list(lazy_tensors([data.latents, data.conditionings]))
     assert len(lazy) == 3 * len(samples), "a latent, a text and a pooled text for each sample"
-    # A node that wrote into the eager data would spoil the comparison, so it works on a copy.
+    # A node that writes to its inputs would spoil the comparison, so it gets a copy.
     own = Data(eager.models, *copy.deepcopy((eager.latents, eager.conditionings)), eager.label)
     started = time.perf_counter()
     try:

@@ -1,4 +1,4 @@
-"""What the real host's Save Training Dataset writes becomes a cache with the same values."""
+"""The files of ComfyUI's Save Training Dataset convert to a cache with the same values."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The nodes that make, keep and hand out datasets, in workflows on the real server."""
+"""The nodes that encode, save, load and select datasets, in workflows on the real server."""
 
 import shutil
 import time
@@ -29,7 +29,7 @@ def cache_path(server: Server, name: str) -> Path:
 
 
 class TestEncoding:
-    """One folder over several runs, each in a workflow of its own."""
+    """One folder in several runs, each in its own workflow."""
 
     @pytest.fixture(scope="class")
     @staticmethod
@@ -81,7 +81,7 @@ class TestEncoding:
         assert runs["unchanged"]["loads"] == runs["first"]["loads"]
 
     def test_e6_each_encoder_is_loaded_once_a_phase(self, runs: dict[str, Any]):
-        # The very first time, the VAE is loaded once more to learn its scale.
+        # The first time ever, the VAE is loaded once more to find its scale.
         assert runs["first"]["loads"]["clip"] == 1
         assert runs["first"]["loads"]["vae"] <= 2
         assert runs["caption"]["loads"]["clip"] == 2
@@ -104,7 +104,7 @@ def test_a3_a_caption_is_encoded_again_when_an_embedding_that_it_names_changes(s
     assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[1], texts[2])
 
 
-def test_a_latent_is_what_the_hosts_own_vae_encode_makes(server: Server):
+def test_a_latent_equals_that_of_the_hosts_vae_encode(server: Server):
     folder = server.base / "input" / "alike"
     write_pictures(folder, seed=5, count=2)
     graph = Graph(server)
@@ -156,7 +156,7 @@ def test_a15_a_bad_file_is_named_and_left_out(server: Server):
     assert "3.png" in outputs[node]["text"][0]
 
 
-def test_the_host_keeps_what_is_unchanged_and_runs_again_what_changed(server: Server):
+def test_only_nodes_with_changed_inputs_run_again(server: Server):
     write_pictures(server.base / "input" / "kept")
     graph = Graph(server)
     node = save_folder(graph, "input/kept", "kept", texts=False)
@@ -173,7 +173,7 @@ def test_the_host_keeps_what_is_unchanged_and_runs_again_what_changed(server: Se
     write_picture(server.base / "input" / "kept" / "0.png", (64, 64), seed=7)
     assert {"StreamCacheImageFolder", "StreamCacheCacheSave", "StreamCacheSelect", "ProbeStructure"} <= executed()
     assert executed() == set()
-    with CacheWriter(cache_path(server, "kept")) as writer:  # another program saves something else there
+    with CacheWriter(cache_path(server, "kept")) as writer:  # another program saves other samples there
         writer.add(latent={"samples": torch.ones(1, 16, 8, 8)}, conditioning=[[torch.ones(1, 2, 4096), {}]])
     assert "StreamCacheCacheSave" in executed()
     assert len(open_cache(cache_path(server, "kept"))) == 5
@@ -198,7 +198,7 @@ def test_a_loaded_cache_reloads_only_when_it_changed(server: Server):
     assert run() == (2, {load, chosen, probe})
 
 
-def test_what_the_executor_keeps_holds_no_lease(server: Server):
+def test_cached_results_hold_no_lease(server: Server):
     path = cache_path(server, "idle")
     write_lists(path, 3)
     graph = Graph(server)
@@ -329,7 +329,7 @@ def test_cores_lists_are_saved_with_batches_split(server: Server):
     assert saved(server.succeed(graph.prompt), node)["samples"] == 3
 
 
-def test_progress_is_told_while_encoding(server: Server):
+def test_progress_is_shown_while_encoding(server: Server):
     write_pictures(server.base / "input" / "told", seed=8)
     graph = Graph(server)
     node = save_folder(graph, "input/told", "told", texts=False)

@@ -1,4 +1,4 @@
-"""The host's models behind the denoiser protocol."""
+"""ComfyUI's models behind the denoiser protocol."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The example workflows run on the real server, with tiny models of two families in place of those that they name."""
+"""The example workflows run on the real server, with tiny models of two families instead of their own."""
 
 import json
 import shutil
@@ -35,13 +35,13 @@ def test_an_example_is_the_same_for_the_canvas_and_for_headless_runs(info: dict[
     compare(FOLDER / "api" / f"{name}.json", workflow.prompt())
 
 
-def test_the_blueprint_is_as_it_is_written(info: dict[str, Any], server: Server):
+def test_the_blueprint_file_is_up_to_date(info: dict[str, Any], server: Server):
     compare(ROOT / "subgraphs" / f"{BLUEPRINT}.json", make_blueprint(info))
     offered = server.client.get("/global_subgraphs").values()
     assert BLUEPRINT in [entry["name"] for entry in offered if entry["source"] == "custom_node"]
 
 
-def test_every_example_has_a_picture_and_is_offered_as_a_template(server: Server):
+def test_every_example_has_an_image_and_is_offered_as_a_template(server: Server):
     offered = server.client.get("/workflow_templates")["streamcache"]
     assert sorted(offered) == sorted(EXAMPLES)
     assert [name for name in EXAMPLES if not (FOLDER / f"{name}.jpg").is_file()] == []
@@ -105,7 +105,7 @@ def test_train_from_a_cache(example: Runner):
 
 
 def check_lora(example: Runner, cache: str) -> None:
-    """It was trained, and on this cache as it is now."""
+    """The LoRA was trained on this cache as it is now."""
     with safe_open(example.lora(), framework="pt") as file:
         facts = file.metadata()
         ups = [file.get_tensor(name) for name in file.keys() if name.endswith("lora_up.weight")]  # noqa: SIM118
@@ -122,7 +122,7 @@ def test_build_and_train(example: Runner):
 
 
 def test_train_from_a_shared_cache_without_images(example: Runner):
-    """Copied to another place, and its images are gone."""
+    """The cache was copied to another place, without its images."""
     example.lora().unlink(missing_ok=True)
     shared = cache_path(example.server, f"shared/from_{example.family}")
     shutil.copytree(cache_path(example.server, f"example_{example.family}"), shared)
@@ -152,7 +152,7 @@ def test_convert_cores_dataset(example: Runner):
     assert len(shown["Dataset Preview"]["images"]) == 2
 
 
-def test_examples_name_no_place_of_this_machine():
+def test_examples_contain_no_local_paths():
     for file in [*FOLDER.rglob("*.json"), *(ROOT / "subgraphs").glob("*.json")]:
         text = json.dumps(read_json(file))
         assert "/home/" not in text and "/root/" not in text and ":\\" not in text, file.name

@@ -1,4 +1,4 @@
-"""When nodes run again, on a server that keeps many results: what it kept must still be what is on disk."""
+"""When nodes run again, on a server that caches many results: a cached result must match what is on disk."""
 
 import shutil
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def cache_path(server: Server, name: str) -> Path:
     return server.base / "output" / "streamcache" / name
 
 
-def test_a_save_that_came_back_to_its_first_settings_is_made_again(keeper: Server):
+def test_a_save_with_its_first_settings_again_runs_again(keeper: Server):
     write_pictures(keeper.base / "input" / "to_and_fro", count=2)
     graph = Graph(keeper)
     save_folder(graph, "input/to_and_fro", "to_and_fro", texts=False)
@@ -50,7 +50,7 @@ def test_a_save_that_came_back_to_its_first_settings_is_made_again(keeper: Serve
 
 
 class TestTraining:
-    def test_a_run_that_was_stopped_goes_on_when_it_is_queued_again(self, keeper: Server):
+    def test_a_stopped_run_continues_when_it_is_queued_again(self, keeper: Server):
         def stop(prompt: str) -> None:
             keeper.client.post("/streamcache/run/stop", {"name": "goes_on"})
 
@@ -62,7 +62,7 @@ class TestTraining:
             steps.append(run_facts(keeper, "goes_on")["step"])
         assert 0 < steps[0] < steps[1] < LONG
 
-    def test_a_lora_that_was_deleted_is_trained_again(self, keeper: Server):
+    def test_a_deleted_lora_is_trained_again(self, keeper: Server):
         graph, _ = train_folder(keeper, "flow", "deleted")
         keeper.succeed(graph.prompt)
         written = lora_path(keeper, "deleted").stat().st_mtime_ns
@@ -72,7 +72,7 @@ class TestTraining:
         keeper.succeed(graph.prompt)
         assert metadata(lora_path(keeper, "deleted"))
 
-    def test_a_dataset_that_was_not_made_for_it_is_not_replaced(self, keeper: Server):
+    def test_a_cache_not_made_for_the_training_is_not_replaced(self, keeper: Server):
         write_pictures(keeper.base / "input" / "precious", count=2)
         graph = Graph(keeper)
         save_folder(graph, "input/precious", "precious", texts=False)
@@ -84,4 +84,4 @@ class TestTraining:
         shutil.rmtree(cache_path(keeper, "precious"))
         keeper.succeed(graph.prompt)
         lora_path(keeper, "precious").unlink()
-        keeper.succeed(graph.prompt)  # what it made for itself it may use again
+        keeper.succeed(graph.prompt)  # it may reuse the cache that it made

@@ -1,4 +1,4 @@
-"""The command line with the host's models and Python, without a server, and the same workflow with one."""
+"""The command line with ComfyUI's models and Python, without a server, and the same workflow with one."""
 
 import json
 import os
@@ -41,7 +41,7 @@ print(json.dumps({"torch": "torch" in sys.modules, "cuda": os.environ.get("CUDA_
 """
 
 
-def test_the_host_is_entered_with_its_devices_and_the_models_that_it_saved(host: dev.Host, tmp_path: Path):
+def test_the_host_is_set_up_with_its_devices_and_saved_models(host: dev.Host, tmp_path: Path):
     options = ["--cpu", "--cuda-device", "1", "--output-directory", str(tmp_path)]
     command = [str(host.python), "-c", ENTER, str(HEADLESS), str(host.folder), *options]
     with_devices = {**os.environ, **environment(options)}
@@ -65,14 +65,14 @@ def encoded(host: dev.Host, base: Path, tmp_path_factory: pytest.TempPathFactory
     return path, {"command": command, "models": models}
 
 
-def test_it_encodes_with_the_hosts_models(encoded: tuple[Path, dict]):
+def test_encoding_uses_the_hosts_models(encoded: tuple[Path, dict]):
     cache = open_cache(encoded[0], check=True)
     assert len([sample.realize() for sample in cache]) == 5
     assert cache[0].latent["samples"].shape == (1, 16, 8, 8)
     assert cache[0].conditioning[0][0].shape[-1] == 4096
 
 
-def test_its_entries_are_those_that_the_nodes_make(encoded: tuple[Path, dict], server: Server):
+def test_entries_equal_those_of_the_nodes(encoded: tuple[Path, dict], server: Server):
     graph = Graph(server)
     save_folder(graph, "input/headless", "from nodes")
     server.succeed(graph.prompt)
@@ -80,7 +80,7 @@ def test_its_entries_are_those_that_the_nodes_make(encoded: tuple[Path, dict], s
     assert [here.keys(n) for n in range(5)] == [there.keys(n) for n in range(5)]
 
 
-def test_models_that_the_host_does_not_have_are_named(
+def test_unknown_models_are_reported(
     host: dev.Host, base: Path, encoded: tuple[Path, dict], capfd: pytest.CaptureFixture
 ):
     assert main([*encoded[1]["command"], *arguments(host, base, "--vae", "nothing"), "--json"]) == 1
@@ -98,7 +98,7 @@ def test_models_that_the_host_does_not_have_are_named(
         (["--comfyui", "."], "name a VAE with --vae, a text encoder with --clip, or both"),
     ],
 )
-def test_a_command_that_cannot_be_is_refused_at_once(
+def test_an_invalid_command_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str, capsys: pytest.CaptureFixture
 ):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`streamcache train --comfyui`: the host's models and Python without a server."""
+"""`streamcache train --comfyui`: ComfyUI's models and Python without a server."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def command(host: dev.Host, base: Path, dataset: Path, out: Path, *more: str) ->
     return ["train", "--dataset", str(dataset), "--out", str(out), *SETTINGS, *place, *more]
 
 
-def test_it_trains_on_a_model_of_the_host_with_sample_pictures(
+def test_training_on_a_model_of_the_host_draws_sample_images(
     host: dev.Host, base: Path, dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     samples = ["--sample-every", "2", "--sample-steps", "2", "--guidance", "1.5", "--json"]
@@ -54,14 +54,14 @@ def test_it_trains_on_a_model_of_the_host_with_sample_pictures(
     assert len(list((tmp_path / "runs" / "a" / "samples").glob("step-*.png"))) == 3
 
 
-def test_a_vae_makes_pictures_also_without_an_interval(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
+def test_a_vae_draws_sample_images_even_without_an_interval(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
     assert main(command(host, base, dataset, tmp_path / "d.safetensors", "--sample-steps", "1", "--steps", "2")) == 0
     made = sorted(path.name for path in (tmp_path / "runs" / "d" / "samples").glob("step-*.png"))
     assert made == [f"step-{step:08}-0.png" for step in range(3)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process there")
-def test_ctrl_c_saves_and_resume_goes_on(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
+def test_ctrl_c_saves_and_resume_continues(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
     out, metrics = tmp_path / "b.safetensors", tmp_path / "runs" / "b" / "metrics.jsonl"
     arguments_ = command(host, base, dataset, out, "--steps", "1000000", "--save-every", "0")
     start = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); import tests.conftest\n"
@@ -72,7 +72,7 @@ def test_ctrl_c_saves_and_resume_goes_on(host: dev.Host, base: Path, dataset: Pa
         while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
             assert time.monotonic() < end
             time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everyone
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
         assert process.wait(200) == 130
     finally:
         if process.poll() is None:
@@ -83,7 +83,7 @@ def test_ctrl_c_saves_and_resume_goes_on(host: dev.Host, base: Path, dataset: Pa
     assert json.loads((tmp_path / "runs" / "b" / "run.json").read_text(encoding="utf-8"))["step"] == step + 2
 
 
-def test_a_model_that_the_host_does_not_have_is_named(
+def test_an_unknown_model_is_reported(
     host: dev.Host, base: Path, dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     assert main(command(host, base, dataset, tmp_path / "c.safetensors", "--model", "nothing")) == 1

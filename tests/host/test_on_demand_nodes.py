@@ -1,4 +1,4 @@
-"""Stand-ins for a CLIP and a VAE, wherever these go on the real server."""
+"""Stand-ins for a CLIP and a VAE in workflows on the real server."""
 
 import time
 from typing import Any
@@ -25,7 +25,7 @@ def structure(outputs: dict[str, Any], node: str) -> str:
 
 @pytest.fixture(scope="module")
 def lora(server: Server) -> str:
-    """A LoRA for the text encoder, with a little of everything."""
+    """A LoRA for the text encoder with several kinds of patches."""
     prefix = "lora_te_text_model_encoder_layers_0_self_attn_q_proj"
     draw = torch.Generator().manual_seed(3)
     tensors = {
@@ -96,7 +96,7 @@ def test_e1_a_stand_in_encodes_images_as_the_hosts_vae_does(chains: dict[str, An
     assert host == demand
 
 
-def test_e5_an_identity_is_the_same_whichever_way_the_clip_was_loaded(chains: dict[str, Any]):
+def test_e5_the_identity_does_not_depend_on_how_the_clip_was_loaded(chains: dict[str, Any]):
     found = {
         kind: {
             name: identity(chains["outputs"], node)["clip"] for name, node in chains["nodes"][kind]["identity"].items()
@@ -109,7 +109,7 @@ def test_e5_an_identity_is_the_same_whichever_way_the_clip_was_loaded(chains: di
         assert len(set(found[kind].values())) == 5, "clip-skip, patches and their strength are part of it"
 
 
-def test_e1_the_same_object_serves_before_and_after_it_was_freed(server: Server):
+def test_e1_the_same_object_works_before_and_after_it_was_freed(server: Server):
     graph = Graph(server)
     _, clip = loaders(graph, "flow")
     texts = [graph.add("CLIPTextEncode", clip=graph(clip), text=text) for text in ("one", "two")]
@@ -124,7 +124,7 @@ def test_e1_the_same_object_serves_before_and_after_it_was_freed(server: Server)
         facts.append(server.succeed(graph.prompt)[probe]["facts"][0])
         wait_until_freed(server, graph, probe, turn)
     assert facts[0]["object"] == facts[1]["object"]
-    # Two prompts of two texts each: loaded once for each prompt, not once for each text or call.
+    # Two prompts with two texts each: loaded once per prompt, not once per text or call.
     assert [fact["loads"] for fact in facts] == [1, 2]
 
 
@@ -137,7 +137,7 @@ def wait_until_freed(server: Server, graph: Graph, probe: str, turn: int) -> Non
     pytest.fail("the model was not freed")
 
 
-def test_e5_asking_for_an_identity_loads_nothing(server: Server):
+def test_e5_reading_the_identity_loads_nothing(server: Server):
     graph = Graph(server)
     vae, clip = loaders(graph, "eps")
     probes = [graph.add("ProbeIdentity", clip=graph(clip)), graph.add("ProbeIdentity", vae=graph(vae))]

@@ -1,4 +1,4 @@
-"""The pack as the host shows it: ids, texts, help pages, languages, and what its import costs."""
+"""The pack as ComfyUI shows it: ids, texts, help pages, languages, and the cost of its import."""
 
 import re
 import urllib.request
@@ -12,7 +12,7 @@ from streamcache.tests.host.server import Server, read_json
 from streamcache.tests.host.snapshot import compare, contract, english, pack_nodes
 
 pytestmark = pytest.mark.host
-SPECIAL = re.compile(r"[{}@|]")  # have a meaning in the front end's texts
+SPECIAL = re.compile(r"[{}@|]")  # have a special meaning in the front end's texts
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_ids_and_inputs_of_nodes_never_change_by_accident(info: dict[str, Any]):
     compare(ROOT / "tests" / "host" / "object_info.json", {name: contract(node) for name, node in info.items()})
 
 
-def test_every_node_is_named_and_placed_alike(info: dict[str, Any]):
+def test_every_node_has_a_name_category_description_and_aliases(info: dict[str, Any]):
     for name, node in info.items():
         assert name.startswith("StreamCache")
         assert node["category"].split("/")[0] == "StreamCache"
@@ -40,7 +40,7 @@ def test_every_input_and_output_has_a_tooltip(info: dict[str, Any]):
             assert words["tooltip"].endswith("."), f"{name}.{at}: {words['tooltip']!r}"
 
 
-def test_every_node_has_a_help_page_that_tells_of_every_input(info: dict[str, Any], server: Server):
+def test_every_node_has_a_help_page_with_every_input(info: dict[str, Any], server: Server):
     for name, node in info.items():
         address = f"{server.address}/extensions/streamcache/docs/{name}.md"
         with urllib.request.urlopen(address) as answer:
@@ -63,20 +63,20 @@ def test_the_chinese_texts_are_complete(info: dict[str, Any]):
         assert all(re.search("[\u4e00-\u9fff]", text) for text in texts), name
 
 
-def test_texts_hold_nothing_that_the_front_end_would_take_for_a_placeholder():
+def test_texts_contain_no_placeholders_of_the_front_end():
     for language in ("en", "zh"):
         for file in ("nodeDefs", "main"):
             text = "\n".join(_strings(read_json(ROOT / "locales" / language / f"{file}.json")))
             assert not SPECIAL.search(text), f"{language}/{file}: {SPECIAL.search(text)}"
 
 
-def test_the_server_hands_the_texts_out(server: Server):
+def test_the_server_serves_the_texts(server: Server):
     texts = server.client.get("/i18n")
     assert texts["zh"]["nodeDefs"]["StreamCacheSelect"]["display_name"]
 
 
 def test_importing_the_pack_adds_little_to_the_hosts_start(run_in_host: Callable[[str], dict]):
-    # Of the processor's time, which other programs on this machine do not change.
+    # CPU time, which other programs on the machine affect little.
     assert run_in_host("import_time")["seconds"] <= 0.2
 
 

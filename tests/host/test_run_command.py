@@ -1,4 +1,4 @@
-"""`streamcache run` against the real server, as a person or a script uses it."""
+"""`streamcache run` against the real server, as a user or a script runs it."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def workflow(server: Server, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_workflow_runs_and_tells_what_it_did(server: Server, workflow: Path, capsys: pytest.CaptureFixture):
+def test_a_workflow_runs_and_its_results_are_printed(server: Server, workflow: Path, capsys: pytest.CaptureFixture):
     assert main(["run", str(workflow), "--server", server.address]) == 0
     output, steps = capsys.readouterr()
     assert "3 Save it:" in output and "3 samples in 1 buckets" in output
@@ -51,7 +51,7 @@ def test_inputs_can_be_changed_and_results_are_json(server: Server, workflow: Pa
     }  # fmt: skip
 
 
-def test_a_refused_or_failed_workflow_ends_with_1_and_says_where(
+def test_a_refused_or_failed_workflow_exits_with_1_and_names_the_node(
     server: Server, workflow: Path, capsys: pytest.CaptureFixture
 ):
     arguments = ["run", str(workflow), "--server", server.address]
@@ -65,7 +65,7 @@ def test_a_refused_or_failed_workflow_ends_with_1_and_says_where(
 def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: Path):
     folder = server.base / "input" / "many"
     folder.mkdir()
-    for number in range(400):  # so many that they are not done when the signal comes
+    for number in range(400):  # enough that they are not finished when the signal arrives
         write_picture(folder / f"{number:03}.png", (64, 64), seed=number)
     graph = Graph(server)
     save_folder(graph, "input/many", "many", texts=False, batch_size=1)
@@ -75,7 +75,7 @@ def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: P
     )
     start += "submodule_search_locations=[sys.argv[1]]); m = u.module_from_spec(s); sys.modules['streamcache'] = m; "
     start += "s.loader.exec_module(m); from streamcache.cli.main import main; "
-    # As in a terminal: a test run in the background hands down that Ctrl-C is ignored.
+    # As in a terminal: a test run in the background inherits that Ctrl-C is ignored.
     start += "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main(sys.argv[2:]))"
     command = [
         sys.executable,
@@ -99,6 +99,6 @@ def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: P
     assert not (cache_path(server, "many") / "dataset.json").exists()
 
 
-def test_a_server_that_is_not_there_is_said(workflow: Path, capsys: pytest.CaptureFixture):
+def test_an_unreachable_server_is_reported(workflow: Path, capsys: pytest.CaptureFixture):
     assert main(["run", str(workflow), "--server", "http://127.0.0.1:9"]) == 1
     assert "start ComfyUI, or name it with --server" in capsys.readouterr().err

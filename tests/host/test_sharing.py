@@ -1,4 +1,4 @@
-"""One cache in several hands: workflows that save and read it, other processes, the stop button, and cleaning."""
+"""One cache used by several: workflows that save and read it, other processes, the stop button, and cleaning."""
 
 import threading
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_a14_stopping_keeps_what_was_encoded_and_publishes_nothing(server: Serve
     outcome = server.client.run(graph.prompt, stop)
     assert outcome.status == "interrupted"
     path = cache_path(server, "stopped")
-    assert not (path / "dataset.json").exists(), "what readers see changes only when a build is complete"
+    assert not (path / "dataset.json").exists(), "readers see only complete saves"
     facts = saved(server.succeed(graph.prompt), node)
     assert facts["samples"] == 24
     assert 0 < facts["encoded"]["latent"] <= 18
@@ -46,7 +46,7 @@ def test_a_reader_keeps_its_generation_while_a_workflow_saves_and_another_reads(
     node = save_folder(graph, "input/keeps_generation", "keeps_generation", texts=False)
     server.succeed(graph.prompt)
     path = cache_path(server, "keeps_generation")
-    reader = open_cache(path)  # somebody trains on it, in another process
+    reader = open_cache(path)  # another process trains on it
     before = [sample.realize().latent["samples"] for sample in reader]
     write_picture(folder / "0.png", (64, 64), seed=1234)
     write_picture(folder / "7.png", (64, 64), seed=4321)
@@ -91,7 +91,7 @@ def test_workflows_that_read_while_another_process_saves_never_see_two_generatio
     read = [result for result in results if not isinstance(result, str)]
     assert read
     for result in results:
-        if isinstance(result, str):  # saved between loading and first use: said, with what to do
+        if isinstance(result, str):  # saved between loading and first use: an error with a remedy
             assert "saved again since it was loaded" in result
         else:
             assert len({sample["hash"] for sample in result}) == 1
@@ -105,7 +105,7 @@ def write_constant(path: Path, value: float) -> None:
             writer.add(latent, [[torch.zeros(1, 2, 4), {}]], source=f"{value}-{number}")
 
 
-def test_a_cache_that_somebody_else_saves_to_is_not_saved_to(server: Server):
+def test_a_cache_that_another_process_saves_is_refused(server: Server):
     path = cache_path(server, "held")
     write_lists(path, 2)
     writer = CacheWriter(path)
@@ -129,7 +129,7 @@ class TestClean:
     def test_a17_a_preview_removes_nothing_and_cleaning_removes_just_that(self, server: Server):
         path = cache_path(server, "cleaned")
         write_lists(path, 6)
-        open_cache(path)  # somebody read it once, so leases are known to work here
+        open_cache(path)  # read once, so that leases are known to work here
         write_lists(path, 2)  # the other four are unused now
         before = sorted(file.name for file in path.rglob("*"))
         preview = self.clean(server, "cleaned", unused=True)
@@ -142,7 +142,7 @@ class TestClean:
         assert len([sample.realize() for sample in cache]) == 2
         assert cache.manifest.counts["unused"] == 0
 
-    def test_it_is_not_blocked_by_what_the_executor_keeps(self, server: Server):
+    def test_it_is_not_blocked_by_cached_results(self, server: Server):
         path = cache_path(server, "cleaned while kept")
         write_lists(path, 4)
         graph = Graph(server)
@@ -154,7 +154,7 @@ class TestClean:
         assert self.clean(server, "cleaned while kept", unused=True, apply=True).startswith("Removed")
         assert len(server.succeed(graph.prompt)["3"]["structure"]) == 1
 
-    def test_it_is_refused_while_somebody_reads_what_would_go(self, server: Server):
+    def test_it_is_refused_while_a_process_reads_what_would_be_removed(self, server: Server):
         path = cache_path(server, "read")
         write_lists(path, 3)
         reader = open_cache(path)
@@ -165,7 +165,7 @@ class TestClean:
         assert len([sample.realize() for sample in reader]) == 3
         assert "process" in outcome.error or "in use by" in outcome.outputs["1"]["text"][0]
 
-    def test_nothing_chosen_is_said(self, server: Server):
+    def test_an_empty_selection_is_reported(self, server: Server):
         write_lists(cache_path(server, "whole"), 1)
         graph = Graph(server)
         graph.add("StreamCacheClean", name="whole", debris=False, superseded=False, unused=False)

@@ -1,4 +1,4 @@
-"""Stand-ins for models in the real host: memory, threads, copies, and changes that others make to them."""
+"""Stand-ins for models in the real ComfyUI: memory, threads, copies, and modifications by other nodes."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,11 @@ def test_e4_four_threads_load_it_once(outcome: dict):
     assert outcome["threads"] == {"loads": 1, "difference": None}
 
 
-def test_e1_copies_share_the_model_and_keep_settings_of_their_own(outcome: dict):
+def test_e1_copies_share_the_model_and_have_their_own_settings(outcome: dict):
     assert outcome["copies"] == {"loads": 1, "twins": [None, None], "skip differs": True, "identities": 2}
 
 
-def test_patches_are_there_again_after_a_reload(outcome: dict):
+def test_patches_are_applied_again_after_a_reload(outcome: dict):
     assert outcome["patches"] == {
         "taken": 1,
         "freed": True,
@@ -41,19 +41,19 @@ def test_patches_are_there_again_after_a_reload(outcome: dict):
     }
 
 
-def test_a_change_that_cannot_be_repeated_keeps_the_model(outcome: dict):
+def test_a_modification_that_cannot_be_replayed_keeps_the_model_loaded(outcome: dict):
     assert outcome["hooks"] == {"loaded": True, "kept": True, "loads": 1}
 
 
-def test_a_vae_with_a_patcher_of_its_own_keeps_one_model(outcome: dict):
+def test_a_vae_with_its_own_patcher_keeps_one_model(outcome: dict):
     assert outcome["vae patcher"] == {"loaded": True, "same module": True, "difference": None, "loads": 1}
 
 
-def test_a19_the_executors_look_between_nodes_loads_nothing(outcome: dict):
+def test_a19_the_executors_inspection_between_nodes_loads_nothing(outcome: dict):
     assert outcome["between nodes"] == {"seen": [True, True, True, True], "loads": 0}
 
 
-def test_a_call_that_outlasts_the_lingering_keeps_its_model(outcome: dict):
+def test_a_call_longer_than_the_linger_time_keeps_its_model(outcome: dict):
     assert outcome["long call"] == {"same": True, "loads": 1, "freed": True}
 
 

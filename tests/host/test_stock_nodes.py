@@ -1,4 +1,4 @@
-"""Stock nodes of the real host take what a cache hands out, and give what they give on data in memory."""
+"""Stock nodes of the real ComfyUI give the same results on lazy data as on data in memory."""
 
 from collections.abc import Callable
 

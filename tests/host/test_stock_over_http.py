@@ -1,4 +1,4 @@
-"""Workflows of stock nodes on the real server: through its executor, lazy data gives what data in memory gives."""
+"""Workflows of stock nodes on the real server: lazy data gives the same results as data in memory."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ KINDS = ("eager", "lazy")
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def results(request: pytest.FixtureRequest, server: Server) -> dict[str, Path]:
-    """What each kind of data made of the same workflow: folders of files."""
+    """The results of the same workflow per kind of data: folders of files."""
     family = request.param
     save_both(server, family)
     for kind in KINDS:
@@ -38,7 +38,7 @@ def results(request: pytest.FixtureRequest, server: Server) -> dict[str, Path]:
 
 
 def save_both(server: Server, family: str) -> None:
-    """One dataset, encoded by core's node: saved by core's own node, and by ours."""
+    """One dataset encoded by core's nodes, saved by core's node and by ours."""
     write_pictures(server.base / "input" / "stock", count=3)
     graph = Graph(server)
     images = graph.add("LoadImageTextDataSetFromFolder", folder="stock")
@@ -53,7 +53,7 @@ def save_both(server: Server, family: str) -> None:
 
 
 def stock_nodes(graph: Graph, family: str, label: str, latents: Link, conditionings: Link) -> None:
-    """Every stock node of the list, with what it makes saved below `label`."""
+    """Every stock node of the list, with its results saved below `label`."""
     vae, clip = loaders(graph, family, on_demand=False)
     model = graph.add("UNETLoader", unet_name=FAMILIES[family].model)
     empty, other = (graph(graph.add("CLIPTextEncode", clip=graph(clip), text=text)) for text in ("", "a horse"))

@@ -1,4 +1,4 @@
-"""The node Train LoRA on the real host."""
+"""The node Train LoRA on the real ComfyUI."""
 
 from collections.abc import Callable
 

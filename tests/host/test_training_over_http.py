@@ -1,4 +1,4 @@
-"""Train LoRA in workflows on the real server: from a folder to a picture, stopped and resumed, beside a saver."""
+"""Train LoRA in workflows on the real server: from a folder to an image, stopped and resumed, during a save."""
 
 import json
 import re
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.host
 
 SETTINGS = {"steps": 4, "batch_size": 2, "rank": 2, "learning_rate": 0.02, "sample_steps": 2, "mode": "overwrite"}
 LONG = 100_000  # steps of a run that is stopped
-SECONDS = 120  # only against a hang
+SECONDS = 120  # only stops a hang
 
 
 def train_folder(server: Server, family: str, name: str, **changes: Any) -> tuple[Graph, str]:
-    """Folder → plan → Train LoRA, with sample pictures; returns the graph and the last one's id."""
+    """Folder → plan → Train LoRA, with sample images; returns the graph and the id of the last node."""
     folder = server.base / "input" / "trained"
     if not folder.exists():
         write_pictures(folder)
@@ -55,13 +55,13 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def step_of(event: Event) -> int:
-    """The step that a progress text tells of. Not every step is told."""
+    """The step in a progress text. Not every step has one."""
     found = re.match(r"step (\d+)/", event.text)
     return int(found[1]) if found else -1
 
 
 def run_until(server: Server, graph: Graph, ready: Callable[[Event], bool], then: Callable[[str], None]) -> Outcome:
-    """Run a workflow, and do something once an event says that it is time."""
+    """Run a workflow, and call `then` once an event is `ready`."""
     acted = threading.Event()
     queued = server.client.queue
 
@@ -85,7 +85,7 @@ def run_until(server: Server, graph: Graph, ready: Callable[[Event], bool], then
 
 
 class TestFromFolderToLora:
-    """One workflow a family, run twice, then with the host's own nodes behind it."""
+    """One workflow per family, run twice, then with ComfyUI's own nodes after it."""
 
     @pytest.fixture(scope="class", params=FAMILIES)
     @staticmethod
@@ -113,7 +113,7 @@ class TestFromFolderToLora:
         told = runs["events"][0]
         first_step = next(n for n, event in enumerate(told) if step_of(event) >= 0)
         assert any("Encoding" in event.text for event in told[:first_step])
-        assert not any("Encoding" in event.text for event in told[first_step:]), "no encoder runs beside a step"
+        assert not any("Encoding" in event.text for event in told[first_step:]), "no encoder runs during training"
         samples = server.base / "output" / "streamcache_runs" / f"http_{family}" / "samples"
         assert len(list(samples.glob("step-*.png"))) >= 2
 
@@ -127,7 +127,7 @@ class TestFromFolderToLora:
 
 
 def add_stock_nodes(graph: Graph, node: str, family: str) -> list[str]:
-    """Load LoRA Model, Save LoRA and Plot Loss behind a training; two pictures, without the LoRA and with it."""
+    """Load LoRA Model, Save LoRA and Plot Loss after a training; two images, without the LoRA and with it."""
     model, clip, vae = "4", "3", "2"
     patched = graph.add("LoraModelLoader", model=graph(model), lora=graph(node, 0), strength_model=1.0)
     text = graph.add("CLIPTextEncode", clip=graph(clip), text="")
@@ -144,7 +144,7 @@ def add_stock_nodes(graph: Graph, node: str, family: str) -> list[str]:
     return pictures
 
 
-def test_the_stop_button_stops_within_a_step_and_the_run_goes_on_later(server: Server):
+def test_the_stop_button_stops_within_a_step_and_the_run_resumes_later(server: Server):
     graph, node = train_folder(server, "flow", "http_stopped", steps=LONG, save_every=0)
     stopped: list[float] = []
 
@@ -163,7 +163,7 @@ def test_the_stop_button_stops_within_a_step_and_the_run_goes_on_later(server: S
     assert f"{goal} of {goal} steps" in outputs[node]["text"][0]
 
 
-def test_a_cache_saved_anew_while_it_trains_leaves_the_training_on_its_generation(server: Server):
+def test_a_training_keeps_its_generation_while_the_cache_is_saved_again(server: Server):
     graph, _ = train_folder(server, "flow", "http_shared", steps=40)
     path = server.base / "output" / "streamcache" / "http_shared"
     seen: list[str] = []
@@ -181,7 +181,7 @@ def test_a_cache_saved_anew_while_it_trains_leaves_the_training_on_its_generatio
     assert metadata(lora_path(server, "http_shared"))["ss_dataset_generation"] == seen[0]
 
 
-def test_a_wrong_model_is_an_error_on_the_node_with_both_numbers_and_the_server_goes_on(server: Server):
+def test_a_wrong_model_is_an_error_on_the_node_with_both_numbers(server: Server):
     graph, node = train_folder(server, "flow", "http_wrong")
     graph.prompt["4"]["inputs"]["unet_name"] = FAMILIES["eps"].model
     outcome = server.fail(graph.prompt)
@@ -204,7 +204,7 @@ def test_b6_an_old_name_of_a_setting_still_loads_from_a_workflow(server: Server)
     assert run_facts(server, "http_old")["config"]["learning_rate"] == 0.0123
 
 
-def test_what_the_dataset_lacks_is_told_with_the_run(server: Server):
+def test_missing_captions_and_masks_are_reported_with_the_run(server: Server):
     folder = write_pictures(server.base / "input" / "lacking", count=3)
     (folder / "broken.png").write_bytes(b"no picture")
     (folder / "1.txt").unlink()

@@ -1,4 +1,4 @@
-"""Small model files with random weights that the host's own loaders accept: two families, VAEs and a text encoder.
+"""Small model files with random weights that ComfyUI's loaders accept: two families, VAEs and a text encoder.
 
 Each model is a table of tensor names and shapes; from these the host recognises the family and its sizes.
 """
@@ -18,7 +18,7 @@ TEXT_ENCODER = "tiny_text.pt"  # CLIP-L
 
 
 def write_models(models: Path) -> None:
-    """Write all of them below the host's models folder `models`. The same bytes at every call."""
+    """Write all of them to ComfyUI's models folder `models`. Every call writes the same bytes."""
     for folder in ("diffusion_models", "vae_approx", "text_encoders"):
         (models / folder).mkdir(parents=True, exist_ok=True)
     save_file(_fill(_transformer_shapes(), seed=1), models / "diffusion_models" / FLOW_MODEL)
@@ -31,7 +31,7 @@ def write_models(models: Path) -> None:
 
 
 def _fill(shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
-    """Vectors are norms or biases, the rest is drawn at a scale that keeps activations near 1."""
+    """Vectors are norms or biases; the rest is random at a scale that keeps activations near 1."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, shape in shapes.items():
@@ -55,7 +55,7 @@ def _norm(name: str, width: int) -> Shapes:
 
 
 def _transformer_shapes(depth: int = 2) -> Shapes:
-    width = 64 * depth  # The host takes the number of blocks from the width.
+    width = 64 * depth  # ComfyUI derives the number of blocks from the width.
     shapes: Shapes = {"pos_embed": (1, 32 * 32, width)}
     shapes |= _convolution("x_embedder.proj", 16, width, size=2)
     shapes |= _linear("t_embedder.mlp.0", 256, width) | _linear("t_embedder.mlp.2", width, width)
@@ -63,7 +63,7 @@ def _transformer_shapes(depth: int = 2) -> Shapes:
     shapes |= _linear("context_embedder", 4096, width)
     for block in range(depth):
         shapes |= _joint_block(f"joint_blocks.{block}.x_block", width, whole=True)
-        # The last block's text side ends after attention: nothing reads its output.
+        # The text side of the last block ends after attention: nothing uses its output.
         shapes |= _joint_block(f"joint_blocks.{block}.context_block", width, whole=block < depth - 1)
     shapes |= _linear("final_layer.linear", width, 2 * 2 * 16)
     return shapes | _linear("final_layer.adaLN_modulation.1", width, 2 * width)
@@ -79,7 +79,7 @@ def _joint_block(name: str, width: int, whole: bool) -> Shapes:
 
 
 def _unet_shapes() -> Shapes:
-    """One level and no middle block. Width and context are SD1.5's: the host knows the family by them."""
+    """One level and no middle block. ComfyUI recognises SD1.5 by the width and the context."""
     width, time, context = 320, 1280, 768
     shapes = _linear("time_embed.0", width, time) | _linear("time_embed.2", time, time)
     shapes |= _convolution("input_blocks.0.0", 4, width)
@@ -133,7 +133,7 @@ def _sequence(layers: str, first: int, last: int, width: int = 64) -> Shapes:
 
 
 def _text_encoder() -> dict[str, torch.Tensor]:
-    """CLIP-L in full size. All tensors look into one small storage, which is all that the file holds."""
+    """CLIP-L in full size. All tensors are views of one small storage, so the file is small."""
     pool = (torch.randn(200_000, generator=torch.Generator().manual_seed(5)) * 0.02).half()
     vectors = {"weight": torch.ones(3072).half(), "bias": torch.zeros(3072).half()}
     tensors = {}

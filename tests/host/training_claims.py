@@ -1,4 +1,4 @@
-"""Scenario: whole trainings by the node Train LoRA, on both families of files, with the host's own nodes around it."""
+"""Scenario: complete trainings by the node Train LoRA, on both families of files, with ComfyUI's own nodes."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def make_case(name: str) -> Case:
 
 
 def train(case: Case, label: str, **changes: Any) -> Any:
-    """What the node returns. As in the host, every input is a list."""
+    """The result of the node. As in ComfyUI, every input is a list."""
     from streamcache.nodes.train import StreamCacheTrain
 
     inputs = {"model": case.models.model, "dataset": case.handle, **SETTINGS, "name": f"{case.name}-{label}", **changes}
@@ -80,7 +80,7 @@ def sample(case: Case, model: Any, seed: int = 1) -> torch.Tensor:
 
 
 def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None:
-    """Press stop while step `steps` is reported; the host's interrupt has to come out."""
+    """Press stop while step `steps` is reported; ComfyUI's interrupt must be raised."""
     import comfy.model_management as management
 
     from streamcache.nodes import train_watch
@@ -151,7 +151,7 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 
 
 @claim
-def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
+def sample_events_distinguish_the_images_of_an_overwritten_run(case: Case) -> None:
     from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server.runs import list_samples
@@ -175,7 +175,7 @@ def events_tell_pictures_of_a_run_that_is_overwritten_apart(case: Case) -> None:
 
 
 @claim
-def kohyas_naming_is_applied_alike(case: Case) -> None:
+def kohyas_naming_gives_the_same_result(case: Case) -> None:
     images = []
     for naming in ("comfyui", "kohya"):
         lora = train(case, f"named {naming}", naming=naming)[0]
@@ -190,7 +190,7 @@ def the_same_seed_gives_the_same_lora_bit_for_bit_and_another_seed_another(case:
     state = torch.get_rng_state()
     first, second, other = train(case, "seed a")[0], train(case, "seed b")[0], train(case, "seed c", seed=6)[0]
     assert equal(first, second) and not equal(first, other)
-    assert torch.equal(torch.get_rng_state(), state), "the global generator is left alone"
+    assert torch.equal(torch.get_rng_state(), state), "the global generator is unchanged"
 
 
 @claim
@@ -233,7 +233,7 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 
 
 @claim
-def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Case) -> None:
+def a_run_whose_resume_fails_stays_interrupted(case: Case) -> None:
     from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server import routes
@@ -254,7 +254,7 @@ def a_resume_that_cannot_begin_ends_as_the_interrupted_run_that_it_was(case: Cas
     finally:
         train_watch.send_event = own
     assert [(each["status"], each["live"]) for each in told] == [("running", True), ("interrupted", False)], told
-    assert [each["row"]["status"] for each in told] == ["running", "interrupted"], "pages ask when they hear of it"
+    assert [each["row"]["status"] for each in told] == ["running", "interrupted"], "pages ask when they get the event"
     assert row_of(routes, name)["status"] == "interrupted"
 
 
@@ -263,7 +263,7 @@ def row_of(routes: Any, name: str) -> dict[str, Any]:
 
 
 @claim
-def lists_of_the_hosts_own_nodes_are_saved_under_the_runs_name_and_trained_alike(case: Case) -> None:
+def lists_from_stock_nodes_are_saved_under_the_runs_name_and_train_the_same(case: Case) -> None:
     from streamcache.nodes.host.app.folders import cache_roots
 
     expected = train(case, "by handle")[0]
@@ -276,8 +276,8 @@ def lists_of_the_hosts_own_nodes_are_saved_under_the_runs_name_and_trained_alike
 @claim
 def a_batch_of_four_is_one_call_of_four_rows_where_cores_node_sees_sixteen(case: Case) -> None:
     rows = counted_rows(case, lambda: train(case, "rows", dataset=same_shape(case), batch_size=4, steps=2))
-    assert rows == [1, 4, 4], f"one to see whether the data fits, then two steps: {rows}"
-    assert 16 in counted_rows(case, lambda: core_train(case, 4)), "core has changed: say so in the documentation"
+    assert rows == [1, 4, 4], f"one trial call, then two steps: {rows}"
+    assert 16 in counted_rows(case, lambda: core_train(case, 4)), "core has changed: update the documentation"
 
 
 def same_shape(case: Case) -> Any:
@@ -341,7 +341,7 @@ def a_lora_of_any_name_is_continued_with_its_alpha_and_its_other_parts(case: Cas
     again, _ = read(train(case, "continued", start_from=f"any name {case.name}.safetensors", steps=1)[2])
     assert float(again[f"{name}.alpha"]) == 1.0 and torch.equal(again[f"{name}.diff_b"], bias)
     moved = (again[f"{name}.lora_up.weight"] - tensors[f"{name}.lora_up.weight"]).abs().max()
-    assert 0 < moved < 0.05, "it goes on from there"
+    assert 0 < moved < 0.05, "it continues from there"
 
 
 @claim
@@ -361,7 +361,7 @@ def a_cache_for_another_model_is_refused_with_both_numbers_before_the_first_step
 
 
 @claim
-def a_cache_that_was_deleted_after_it_was_loaded_is_a_clear_error(case: Case) -> None:
+def a_cache_deleted_after_loading_is_a_clear_error(case: Case) -> None:
     from streamcache.dataset_cache import CacheError
     from streamcache.nodes.library.handles import handle_of
     from streamcache.nodes.library.open_caches import close_idle
@@ -380,7 +380,7 @@ def a_cache_that_was_deleted_after_it_was_loaded_is_a_clear_error(case: Case) ->
 
 
 @claim
-def options_win_over_the_node_and_old_names_still_load(case: Case) -> None:
+def options_override_the_node_and_old_names_still_load(case: Case) -> None:
     from streamcache.nodes.train import StreamCacheTrainOptions
 
     options = StreamCacheTrainOptions.execute(adapter="lokr", targets="attention").args[0]
@@ -390,7 +390,7 @@ def options_win_over_the_node_and_old_names_still_load(case: Case) -> None:
 
 
 @claim
-def settings_that_do_not_exist_and_names_that_lead_elsewhere_are_refused(case: Case) -> None:
+def unknown_settings_and_names_outside_the_root_are_refused(case: Case) -> None:
     from streamcache.nodes.train import StreamCacheTrain
 
     try:

@@ -1,4 +1,4 @@
-"""Trainings on the real server: one dataset that is encoded once, and workflows that train on it."""
+"""Trainings on the real server: one dataset, encoded once, and workflows that train on it."""
 
 import threading
 import time
@@ -15,12 +15,12 @@ from .server import Server
 
 DATASET = "watched"
 LONG = 100_000  # steps of a run that is stopped
-SECONDS = 120  # only against a hang
+SECONDS = 120  # only stops a hang
 SETTINGS = {"batch_size": 2, "rank": 2, "learning_rate": 0.01, "sample_steps": 1, "validation_share": 0.2}
 
 
 def ready_dataset(server: Server) -> str:
-    """The dataset's name; the first call makes it."""
+    """The name of the dataset; the first call encodes it."""
     if not (server.base / "output" / "streamcache" / DATASET).exists():
         write_pictures(server.base / "input" / DATASET, count=10)
         graph = Graph(server)
@@ -47,7 +47,7 @@ def train_node(graph: Graph) -> str:
 
 @contextmanager
 def training(server: Server, graph: Graph):
-    """Runs a workflow beside the test, from its first step on; yields the outcome, which is filled at the end."""
+    """Runs a workflow during the `with`, from its first step on; yields the outcome, which is filled at the end."""
     outcome: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcome.append(server.run(graph.prompt)))
     thread.start()
@@ -62,16 +62,16 @@ def training(server: Server, graph: Graph):
 
 
 def run_row(server: Server, name: str) -> dict[str, Any]:
-    """What the list of runs says of one; nothing if it is not in it."""
+    """The row of one run in the list of runs; empty if missing."""
     rows = server.client.get("/streamcache/runs")["runs"]
     return next((row for row in rows if row["name"] == name), {})
 
 
 def until(true: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    """Waits until something is so, and returns it."""
+    """Waits until the result is true, and returns it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := true():
             return found
         time.sleep(0.05)
-    raise AssertionError(f"it did not come true within {seconds:g} s")
+    raise AssertionError(f"not true within {seconds:g} s")

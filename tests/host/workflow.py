@@ -1,4 +1,4 @@
-"""A workflow written as code, in both forms that the host knows: for the canvas, and for its HTTP interface."""
+"""A workflow written as code, in both of ComfyUI's forms: for the canvas, and for its HTTP interface."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 WIDTH, GAP, TITLE = 340, 70, 34
 SOCKET, WIDGET, EDGE = 20, 24, 14  # heights, as the classic canvas draws them
-TALLER = 1.35  # Nodes 2.0 draws the same node so much taller
-GROWS = {"StreamCacheCacheSave": 170, "StreamCacheCacheLoad": 170}  # what these show below their widgets once they ran
+TALLER = 1.35  # Nodes 2.0 draws the same node taller by this factor
+GROWS = {"StreamCacheCacheSave": 170, "StreamCacheCacheLoad": 170}  # what these show below their widgets after a run
 _CONTROLLED = ("seed", "noise_seed")  # the front end gives these a second widget
 
 
@@ -21,7 +21,7 @@ class Out:
 
 @dataclass
 class Node:
-    """A node in the making."""
+    """A node under construction."""
 
     id: int
     kind: str
@@ -29,7 +29,7 @@ class Node:
     place: tuple[int, int]
     inputs: dict[str, Any]
     info: dict[str, Any]
-    room: int = 0  # below its widgets, for pictures
+    room: int = 0  # below its widgets, for images
 
     def __call__(self, number: int = 0) -> Out:
         return Out(self.id, number)
@@ -38,7 +38,7 @@ class Node:
         return [(name, kind) for name, kind, _ in self._specs() if not _is_widget(kind, self._options(name))]
 
     def widgets(self) -> list[tuple[str, Any]]:
-        """Names and values, in the order in which the front end saves them."""
+        """Names and values in the order in which the front end saves them."""
         found: list[tuple[str, Any]] = []
         for name, kind, options in self._specs():
             if _is_widget(kind, options):
@@ -67,7 +67,7 @@ class Workflow:
     info: dict[str, Any]
     nodes: list[Node] = field(default_factory=list)
     notes: list[tuple[str, tuple[int, int], int]] = field(default_factory=list)
-    _free: dict[int, int] = field(default_factory=dict)  # column → where its next node goes
+    _free: dict[int, int] = field(default_factory=dict)  # column → position of its next node
 
     def add(self, kind: str, column: int, title: str = "", room: int = 0, **inputs: Any) -> Node:
         """A node below the others of its column."""
