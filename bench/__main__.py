@@ -15,8 +15,8 @@ from .encoding import measure_encoding
 from .host_training import measure_host_training
 from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
+from .rounds import QUICK, Settings
 from .scanning import measure_scanning
-from .settings import QUICK, Settings
 from .table import Figure, print_table, write_json
 from .training import measure_training
 from .writing import measure_sharing, measure_writing
@@ -38,22 +38,24 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     settings = QUICK if options.quick else Settings()
-    # Two threads on a busy machine turn 77 µs into 16 ms.
+    # With two threads on a busy machine, 77 µs become 16 ms.
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
     figures = [figure for name in options.only for figure in run_group(name, settings)]
     path = options.json or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}{'-quick' if options.quick else ''}.json"
     write_json(figures, path, asdict(settings))
     print_table(figures)
-    print(f"Kept in {path}")
+    print(f"Saved to {path}")
     return 0
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python dev.py bench", description="Speed and memory, side by side.")
-    parser.add_argument("--quick", action="store_true", help="a small run, to see that everything works")
-    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), help="these groups alone")
-    parser.add_argument("--json", type=Path, help="where to keep the figures (default: a new file in bench/results)")
+    parser = argparse.ArgumentParser(
+        prog="python dev.py bench", description="Measure speed and memory, side by side with other formats."
+    )
+    parser.add_argument("--quick", action="store_true", help="a small run, to check that everything works")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), help="only these groups")
+    parser.add_argument("--json", type=Path, help="file for the figures (default: a new file in bench/results)")
     return parser.parse_args(arguments)
 
 

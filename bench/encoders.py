@@ -1,4 +1,4 @@
-"""Encoders of a fixed cost, as a GPU is: while they work, the processor is free. And pictures to encode."""
+"""Encoders with a fixed duration that leave the processor free, as a GPU does, and images to encode."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from PIL import Image
 
 
 class FixedImages:
-    """Takes so many seconds for each picture, and gives a latent of SDXL's form."""
+    """Takes `seconds` per image and returns a latent shaped like SDXL's."""
 
     downscale = 8
     identity = "fixed images"
@@ -35,7 +35,7 @@ class FixedImages:
 
 
 class FixedTexts:
-    """Costs nothing, and gives a conditioning of SDXL's form."""
+    """Takes no time and returns a conditioning shaped like SDXL's, but narrower."""
 
     identity = "fixed texts"
 
@@ -49,7 +49,7 @@ class FixedTexts:
 
 @contextlib.contextmanager
 def private_state(folder: Path) -> Iterator[None]:
-    """What sources look like is remembered in the benchmark's own folder."""
+    """Keep the memory of source files in the benchmark's own folder."""
     before = os.environ.get("STREAMCACHE_STATE_DIR")
     os.environ["STREAMCACHE_STATE_DIR"] = str(folder / "state")
     try:
@@ -60,7 +60,7 @@ def private_state(folder: Path) -> Iterator[None]:
             os.environ["STREAMCACHE_STATE_DIR"] = before
 
 
-def save_picture(path: Path, side: int, seed: int = 0, **options: object) -> None:
+def save_image(path: Path, side: int, seed: int = 0, **options: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     small = np.random.default_rng(seed).integers(0, 255, (side // 8, side // 8, 3), dtype=np.uint8)
     Image.fromarray(small).resize((side, side), Image.Resampling.BICUBIC).save(path, **options)

@@ -1,4 +1,4 @@
-"""Examples: made-up samples as SDXL gives them, 449 KB each, whose bytes follow from their number."""
+"""Made-up samples like those of SDXL, 449 KB each; a sample's number determines its bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ EXAMPLE_BYTES = LATENT_BYTES + CONDITIONING_BYTES
 
 @dataclass(frozen=True)
 class Example:
-    """One sample, as a list of conditionings and a latent dict go through ComfyUI."""
+    """One sample, with its latent and conditioning as ComfyUI has them."""
 
     number: int
     latent: torch.Tensor
@@ -32,7 +32,7 @@ class Example:
 
 
 def make_example(number: int, captions: int | None = None) -> Example:
-    """The example of this number; with `captions`, only so many different conditionings occur."""
+    """The example of this number. `captions` limits the number of distinct conditionings."""
     caption = number if captions is None else number % captions
     texts = np.random.default_rng([1, caption])
     sizes = tuple(int(n) for n in texts.integers(1, 4096, len(SIZE_NAMES)))
@@ -45,6 +45,6 @@ def make_examples(count: int, captions: int | None = None) -> Iterator[Example]:
 
 
 def _halves(generator: np.random.Generator, shape: tuple[int, ...]) -> torch.Tensor:
-    # Random bits below the exponent of infinity: finite numbers, and nothing that a disk could compress.
+    # Random bits below the exponent of infinity: finite numbers that a disk cannot compress.
     bits = generator.integers(0, 0x3C00, shape, np.uint16)
     return torch.from_numpy(bits.view(np.int16)).view(torch.float16)

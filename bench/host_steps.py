@@ -1,4 +1,4 @@
-"""Runs in the host's Python: steps of core's trainer and of ours on the same model and data, and their memory.
+"""Runs in ComfyUI's Python: steps of core's trainer and of ours on the same model and data, and their memory.
 
 python host_steps.py speed <host folder> <base directory> <family> <batch size> <rounds>
 python host_steps.py memory <host folder> <base directory> <core | ours> <samples>
@@ -32,9 +32,9 @@ def main(job: str, host: str, base: str, *arguments: str) -> None:
 
 
 def speed(base: Path, family: str, batch: str, rounds: str) -> dict[str, list[float]]:
-    """Seconds of processor a step, both in turns: of a long training less a short one, so that setting up is apart.
+    """Processor seconds per step, the two in turns: a long training minus a short one, to exclude the set-up.
 
-    One thread computes, so this is the time of a step on an idle machine; reading ahead counts in full.
+    With one thread this is the time of a step on an idle machine; reading ahead counts in full.
     """
     from streamcache.tests.host.families import load
 
@@ -54,7 +54,7 @@ def speed(base: Path, family: str, batch: str, rounds: str) -> dict[str, list[fl
 
 
 def memory(base: Path, who: str, count: str) -> dict[str, int]:
-    """Anonymous memory when the first model call of the first step begins, above what there was without the data."""
+    """Anonymous memory at the first model call of the first step, minus that before the data was there."""
     from streamcache.bench.memory import anonymous_bytes
     from streamcache.tests.host.families import load
 
@@ -99,9 +99,8 @@ def _core(model: Any, samples: list[tuple[dict, list]], batch: int, steps: int) 
 
 def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None:
     from streamcache.dataset_cache import open_cache
-    from streamcache.lora_train.config import TrainConfig
-    from streamcache.lora_train.loop import TrainHooks
-    from streamcache.nodes.host.settings import HostSettings
+    from streamcache.lora_train import TrainConfig, TrainHooks
+    from streamcache.nodes.host import HostSettings
     from streamcache.nodes.train import SampleImages, train_lora
 
     # Core adapts every layer, so this does too.

@@ -1,4 +1,4 @@
-"""Training on the real host, side by side with its own trainer: time of a step, and memory before the first one."""
+"""Training in ComfyUI, side by side with its own trainer: time per step, and memory before the first step."""
 
 import json
 import os
@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 
 from .. import dev
-from .settings import Settings
+from .rounds import Settings
 from .table import Figure
 
-GROUP = "Training on the host (core = TrainLoraNode)"
+GROUP = "Training in ComfyUI (core = TrainLoraNode)"
 INSIDE = Path(__file__).resolve().parent / "host_steps.py"
 FEW, MANY = 32, 256  # samples
 MEGABYTE = 1 << 20
 
 
 def measure_host_training(folder: Path, settings: Settings) -> list[Figure]:
-    """Nothing where there is no host."""
+    """No figures if ComfyUI is not installed."""
     host = dev.find_host()
     if host is None:
         print(f"Skipped: {dev.HOW_TO_GET_A_HOST}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Memory of this process, and jobs that run in a child of their own so that only their memory is counted."""
+"""Memory of this process, and jobs that run in a child process so that only their memory counts."""
 
 import json
 import random
@@ -15,7 +15,7 @@ PROC = Path("/proc/self")
 
 
 def anonymous_bytes() -> int:
-    """Memory that no file stands behind: mapped files do not count, the system can take them back."""
+    """Memory that is not backed by a file. Mapped files do not count: the system can evict them."""
     return _kilobytes(PROC / "smaps_rollup", "Anonymous:") << 10
 
 
@@ -32,7 +32,7 @@ def forget_peak() -> None:
 
 
 def measure_in_child(job: str, *arguments: object) -> dict[str, int]:
-    """Run one of `JOBS` in a process of its own. Zeros where the system does not tell."""
+    """Run one of `JOBS` in a separate process. Zeros if the system does not report memory."""
     if not (PROC / "smaps_rollup").exists():
         return dict.fromkeys(("peak", "opened", "buffers", "lasting"), 0)
     command = [sys.executable, "-m", __spec__.name, job, *map(str, arguments)]
@@ -40,7 +40,7 @@ def measure_in_child(job: str, *arguments: object) -> dict[str, int]:
 
 
 def watch_writing(count: str) -> dict[str, int]:
-    """The peak above the start of writing `count` samples that are made one by one."""
+    """Peak memory, above that at the start, of writing `count` samples made one by one."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent / "results") as folder:
         _write(Path(folder) / "warm", 16)
         forget_peak()
@@ -50,7 +50,7 @@ def watch_writing(count: str) -> dict[str, int]:
 
 
 def watch_reading(small: str, large: str, visited: str) -> dict[str, int]:
-    """What opening the large cache takes, and what reading so many of its samples leaves behind."""
+    """Memory for opening the large cache, and memory that reading `visited` of its samples leaves behind."""
     order = random.Random(0)
     warm_up = open_cache(small)
     warm_up.read_batch(list(range(BATCH)))

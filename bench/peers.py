@@ -1,6 +1,8 @@
-"""Peers: other ways to keep the same samples, each with how it writes them and how it reads a batch."""
+"""Other ways to store the same samples, and the limit: reading the bytes of a batch and nothing else."""
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,13 +11,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from .examples import SIZE_NAMES, Example
+from .examples import LATENT, POOLED, SIZE_NAMES, TEXT, Example
 
 SHARD_SAMPLES = 500
 
 
 class Loaded(NamedTuple):
-    """What a trainer needs of a batch: stacked latents, and each sample's conditioning."""
+    """What a trainer needs from a batch: stacked latents and the conditioning of each sample."""
 
     latents: torch.Tensor
     conditionings: list[Any]
@@ -25,7 +27,7 @@ Read = Callable[[Sequence[int]], Loaded]
 
 
 class Peer(NamedTuple):
-    """`open` may do work once for the whole set; what it returns reads one batch."""
+    """One way to store samples. `open` may prepare the whole set; the function it returns reads one batch."""
 
     write: Callable[[Path, Iterable[Example]], None]
     open: Callable[[Path], Read]
@@ -55,7 +57,7 @@ def from_named(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any
 
 
 def from_mapped(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
-    """safetensors hands out views of the mapped file: nothing is read until they are copied."""
+    """safetensors returns views of the mapped file: nothing is read until they are copied."""
     latent, conditioning = from_named(tensors)
     return latent, copy_of(conditioning)
 
@@ -77,7 +79,7 @@ def shards_of(examples: Iterable[Example]) -> Iterable[list[Example]]:
 
 
 def write_pickle_shards(folder: Path, examples: Iterable[Example]) -> None:
-    """As ComfyUI's own SaveTrainingDataset: lists of latents and conditionings, pickled by torch."""
+    """As ComfyUI's SaveTrainingDataset does: lists of latents and conditionings, pickled by torch."""
     for number, shard in enumerate(shards_of(examples)):
         content = {
             "latents": [{"samples": example.latent} for example in shard],
@@ -87,7 +89,7 @@ def write_pickle_shards(folder: Path, examples: Iterable[Example]) -> None:
 
 
 def open_pickle_shards(folder: Path) -> Read:
-    """As its loader: everything into memory. A batch is copied out, so that a trainer may change it."""
+    """As ComfyUI's loader does: load everything into memory. A batch is a copy that the trainer may change."""
     shards = [torch.load(path, weights_only=True) for path in sorted(folder.glob("shard_*.pkl"))]
     latents = [latent["samples"] for shard in shards for latent in shard["latents"]]
     conditionings = [conditioning for shard in shards for conditioning in shard["conditioning"]]
@@ -156,3 +158,62 @@ PEERS = {
     "a .pt per sample": Peer(write_pt_files, open_pt_files),
     "an .npz per sample": Peer(write_npz_files, open_npz_files),
 }
+
+
+class Run(NamedTuple):
+    """Contiguous bytes of a file."""
+
+    file: int
+    offset: int
+    size: int
+
+
+class Limit:
+    """`os.preadv` of the bytes of a batch, at known places, into prepared memory, and nothing else.
+
+    The samples were written in the order of their numbers; the shards' headers give the places.
+    """
+
+    def __init__(self, cache: Path, samples: int, captions: int, batch: int) -> None:
+        self._files: list[int] = []
+        found: dict[tuple[int, ...], list[Run]] = {LATENT: [], TEXT: [], POOLED: []}
+        for shape, run in self._tensors(cache):
+            found.setdefault(shape, []).append(run)
+        assert [len(found[shape]) for shape in (LATENT, TEXT, POOLED)] == [samples, captions, captions]
+        parts = [(found[LATENT][i], found[TEXT][i % captions], found[POOLED][i % captions]) for i in range(samples)]
+        self.runs = [list(_merge(part)) for part in parts]
+        self._memory = torch.empty(batch * sum(run.size for run in parts[0]), dtype=torch.uint8)
+
+    def read(self, indices: Sequence[int]) -> None:
+        memory, position = memoryview(self._memory.numpy()), 0
+        for i in indices:
+            for file, offset, size in self.runs[i]:
+                end = position + size
+                os.preadv(file, [memory[position:end]], offset)
+                position = end
+
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+    def _tensors(self, cache: Path) -> Iterator[tuple[tuple[int, ...], Run]]:
+        for path in sorted(cache.glob("shards/*.safetensors")):
+            file = os.open(path, os.O_RDONLY)
+            self._files.append(file)
+            size = int.from_bytes(os.pread(file, 8, 0), "little")
+            header = json.loads(os.pread(file, size, 8))
+            header.pop("__metadata__", None)
+            for info in sorted(header.values(), key=lambda info: info["data_offsets"]):
+                begin, end = info["data_offsets"]
+                yield tuple(info["shape"]), Run(file, 8 + size + begin, end - begin)
+
+
+def _merge(runs: Sequence[Run]) -> Iterator[Run]:
+    last = runs[0]
+    for run in runs[1:]:
+        if (run.file, run.offset) == (last.file, last.offset + last.size):
+            last = last._replace(size=last.size + run.size)
+        else:
+            yield last
+            last = run
+    yield last

@@ -1,4 +1,4 @@
-"""Reading random batches: this reader against the limit and against its peers, in turns in one process."""
+"""Reading random batches: our reader against the limit and against other formats, in turns in one process."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,22 +10,19 @@ import torch
 
 from ..dataset_cache import Batch, CacheWriter, open_cache
 from .examples import EXAMPLE_BYTES, POOLED, TEXT, Example, make_example, make_examples
-from .limit import Limit
-from .peers import PEERS, Loaded, Read
-from .rounds import Times, take_turns
-from .settings import Settings
+from .peers import PEERS, Limit, Loaded, Read
+from .rounds import Settings, Times, take_turns, warm
 from .table import Figure
-from .warmth import warm
 
 BATCH = 4
 LIMIT = "raw preadv"
 REUSED, FRESH, MAPPED, COPIED = "reused buffers", "fresh tensors", "map mode", "map mode, all copied out"
 NOTES = {MAPPED: "conditionings are views of the file"}
-CAPTION_SHARE = 20  # samples to a caption where captions repeat
+CAPTION_SHARE = 20  # samples per caption if captions repeat
 
 
 def measure_reading(folder: Path, settings: Settings) -> list[Figure]:
-    """Every sample has its own caption: a batch is one run of bytes a sample."""
+    """Every sample has its own caption: one run of bytes per sample."""
     count = settings.samples
     write_cache(folder / "cache", count)
     readers = {name: _open_peer(name, folder, count) for name in PEERS}
@@ -48,7 +45,7 @@ def measure_reading(folder: Path, settings: Settings) -> list[Figure]:
 
 
 def measure_repeated_captions(folder: Path, settings: Settings) -> list[Figure]:
-    """Captions repeat: a batch is two runs of bytes a sample, somewhere in the shards."""
+    """Captions repeat: two runs of bytes per sample, anywhere in the shards."""
     count, captions = settings.samples, max(1, settings.samples // CAPTION_SHARE)
     write_cache(folder / "cache", count, captions)
     readers = our_readers(folder / "cache")
@@ -56,12 +53,12 @@ def measure_repeated_captions(folder: Path, settings: Settings) -> list[Figure]:
     warm(folder)
     with closing(Limit(folder / "cache", count, captions, BATCH)) as limit:
         times = race({LIMIT: limit.read, **readers}, count, settings)
-    group = f"Reading where captions repeat ({count:,} samples, {captions} captions)"
+    group = f"Reading if captions repeat ({count:,} samples, {captions} captions)"
     return limit_figures(group, times, {REUSED: 1.15, FRESH: None, MAPPED: None, COPIED: None})
 
 
 def limit_figures(group: str, times: Times, targets: dict[str, float | None]) -> list[Figure]:
-    limit = Figure(group, LIMIT, times.median(LIMIT) * 1e3, "ms a batch", note="the limit: 1.00")
+    limit = Figure(group, LIMIT, times.median(LIMIT) * 1e3, "ms per batch", note="the limit: 1.00")
     ours = [
         Figure(group, name, times.ratio(name, LIMIT), "× limit", target, note=NOTES.get(name, ""))
         for name, target in targets.items()
@@ -86,7 +83,7 @@ def add_example(writer: CacheWriter, example: Example) -> None:
 
 def our_readers(path: Path) -> dict[str, Read]:
     cache, mapped = open_cache(path), open_cache(path, mode="map")
-    # A ring of two, as the prefetching trainer uses it: one batch trains while the next one loads.
+    # Two buffers in turn, as in the trainer: one batch trains while the next one loads.
     slots, mapped_slots = (cycle([c.buffers(BATCH), c.buffers(BATCH)]) for c in (cache, mapped))
     targets = cycle([_prepared(), _prepared()])
     return {
@@ -98,7 +95,7 @@ def our_readers(path: Path) -> dict[str, Read]:
 
 
 def check(readers: dict[str, Read], count: int, captions: int | None = None) -> None:
-    """A reader that does not give back what was written has no time."""
+    """Only a reader that returns what was written is measured."""
     indices = [count - 1, 0, count // 2, 1]
     expected = [make_example(i, captions) for i in indices]
     for name, read in readers.items():
@@ -113,7 +110,7 @@ def check(readers: dict[str, Read], count: int, captions: int | None = None) -> 
 
 
 def race(readers: dict[str, Callable[[Sequence[int]], object]], count: int, settings: Settings) -> Times:
-    """All readers read the same batches; every round has new ones, so that none is found in the processor's cache."""
+    """All readers read the same batches; every round has new ones, so that none is in the processor's cache."""
     order = random.Random(0)
     rounds = [[order.sample(range(count), BATCH) for _ in range(settings.batches)] for _ in range(settings.rounds + 1)]
     return take_turns(readers, rounds)

@@ -1,18 +1,62 @@
-"""Rounds: contestants take turns in one process, so that whatever slows the machine slows all of them."""
+"""Timing in rounds: contestants take turns in one process, so that a slow machine slows all of them alike."""
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+PIECE = 8 << 20
 
 MIN_ROUNDS = 5
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Sizes of a full run. `QUICK` only checks that everything works; its numbers mean little."""
+
+    samples: int = 2000
+    batches: int = 60
+    rounds: int = 15
+    written: int = 2048
+    write_rounds: int = 7
+    shared_samples: int = 4000
+    shared_captions: int = 200
+    indexed: int = 1_000_000
+    opens: int = 15
+    visited: int = 10_000
+    files: int = 100_000
+    scan_rounds: int = 7
+    encoded: int = 100
+    encode_rounds: int = 6
+    host_rounds: int = 5
+
+
+QUICK = Settings(
+    samples=24,
+    batches=3,
+    rounds=5,
+    written=8,
+    write_rounds=5,
+    shared_samples=200,
+    shared_captions=10,
+    indexed=10_000,
+    opens=5,
+    visited=200,
+    files=200,
+    scan_rounds=5,
+    encoded=8,
+    encode_rounds=5,
+    host_rounds=1,
+)
+
+
+@dataclass(frozen=True)
 class Times:
-    """Seconds that an item took: by contestant, the median of every round."""
+    """Seconds per item: for each contestant, the median of every round."""
 
     by_name: dict[str, list[float]]
 
@@ -29,10 +73,10 @@ def take_turns(
     rounds: Sequence[Sequence[Any]],
     between: Callable[[], None] = lambda: None,
 ) -> Times:
-    """In every round, all contestants work through the round's items, the order turning.
+    """In every round, each contestant processes the round's items; the order of contestants rotates.
 
-    Items are timed one by one: a median over them leaves out those during which another process had the core.
-    The first round, and what `between` does after a contestant's turn, are not counted.
+    Items are timed one by one: the median ignores those during which another process had the core. The first round
+    is not counted, nor is the time of `between`, which runs after each contestant's turn.
     """
     assert len(rounds) > MIN_ROUNDS
     names = list(contestants)
@@ -57,3 +101,28 @@ def _time(work: Callable[[Any], object], items: Sequence[Any]) -> list[float]:
         work(item)
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+def warm(folder: Path) -> None:
+    """Flush all files below `folder`, drop them from the page cache, and read them again in order.
+
+    So no contestant has a better layout in memory than another.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        _drop(path)
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(PIECE):
+                pass
+
+
+def _drop(path: Path) -> None:
+    if not hasattr(os, "posix_fadvise"):
+        return
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)

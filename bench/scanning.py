@@ -1,20 +1,16 @@
-"""Validating a set that did not change, against a bare walk over the same folders with one stat per file."""
+"""Checking an unchanged source, against a bare walk over the same folders with one stat per file."""
 
 import os
 from pathlib import Path
 
-from ..dataset_cache.encode.encode import encode
-from ..dataset_cache.encode.plan import Plan, make_plan
-from ..dataset_cache.encode.settings import Settings as PlanSettings
-from ..dataset_cache.sources.folder_source import FolderSource
-from ..dataset_cache.sources.transforms import Transform
-from .encoders import FixedTexts, private_state, save_picture
-from .rounds import take_turns
-from .settings import Settings
+from ..dataset_cache import FolderSource, Plan, Transform, encode, make_plan
+from ..dataset_cache import Settings as PlanSettings
+from .encoders import FixedTexts, private_state, save_image
+from .rounds import Settings, take_turns
 from .table import Figure
 
 IN_A_FOLDER = 2000
-WALK, VALIDATE = "bare walk, one stat per file", "a whole run over the unchanged set"
+WALK, VALIDATE = "bare walk, one stat per file", "a whole run over the unchanged source"
 
 
 def measure_scanning(folder: Path, settings: Settings) -> list[Figure]:
@@ -24,7 +20,7 @@ def measure_scanning(folder: Path, settings: Settings) -> list[Figure]:
         encode(_plan(source), cache)
         contestants = {WALK: lambda _: walk(str(source)), VALIDATE: lambda _: _validate(source, cache)}
         times = take_turns(contestants, [[0]] * (settings.scan_rounds + 1))
-    group = f"Validating {settings.files:,} unchanged files"
+    group = f"Checking {settings.files:,} unchanged files"
     return [
         *(Figure(group, name, times.median(name), "s") for name in contestants),
         Figure(group, f"{VALIDATE}, against the walk", times.ratio(VALIDATE, WALK), "×", 1.5),
@@ -32,7 +28,7 @@ def measure_scanning(folder: Path, settings: Settings) -> list[Figure]:
 
 
 def walk(root: str) -> int:
-    """The limit: one scandir per folder, one stat per file, nothing kept."""
+    """The limit: one scandir per folder, one stat per file."""
     count, pending = 0, [root]
     while pending:
         with os.scandir(pending.pop()) as entries:
@@ -46,8 +42,8 @@ def walk(root: str) -> int:
 
 
 def _make_files(root: Path, count: int) -> None:
-    """Half pictures, half captions. The pictures are equal, which validating does not notice."""
-    save_picture(root / "first.png", 16)
+    """Half images, half captions. All images are the same, which makes no difference here."""
+    save_image(root / "first.png", 16)
     data = (root / "first.png").read_bytes()
     for number in range(count // 2):
         folder = root / f"{number // IN_A_FOLDER:03}"

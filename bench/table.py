@@ -1,4 +1,4 @@
-"""The table of figures: what was measured, what was to be reached, and whether it was; printed and kept as JSON."""
+"""The table of figures with their targets, printed and saved as JSON."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `target` is a bound from above, or from below where more is better."""
+    """One measured number. `target` is an upper bound, or a lower bound if more is better."""
 
     group: str
     name: str

@@ -1,4 +1,4 @@
-"""Training: waiting for data, the loop's own work, model calls, and memory against the size of the dataset."""
+"""Training: waiting for data, overhead of the loop, model calls, and memory by dataset size."""
 
 import json
 import statistics
@@ -15,29 +15,33 @@ import torch
 from torch import Tensor, nn
 
 from ..dataset_cache import Batch, Cache, CacheWriter, SampleFacts, open_cache
+from ..lora_train import (
+    FlowSchedule,
+    ObjectiveSettings,
+    PreparedBatch,
+    TrainConfig,
+    TrainHooks,
+    TrainResult,
+    draw_noise,
+    open_run,
+    train,
+)
 from ..lora_train import step as step_module
-from ..lora_train.adapters.adapter import seeded_generator
-from ..lora_train.config import TrainConfig
-from ..lora_train.data.order import BatchPlan, Order, read_columns
-from ..lora_train.data.prefetch import Prefetcher
-from ..lora_train.denoiser import PreparedBatch
-from ..lora_train.loop import TrainHooks, TrainResult, train
-from ..lora_train.noise_schedule import FlowSchedule
-from ..lora_train.objective import ObjectiveSettings, draw_noise
-from ..lora_train.run.folder import open_run
+from ..lora_train.adapters import seeded_generator
+from ..lora_train.data import BatchPlan, Order, Prefetcher, read_columns
 from .examples import make_example
 from .memory import PROC, anonymous_bytes
 from .reading import BATCH, write_cache
-from .settings import Settings
+from .rounds import Settings
 from .table import Figure
 
-STEP = 0.020  # seconds of the model call that the targets speak of
+STEP = 0.020  # seconds of the model call for which the targets are set
 SMALL, LARGE = 1_000, 100_000
 ROUNDS = 5
 
 
 class BusyModel:
-    """Stands where a model would: it keeps the processor busy for so long, then adds one adapted layer to its input."""
+    """A stand-in for a model: keeps the processor busy for `seconds`, then adds adapted layers to its input."""
 
     device = torch.device("cpu")
     schedule = FlowSchedule()
@@ -79,11 +83,11 @@ class BusyModel:
         yield
 
     def sample(self, conditioning: Any, shape: tuple[int, ...], seed: int, steps: int) -> Tensor:
-        raise NotImplementedError("nothing is sampled here")
+        raise NotImplementedError
 
 
 class SlowCache:
-    """A cache on a slow disk: every batch takes so much longer to read."""
+    """A cache on a slow disk: every batch takes `seconds` longer to read."""
 
     def __init__(self, cache: Cache, seconds: float) -> None:
         self._cache, self._seconds = cache, seconds
@@ -116,9 +120,11 @@ def _measure_waiting(folder: Path, cache: Cache, steps: int) -> list[Figure]:
     result, _ = _train(folder, cache, model, steps, 2)
     figures = [
         Figure(group, "waiting for data, loading faster", 100 * result.data_wait, "% of the time", 1.0),
-        Figure(group, "rows a model call, batch of 4", max(model.calls), "rows", float(BATCH), note="one call a batch"),
+        Figure(
+            group, "rows per model call, batch of 4", max(model.calls), "rows", float(BATCH), note="one call per batch"
+        ),
     ]
-    for name, load, busy in (("loading slower", 0.030, 0.010), ("both alike", 0.020, 0.020)):
+    for name, load, busy in (("loading slower", 0.030, 0.010), ("both equal", 0.020, 0.020)):
         rounds = [_race(folder, cache, load, busy, max(steps // 10, 6)) for _ in range(ROUNDS)]
         both, without = (statistics.median(round[place] for round in rounds) for place in (0, 1))
         figures.append(Figure(group, f"step, {name}", both, "× max(load, train)", 1.05))
@@ -137,7 +143,7 @@ def _race(folder: Path, cache: Cache, load: float, busy: float, steps: int) -> t
 
 
 def _time_loading(dataset: Any, steps: int) -> float:
-    """The median seconds that the loader's work on a batch takes by itself: reading, and drawing noise."""
+    """Median seconds per batch of the loader alone: reading, and drawing noise."""
     plans = islice(Order(read_columns(dataset), 0, BATCH).walk(), steps)
     seconds = []
     with Prefetcher(dataset, plans, BATCH, depth=0, draw=_draw) as loader:
@@ -151,7 +157,7 @@ def _draw(plan: BatchPlan, batch: Batch) -> tuple[Tensor]:
 
 
 def _measure_own_work(folder: Path, cache: Cache, steps: int) -> list[Figure]:
-    """A step's time without what is spent in the model with its loss, backward, the optimizer and the loader."""
+    """Time per step without model, loss, backward, optimizer and loader."""
     spent: list[float] = [0.0]
     with (
         _watched(step_module, "evaluate", spent),
@@ -164,7 +170,7 @@ def _measure_own_work(folder: Path, cache: Cache, steps: int) -> list[Figure]:
         hooks = TrainHooks(progress=lambda progress: marks.append((time.perf_counter(), spent[0])))
         _train(folder, cache, BusyModel(STEP), steps, 2, hooks)
     own = [(b[0] - a[0]) - (b[1] - a[1]) for a, b in pairwise(marks)]
-    group = "The loop's own work (all but model, loss, optimizer and loading)"
+    group = "Overhead of the training loop (without model, loss, optimizer and loading)"
     median = statistics.median(own)
     return [Figure(group, "share of a step of 20 ms", 100 * median / STEP, "%", 2.0, note=f"{median * 1e6:.0f} µs")]
 
@@ -184,7 +190,7 @@ def _measure_memory(folder: Path, settings: Settings) -> list[Figure]:
 
 
 def _write_many(path: Path, count: int) -> None:
-    """Many samples over few entries: what grows is the dataset, not the time to write it."""
+    """Many samples with few entries: the dataset grows, the time to write it hardly does."""
     with CacheWriter(path) as writer:
         for number in range(64):
             example = make_example(number)
@@ -198,7 +204,7 @@ def _write_many(path: Path, count: int) -> None:
 def _train(
     folder: Path, dataset: Any, model: BusyModel, steps: int, prefetch: int, hooks: TrainHooks | None = None
 ) -> tuple[TrainResult, float]:
-    """(the result, the median seconds of a step)."""
+    """The result, and the median seconds per step."""
     ends: list[float] = []
     watch = hooks or TrainHooks(progress=lambda progress: ends.append(time.perf_counter()))
     config = TrainConfig(steps=steps, batch_size=BATCH, rank=2, targets="all", prefetch=prefetch, save_every=0)
@@ -209,7 +215,7 @@ def _train(
 
 @contextmanager
 def _watched(owner: Any, name: str, spent: list[float]) -> Iterator[None]:
-    """Count the time that a function takes for as long as the `with` lasts."""
+    """Add up the time spent in a function inside the `with`."""
     original = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -233,7 +239,7 @@ def _time(work: Callable[[], object]) -> float:
 
 
 def _watch_memory(path: str, folder: str) -> dict[str, int]:
-    """The most anonymous memory that a short training on this dataset held after any step."""
+    """Peak of anonymous memory after any step of a short training on this dataset."""
     peaks: list[int] = []
     hooks = TrainHooks(progress=lambda progress: peaks.append(anonymous_bytes()))
     _train(Path(folder), open_cache(path), BusyModel(0.0), 200, 2, hooks)

@@ -1,4 +1,4 @@
-"""Writing: a cache against `save_file` and a plain sequential write of the same bytes, all of them made durable."""
+"""Writing a cache, against `save_file` and against a plain sequential write of the same bytes, all with fsync."""
 
 import os
 import shutil
@@ -10,8 +10,7 @@ from ..dataset_cache import CacheWriter
 from .examples import CONDITIONING_BYTES, EXAMPLE_BYTES, LATENT_BYTES, Example, make_examples
 from .memory import measure_in_child
 from .reading import add_example, write_cache
-from .rounds import take_turns
-from .settings import Settings
+from .rounds import Settings, take_turns
 from .table import Figure
 
 CACHE, SAVE_FILE, PLAIN = "a cache, published", "safetensors.save_file + fsync", "plain sequential write + fsync"
@@ -43,12 +42,12 @@ def measure_writing(folder: Path, settings: Settings) -> list[Figure]:
         Figure(group, f"{CACHE}, against save_file", times.ratio(CACHE, SAVE_FILE), "×", 1.2),
         Figure(group, f"{CACHE}, against a plain write", times.ratio(CACHE, PLAIN), "×"),
         Figure(group, f"peak memory above the start, {fewer} samples", peak_of_fewer / 1e6, "MB", 5.0),
-        Figure(group, "peak memory for each further sample", growth / 1e3, "KB", note="its rows in the index to be"),
+        Figure(group, "peak memory per additional sample", growth / 1e3, "KB", note="its rows in the index"),
     ]
 
 
 def measure_sharing(folder: Path, settings: Settings) -> list[Figure]:
-    """Bytes on disk where captions repeat."""
+    """Bytes on disk if captions repeat."""
     samples, captions = settings.shared_samples, settings.shared_captions
     write_cache(folder / "cache", samples, captions)
     used = sum(path.stat().st_size for path in (folder / "cache").rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""The benchmark: it runs through, refuses a reader that is wrong, and says which targets are met."""
+"""The benchmarks: they run, refuse a wrong reader, and report which targets are met."""
 
 import importlib.metadata
 import json
@@ -43,12 +43,12 @@ def test_a_quick_run_measures(group: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_every_peer_gives_back_what_was_written(name: str, tmp_path: Path):
+def test_every_peer_returns_what_was_written(name: str, tmp_path: Path):
     PEERS[name].write(tmp_path, make_examples(5))
     check({name: PEERS[name].open(tmp_path)}, 5)
 
 
-def test_a_reader_that_is_wrong_is_refused():
+def test_a_wrong_reader_is_refused():
     def read(indices: list[int]) -> Loaded:
         wrong = [make_example(0) for _ in indices]
         return Loaded(torch.cat([e.latent for e in wrong]), [e.conditioning for e in wrong])
@@ -57,7 +57,7 @@ def test_a_reader_that_is_wrong_is_refused():
         check({"mine": read}, 5)
 
 
-def test_a_made_up_index_is_a_dataset(tmp_path: Path):
+def test_an_enlarged_index_opens_as_a_cache(tmp_path: Path):
     write_cache(tmp_path / "set", 3)
     enlarge(tmp_path / "set", 4)
     cache = open_cache(tmp_path / "set", check=False)
@@ -69,7 +69,7 @@ def same_latent(cache: Cache, i: int, number: int) -> bool:
     return torch.equal(cache.read_batch([i]).latents, make_example(number).latent)
 
 
-def test_examples_follow_from_their_number_and_share_captions():
+def test_an_example_depends_only_on_its_number_and_can_share_a_caption():
     first, again, other = make_example(3, captions=2), make_example(3, captions=2), make_example(5, captions=2)
     assert torch.equal(first.latent, again.latent)
     assert torch.equal(first.text, other.text)
@@ -89,7 +89,7 @@ def test_a_ratio_compares_within_rounds():
     assert Times({"a": [1.0, 20.0, 3.0], "b": [2.0, 40.0, 6.0]}).ratio("a", to="b") == 0.5
 
 
-def test_the_table_says_which_targets_are_met(capsys: pytest.CaptureFixture):
+def test_the_table_reports_which_targets_are_met(capsys: pytest.CaptureFixture):
     figures = [
         Figure("Reading", "fast", 1.05, "×", 1.12),
         Figure("Reading", "slow", 1.30, "×", 1.12),
