@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")]
 DOCUMENTS = [document for document in DOCUMENTS if document.exists()]
-PATH = re.compile(rf"^(?:(?:{'|'.join(TOPS)}|\.github)/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))$")
+PATH = re.compile(rf"^(?:(?:{'|'.join(TOPS)}|\.github)/[\w./-]*|dev\.py|[\w-]+\.(?:md|toml|txt))$")
 MADE = ("demo/",)  # written by a command, not part of the repository
 
 
