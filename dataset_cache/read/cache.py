@@ -18,6 +18,7 @@ from ..format import (
     LazyTensor,
     Manifest,
     Place,
+    Split,
     Storage,
     TensorSpec,
     blob_hash,
@@ -31,6 +32,7 @@ from ..format import (
     segments,
     split_location,
     storage_at,
+    tensor_bytes,
 )
 from .batch import BatchReader
 from .buffers import BatchBuffers
@@ -217,6 +219,28 @@ class Cache(Sequence[Sample]):
         if found is None:
             raise CacheError(f"{self.path}: no entry is stored under the key {key!r}")
         return self._structure(found, "entry", None)
+
+    @guarded()
+    def stored_entry(self, key: Key) -> tuple[str, Split]:
+        """The field and the parts of an entry as stored, each tensor compared with its hash. No codec is needed."""
+        index, entry = self._index, self._index.find_entry(digest_key(key))
+        if entry is None:
+            raise CacheError(f"{self.path}: no entry is stored under the key {key!r}")
+        first, leaf, number, field = index.entry_row(entry)
+        end = index.entry_row(entry + 1)[1] if entry + 1 < index.entry_count else len(index.leaves)
+        tensors = [self._load_checked(first + n, *blob) for n, blob in enumerate(self._blobs(entry))]
+        return self.fields[field], Split(index.layout_text(number), bytes(index.leaves[leaf:end]), tensors)
+
+    def _load_checked(self, ref: int, location: int, spec: TensorSpec) -> torch.Tensor:
+        shard, offset = split_location(location)
+        self._files.check_range(shard, offset, spec.nbytes)
+        tensor = _load(self._files, shard, offset, spec, None, "")
+        if blob_hash(tensor_bytes(tensor), spec.dtype, spec.shape) != self._index.hash_of(ref):
+            raise CacheError(
+                f"{self.path}: {self.manifest.shards[shard].file} is damaged at {offset:,}; "
+                f'run "streamcache verify --repair {self.path}" first'
+            )
+        return tensor
 
     def _checked(self, i: int) -> int:
         count = len(self)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..format import Key, SampleFacts, realize
+from ..format import Key, SampleFacts, Split, realize
 from .buffers import BatchBuffers
 
 
@@ -168,3 +168,5 @@ class Dataset(Samples, Protocol):
     def has(self, key: Key) -> bool: ...
 
     def entry(self, key: Key) -> Any: ...
+
+    def stored_entry(self, key: Key) -> tuple[str, Split]: ...

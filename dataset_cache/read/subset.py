@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CacheError
-from ..format import Key
+from ..format import Key, Split
 from .buffers import BatchBuffers
 from .cache import Cache
 from .dataset import Batch, Bucket, Sample
@@ -89,6 +89,9 @@ class Subset(Sequence[Sample]):
 
     def entry(self, key: Key) -> Any:
         return self.cache.entry(key)
+
+    def stored_entry(self, key: Key) -> tuple[str, Split]:
+        return self.cache.stored_entry(key)
 
     def _rows(self, indices: Sequence[int]) -> list[int]:
         return self.indices[np.asarray(indices, np.int64)].tolist()

@@ -12,15 +12,25 @@ from .clean import (
     compact,
     preview_clean,
 )
-from .contact_sheet import contact_sheet
+from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
 from .convert import ConvertReport, convert
-from .copy import CopyReport, duplicate, export
-from .gather import Part, gather
-from .info import Overview, bucket_chart, overview, overview_of
-from .merge import MergeReport, merge
-from .repair import RepairReport, repair
-from .usage import Usage, usage, usage_of
-from .verify import Problem, verify
+from .copy import CopyReport, duplicate, export, free_name
+from .info import (
+    Overview,
+    Usage,
+    bucket_chart,
+    bucket_labels,
+    overview,
+    overview_of,
+    peek_bucket_labels,
+    samples_by_bucket,
+    samples_by_size,
+    size_label,
+    usage,
+    usage_of,
+)
+from .merge import MergeReport, Part, gather, merge
+from .verify import Problem, RepairReport, repair, verify
 
 __all__ = [
     "CATEGORIES",
@@ -39,18 +49,27 @@ __all__ = [
     "RepairReport",
     "Usage",
     "bucket_chart",
+    "bucket_labels",
     "clean",
     "compact",
     "contact_sheet",
     "convert",
+    "draw_sheet",
     "duplicate",
+    "evenly_spaced",
     "export",
+    "free_name",
     "gather",
     "merge",
     "overview",
     "overview_of",
+    "peek_bucket_labels",
     "preview_clean",
     "repair",
+    "samples_by_bucket",
+    "samples_by_size",
+    "size_label",
+    "thumbnail_of",
     "usage",
     "usage_of",
     "verify",

@@ -1,59 +1,116 @@
-"""Contact sheet: a picture of a dataset, its thumbnails by bucket."""
+"""The contact sheet: one image with thumbnails of a dataset's samples, in titled groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from ..errors import CacheError
-from ..read import Bucket, Cache
+from ..read import Cache, Sample, Subset
 from ..sources import THUMBNAIL, decode_thumbnail
+from .info import samples_by_bucket
 
-_MARGIN, _TITLE = 8, 18
+_MARGIN, _TITLE = 8, 22
 _PAPER, _INK = (24, 24, 24), (220, 220, 220)
-_MAX_ROWS = 400  # of a sheet: more than a picture viewer likes to open
+_MAX_ROWS = 400  # image viewers struggle with larger sheets
+
+Picture = Callable[[Sample], Image.Image]  # what the sheet shows of a sample
 
 
-def contact_sheet(cache: Cache, columns: int = 12, side: int = 96, per_bucket: int = 48) -> Image.Image:
-    """Thumbnails of each bucket, the fullest first; of a bucket with more, samples at equal distances."""
-    if THUMBNAIL not in cache.fields:
-        raise CacheError(f"{cache.path}: has no thumbnails; encode it with a thumbnail size to draw a contact sheet")
-    buckets = sorted(cache.buckets().items(), key=lambda item: -len(item[1]))
-    rows = list(_rows(cache, buckets, columns, per_bucket))[:_MAX_ROWS]
+class HasSamples(Protocol):
+    """What a sheet needs of a dataset; a plan has it too."""
+
+    def __len__(self) -> int: ...
+    def sample(self, i: int) -> Sample: ...
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A title, or the samples of one row."""
+
+    title: str = ""
+    samples: tuple[int, ...] = ()
+
+    @property
+    def is_title(self) -> bool:
+        return not self.samples
+
+
+def contact_sheet(dataset: Cache | Subset, columns: int = 12, side: int = 96, per_bucket: int = 48) -> Image.Image:
+    """The thumbnails of each bucket, the fullest first; of a larger bucket, `per_bucket` samples evenly spaced."""
+    if THUMBNAIL not in dataset.fields:
+        raise CacheError(f"{dataset.path}: has no thumbnails; encode it with a thumbnail size to draw a contact sheet")
+    has_thumbnail = dataset.variants(THUMBNAIL) > 0
+    groups = {}
+    for label, rows in samples_by_bucket(dataset).items():
+        title = f"{label}: {len(rows):,} {'sample' if len(rows) == 1 else 'samples'}"
+        groups[title] = evenly_spaced(rows[has_thumbnail[rows]].tolist(), per_bucket)
+    return draw_sheet(dataset, groups, columns=columns, side=side)
+
+
+def draw_sheet(
+    dataset: HasSamples,
+    groups: Mapping[str, Sequence[int]],
+    *,
+    picture: Picture | None = None,
+    title: str = "",
+    columns: int = 12,
+    side: int = 96,
+) -> Image.Image:
+    """The given samples below the title of their group. `picture` replaces the thumbnail, by default shown."""
+    rows = list(_rows(groups, title, columns))[:_MAX_ROWS]
+    width = min(columns, max((len(row.samples) for row in rows), default=1) or 1)
     cell = side + _MARGIN
-    height = sum(_TITLE if isinstance(row, str) else cell for row in rows)
-    sheet = Image.new("RGB", (columns * cell + _MARGIN, height + _MARGIN), _PAPER)
+    height = sum(_TITLE if row.is_title else cell for row in rows)
+    font = ImageFont.load_default(13)
+    least = max((round(font.getlength(_drawable(row.title))) for row in rows), default=0) + 2 * _MARGIN
+    sheet = Image.new("RGB", (max(width * cell + _MARGIN, least), height + _MARGIN), _PAPER)
     pen, top = ImageDraw.Draw(sheet), _MARGIN
     for row in rows:
-        if isinstance(row, str):
-            pen.text((_MARGIN, top), row, fill=_INK)
+        if row.is_title:
+            pen.text((_MARGIN, top), _drawable(row.title), fill=_INK, font=font)
             top += _TITLE
             continue
-        for column, sample in enumerate(row):
-            _paste(sheet, cache, sample, (_MARGIN + column * cell, top), side)
+        for column, number in enumerate(row.samples):
+            image = (picture or thumbnail_of)(dataset.sample(number))
+            _paste(sheet, image, (_MARGIN + column * cell, top), side)
         top += cell
     return sheet
 
 
-def _rows(
-    cache: Cache, buckets: list[tuple[Bucket, np.ndarray]], columns: int, per_bucket: int
-) -> Iterator[str | list[int]]:
-    """A title for each bucket, then the samples of each row below it."""
-    with_thumbnail = cache.variants(THUMBNAIL) > 0
-    for bucket, samples in buckets:
-        noun = "sample" if len(samples) == 1 else "samples"
-        yield f"{bucket}: {len(samples):,} {noun}".replace("×", "x")  # which Pillow's own font lacks
-        drawn = samples[with_thumbnail[samples]]
-        if len(drawn) > per_bucket:
-            drawn = drawn[np.linspace(0, len(drawn) - 1, per_bucket).astype(np.int64)]
-        for start in range(0, len(drawn), columns):
-            yield drawn[start : start + columns].tolist()
+def thumbnail_of(sample: Sample) -> Image.Image:
+    data = sample.fields.get(THUMBNAIL)
+    if data is None:
+        raise CacheError(f"sample {sample.index} ({sample.source}): has no thumbnail")
+    return decode_thumbnail(data)
 
 
-def _paste(sheet: Image.Image, cache: Cache, sample: int, place: tuple[int, int], side: int) -> None:
-    image = decode_thumbnail(cache.sample(sample).realize().fields[THUMBNAIL])
+def evenly_spaced(samples: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the samples, at equal distances."""
+    if len(samples) <= count:
+        return list(samples)
+    return [samples[n] for n in np.linspace(0, len(samples) - 1, count).astype(int).tolist()]
+
+
+def _rows(groups: Mapping[str, Sequence[int]], title: str, columns: int) -> Iterator[_Row]:
+    if title:
+        yield _Row(title)
+    for name, samples in groups.items():
+        if name:
+            yield _Row(name)
+        for start in range(0, len(samples), columns):
+            yield _Row(samples=tuple(samples[start : start + columns]))
+
+
+def _drawable(text: str) -> str:
+    return text.replace("×", "x")  # missing from Pillow's own font
+
+
+def _paste(sheet: Image.Image, image: Image.Image, place: tuple[int, int], side: int) -> None:
     image.thumbnail((side, side))
     spare = side - image.width, side - image.height
     sheet.paste(image, (place[0] + spare[0] // 2, place[1] + spare[1] // 2))

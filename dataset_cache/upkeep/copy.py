@@ -1,9 +1,10 @@
-"""Copies of a dataset: its current samples in a folder of their own, whole shards as hard links where possible."""
+"""Copies of a cache in a new folder: its current samples only, with whole shards as hard links if possible."""
 
 import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What was copied. `linked` shards take no further space; they are files of both datasets."""
+    """The result of a copy. `linked` shards use no extra space: both caches share the files."""
 
     source: Path
     destination: Path
@@ -46,29 +47,35 @@ class CopyReport:
 
 
 def export(path: str | Path, destination: str | Path, progress: Progress | None = None) -> CopyReport:
-    """The same dataset elsewhere: it keeps its id, so sources that were seen for the one are known for the other."""
+    """Copy a cache with its id, so that what is known about the sources of one is known for the other."""
     return _copy(path, destination, None, progress)
 
 
 def duplicate(path: str | Path, destination: str | Path, progress: Progress | None = None) -> CopyReport:
-    """A dataset of its own that starts with the same samples."""
+    """Copy a cache as an independent one with a new id."""
     return _copy(path, destination, secrets.token_hex(16), progress)
 
 
 def require_new(destination: str | Path) -> Path:
-    """A folder that holds no dataset yet."""
+    """A folder without a cache in it."""
     folder = Path(destination)
     if folder.exists() and not folder.is_dir():
-        raise CacheError(f"{folder}: is a file; a dataset is a folder")
+        raise CacheError(f"{folder}: is a file; a cache is a folder")
     if read_manifest(folder) is not None:
-        raise CacheError(f"{folder}: is a dataset already; name a folder that is none")
+        raise CacheError(f"{folder}: already contains a cache; choose another folder")
     return folder
+
+
+def free_name(name: str, is_free: Callable[[str], bool], numbered: Callable[[int], str] | None = None) -> str:
+    """`name`, or the first free one of `name-2`, `name-3`, … or of what `numbered` returns for 2, 3, …"""
+    candidates = (numbered(number) if numbered else f"{name}-{number}" for number in count(2))
+    return name if is_free(name) else next(filter(is_free, candidates))
 
 
 def _copy(source: str | Path, destination: str | Path, new_id: str | None, progress: Progress | None) -> CopyReport:
     folder, target = existing_folder(source), require_new(destination)
     if os.path.realpath(folder) in map(os.path.realpath, target.absolute().parents):
-        raise CacheError(f"{target}: lies inside the dataset itself; name a folder outside of it")
+        raise CacheError(f"{target}: is inside the cache itself; choose a folder outside it")
     with leased_manifest(folder) as manifest:
         current = open_checked(folder, manifest)
         lock = PublishLock(target)
@@ -105,7 +112,7 @@ def _write(current: CheckedGeneration, target: Path, new_id: str | None, progres
 
 
 def _compacted(current: CheckedGeneration) -> Rewrite:
-    """The generation without unused entries; shards that are used as a whole stay as they are."""
+    """The generation without unused entries; fully used shards are kept."""
     manifest = current.manifest
     everything = np.ones(len(current.arrays.samples), bool)
     arrays = prune(current.arrays, len(manifest.fields), everything, current.used)
@@ -115,13 +122,13 @@ def _compacted(current: CheckedGeneration) -> Rewrite:
 
 
 def _link_shards(source: Path, target: Path, shards: Sequence[ShardFile], advance: Callable[[int], None]) -> int:
-    """Give the destination these shards. Returns how many of them are links."""
+    """Link or copy these shards to the destination. Returns the number of links."""
     folder = target / SHARDS
     linked = done = 0
     try:
         folder.mkdir(exist_ok=True)
         for shard in shards:
-            (folder / shard.file).unlink(missing_ok=True)  # left by a copy that was interrupted
+            (folder / shard.file).unlink(missing_ok=True)  # left by an interrupted copy
             linked += link_or_copy(source / SHARDS / shard.file, folder / shard.file)
             done += shard.bytes
             advance(done)

@@ -1,39 +1,132 @@
-"""Overview: what a dataset holds, in numbers: buckets, captions, sizes, and how much sharing saves."""
+"""What a cache contains and what it takes on disk, in numbers; and the labels of its buckets."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..format import dtype_named, variant_cells
-from ..write import CheckedGeneration, existing_folder, leased_manifest, open_checked
+from ..errors import CacheError
+from ..format import MANIFEST, SHARDS, Index, Manifest, ShardFile, dtype_named, variant_cells
+from ..read import Bucket, holders, open_cache
+from ..write import CheckedGeneration, current_publisher, existing_folder, leased_manifest, open_checked
+from .contents import folder_contents, total_bytes
 
 _BAR = 32
 _COMMON = 5
+_PEEKED = 256  # samples: enough to learn how many pixels a latent pixel covers
+
+Scale = tuple[int, int]  # pixels per latent pixel, across and down
+
+
+# Buckets
+
+
+class HasBuckets(Protocol):
+    """A dataset whose samples are in buckets: a cache or a subset of one."""
+
+    def __len__(self) -> int: ...
+    def buckets(self) -> Mapping[Bucket, np.ndarray]: ...
+    def column(self, name: str) -> np.ndarray: ...
+
+
+class HasSizes(Protocol):
+    """A dataset that knows the size of its images: a plan too."""
+
+    def column(self, name: str) -> np.ndarray: ...
+
+
+def bucket_label(shape: Sequence[int], scale: Scale | None = None) -> str:
+    """A bucket's size in pixels (width × height × frames), or its latent's shape if the scale is unknown."""
+    if scale is None or not all(scale) or len(shape) < 3:
+        return "×".join(map(str, shape))
+    *frames, height, width = shape[1:]
+    return size_label(width * scale[0], height * scale[1], *frames)
+
+
+def size_label(width: int, height: int, *frames: int) -> str:
+    return "×".join(map(str, (width, height, *frames)))
+
+
+def bucket_labels(samples: np.ndarray, buckets: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A label per bucket of a manifest. The first rows of the sample table reveal the scale."""
+    shapes = [tuple(bucket["shape"]) for bucket in buckets]
+    scales = _bucket_scales(samples, shapes)
+    return [bucket_label(shape, scale) for shape, scale in zip(shapes, scales, strict=True)]
+
+
+def peek_bucket_labels(folder: Path, manifest: Manifest) -> list[str]:
+    """The same for a cache that is not open; only the first rows of its index are read."""
+    try:
+        index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), None)
+        return bucket_labels(index.arrays.samples[:_PEEKED], manifest.buckets)
+    except (CacheError, OSError):
+        return [bucket_label(bucket["shape"]) for bucket in manifest.buckets]
+
+
+def samples_by_bucket(dataset: HasBuckets) -> dict[str, np.ndarray]:
+    """The samples of a dataset by the label of their bucket, the fullest bucket first."""
+    buckets, crops = dataset.buckets(), dataset.column("crop")
+    scales: dict[int, Scale] = {}
+    for bucket, rows in buckets.items():
+        _add_scale(scales, bucket.shape, crops[rows[0]].tolist())
+    groups: dict[str, np.ndarray] = {}
+    for bucket, rows in buckets.items():
+        label = bucket_label(bucket.shape, scales.get(bucket.shape[0]) if bucket.shape else None)
+        groups[label] = np.sort(np.concatenate([groups[label], rows])) if label in groups else rows
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+def samples_by_size(dataset: HasSizes) -> dict[str, np.ndarray]:
+    """The samples of a dataset by the size in pixels that they are encoded at, the largest group first."""
+    sizes, group_of = np.unique(dataset.column("crop")[:, 2:], axis=0, return_inverse=True)
+    groups = {size_label(*size): np.flatnonzero(group_of == n) for n, size in enumerate(sizes.tolist())}
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+def _bucket_scales(samples: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[Scale | None]:
+    """The scale of each bucket. Latents with the same number of channels have the same scale."""
+    scales: dict[int, Scale] = {}
+    for number, crop in zip(samples["bucket"][:_PEEKED].tolist(), samples["crop"][:_PEEKED].tolist()):
+        if number < len(shapes):
+            _add_scale(scales, shapes[number], crop)
+    return [scales.get(shape[0]) if shape else None for shape in shapes]
+
+
+def _add_scale(scales: dict[int, Scale], shape: Sequence[int], crop: Sequence[int]) -> None:
+    width, height = crop[2:]
+    if len(shape) >= 3 and shape[-1] and shape[-2] and width > 0 and height > 0:
+        scales.setdefault(shape[0], (width // shape[-1], height // shape[-2]))
+
+
+# Overview
 
 
 @dataclass(frozen=True)
 class BucketCount:
-    """Samples of one latent shape. `pixels` is the size of its pictures, where that is known and the same."""
+    """The samples of one latent shape. `pixels` is the size of their images, if known."""
 
     shape: tuple[int, ...]
     dtype: str
     samples: int
     pixels: tuple[int, int] | None = None
 
+    @property
+    def label(self) -> str:
+        return size_label(*self.pixels, *self.shape[1:-2]) if self.pixels else bucket_label(self.shape)
+
     def __str__(self) -> str:
-        latent = "×".join(map(str, self.shape))
-        return f"{self.pixels[0]}×{self.pixels[1]} ({latent})" if self.pixels else latent
+        return f"{self.label} ({bucket_label(self.shape)})" if self.pixels else self.label
 
 
 @dataclass(frozen=True)
 class FieldSize:
-    """One field: how many entries samples refer to, and the bytes that would take if nothing were shared."""
+    """One field: the entries that samples refer to, and their bytes if nothing were shared."""
 
     name: str
     variants: int
@@ -43,13 +136,13 @@ class FieldSize:
 
 @dataclass(frozen=True)
 class Overview:
-    """A published dataset in numbers. `blob_bytes` are stored, `bytes_unshared` is what the samples refer to."""
+    """A published cache in numbers. `blob_bytes` are stored, `bytes_unshared` is what the samples refer to."""
 
     path: str
     id: str
     generation: str
     samples: int
-    epoch: int  # samples, each as often as it is repeated
+    epoch: int  # samples with their repeats
     entries: int
     unused: int
     sets: dict[str, dict[str, Any]]
@@ -77,7 +170,7 @@ class Overview:
 
 
 def overview(path: str | Path) -> Overview:
-    """Look at a dataset's index; tensors are not read."""
+    """Describe a cache from its index; tensors are not read."""
     folder = existing_folder(path)
     with leased_manifest(folder) as manifest:
         return overview_of(open_checked(folder, manifest))
@@ -86,7 +179,7 @@ def overview(path: str | Path) -> Overview:
 def overview_of(current: CheckedGeneration) -> Overview:
     """The overview of a generation that is open already."""
     manifest, arrays, samples = current.manifest, current.arrays, current.arrays.samples
-    fields = list(_fields(current))
+    fields = list(_field_sizes(current))
     captions = Counter(arrays.captions.tolist())
     empty = next((n for n in captions if current.index.string(n) == ""), None)
     common = [(current.index.string(n), count) for n, count in captions.most_common(_COMMON)]
@@ -101,7 +194,7 @@ def overview_of(current: CheckedGeneration) -> Overview:
         unused=int((~current.used).sum()),
         sets=manifest.sets,
         set_samples=dict(zip(manifest.sets, in_set)),
-        buckets=_buckets(manifest.buckets, samples),
+        buckets=_bucket_counts(manifest.buckets, samples),
         fields=fields,
         captions=len(arrays.captions),
         captions_distinct=len(captions),
@@ -116,8 +209,8 @@ def overview_of(current: CheckedGeneration) -> Overview:
     )
 
 
-def bucket_chart(buckets: list[BucketCount]) -> Iterator[str]:
-    """A bar for every bucket."""
+def bucket_chart(buckets: Sequence[BucketCount]) -> Iterator[str]:
+    """One bar per bucket, as text."""
     most = max((bucket.samples for bucket in buckets), default=0)
     names = list(map(str, buckets))
     width = max(map(len, names), default=0)
@@ -126,30 +219,93 @@ def bucket_chart(buckets: list[BucketCount]) -> Iterator[str]:
         yield f"{name:>{width}}  {bar:{_BAR}}  {bucket.samples:,}"
 
 
-def _buckets(table: tuple[dict[str, Any], ...], samples: np.ndarray) -> list[BucketCount]:
+def _bucket_counts(table: Sequence[Mapping[str, Any]], samples: np.ndarray) -> list[BucketCount]:
+    shapes = [tuple(bucket["shape"]) for bucket in table]
     counts = [
         BucketCount(
-            shape=tuple(bucket["shape"]),
+            shape=shape,
             dtype=str(dtype_named(bucket["dtype"])).removeprefix("torch."),
             samples=bucket["samples"],
-            pixels=_pixels(samples["crop"][samples["bucket"] == number, 2:]),
+            pixels=(shape[-1] * scale[0], shape[-2] * scale[1]) if scale and all(scale) and len(shape) >= 3 else None,
         )
-        for number, bucket in enumerate(table)
+        for bucket, shape, scale in zip(table, shapes, _bucket_scales(samples, shapes), strict=True)
     ]
     return sorted((c for c in counts if c.samples), key=lambda c: (-c.samples, c.shape))
 
 
-def _pixels(sizes: np.ndarray) -> tuple[int, int] | None:
-    if not len(sizes) or not sizes[0].all() or (sizes != sizes[0]).any():
-        return None
-    width, height = sizes[0].tolist()
-    return width, height
-
-
-def _fields(current: CheckedGeneration) -> Iterator[FieldSize]:
+def _field_sizes(current: CheckedGeneration) -> Iterator[FieldSize]:
     names, table = current.manifest.fields, current.table
     of_entry = np.bincount(table.entry_of_ref, table.nbytes[table.row_of_ref], len(current.arrays.entries))
     cells, flat = variant_cells(current.arrays, len(names))
     for number, name in enumerate(names):
         used = flat[cells % len(names) == number]
         yield FieldSize(name, len(used), len(np.unique(used)), int(of_entry[used].sum()))
+
+
+# Disk usage
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes by purpose. `fields` and `unused` count tensors, each once; the others count files."""
+
+    published: str
+    fields: dict[str, int]
+    unused: int  # tensors that only unused entries refer to
+    index: int
+    shards: int
+    older: int
+    older_generations: int
+    building: int
+    debris: int
+    missing: tuple[str, ...]  # shards that are missing or truncated
+    readers: tuple[str, ...]
+    writer: str | None
+
+
+def usage(path: str | Path) -> Usage:
+    """Measure a cache from its index and its folder listing; tensors are not read."""
+    folder = existing_folder(path)
+    # Before this process takes a lease itself.
+    readers, writer = tuple(str(holder) for holder in holders(folder)), current_publisher(folder)
+    with leased_manifest(folder) as manifest:
+        if manifest is None:
+            open_cache(folder)  # raises, and reports how far a build came
+            raise CacheError(f"{folder}: was published a moment ago; try again")
+        return usage_of(open_checked(folder, manifest), readers, writer)
+
+
+def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str | None) -> Usage:
+    """The usage of a generation that is open already."""
+    manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
+    found = folder_contents(current.folder, manifest, publishing=writer is not None)
+    return Usage(
+        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((current.folder / MANIFEST).stat().st_mtime)),
+        fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
+        unused=int(sizes[owners < 0].sum()),
+        index=manifest.index_bytes,
+        shards=sum(shard.bytes for shard in manifest.shards),
+        older=total_bytes(found.superseded),
+        older_generations=len(found.old_indexes),
+        building=total_bytes(found.building),
+        debris=total_bytes(found.debris),
+        missing=tuple(shard.file for shard in manifest.shards if not _is_intact(current.folder, shard)),
+        readers=readers,
+        writer=writer,
+    )
+
+
+def _is_intact(folder: Path, shard: ShardFile) -> bool:
+    try:
+        return (folder / SHARDS / shard.file).stat().st_size == shard.bytes
+    except OSError:
+        return False
+
+
+def _owners(current: CheckedGeneration) -> np.ndarray:
+    """Per blob, the field of a used entry that needs it; -1 if none does."""
+    table = current.table
+    owners = np.full(len(table), -1, np.int64)
+    live = current.used[table.entry_of_ref]
+    owners[table.row_of_ref[live]] = current.arrays.entries["field"][table.entry_of_ref[live]]
+    return owners

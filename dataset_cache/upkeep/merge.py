@@ -1,44 +1,44 @@
-"""Merging: several datasets become one. Entries are copied by key, equal blobs are stored once, nothing is encoded.
+"""Merging: samples of several datasets are copied into one cache. Entries keep their keys; nothing is encoded.
 
-Rules where the sources differ, in the order in which they are given:
-- A key that is there already is not copied again: equal keys mean equal content.
-- A sample that an earlier source has too, equal in every respect, is taken once.
-- A name or set of an earlier source stays. A different one of the same name is called `name (folder)`.
-- Provenance holds what all sources agree on, and `merged`, which says for every source what it said.
-- Entries that no sample and no name uses are left behind.
+`merge` makes a new cache of whole caches; `gather` writes samples of open datasets, all or some, to a cache. Both copy
+entries by key, store equal blobs once, and leave unused entries behind. If the sources differ, in the given order:
+- Equal keys mean equal content: a key that is stored already is not copied again.
+- A set of an earlier source keeps its name; a later one with other settings becomes `name (folder)`.
+- Provenance keeps what all sources agree on, and lists where the samples came from.
+- `merge` takes a sample that an earlier source has too only once, and renames conflicting named entries like sets.
+- `gather` takes every sample; of named entries the first of each name.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from ..errors import CacheError
-from ..format import (
-    Layout,
-    SampleFacts,
-    Split,
-    TensorSpec,
-    blob_hash,
-    dtype_named,
-    layout_texts,
-    read_manifest,
-    split_location,
-    unpack_variants,
-)
-from ..write import CacheWriter, CheckedGeneration, existing_folder, leased_manifest, open_checked
-from .copy import require_new
+from ..format import Manifest, SampleFacts, read_manifest
+from ..read import Cache, Subset
+from ..write import CacheWriter, existing_folder, leased_manifest, open_checked
+from .copy import free_name, require_new
+
+Dataset = Cache | Subset
+Keys = dict[str, list[bytes]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A dataset to take samples from. Weight 0.5 draws half of them per epoch, 2 draws each twice, 1 is unchanged."""
+
+    dataset: Dataset
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What came together. `repeated` samples were in an earlier source too."""
+    """The result of `merge`. `repeated` samples were in an earlier source too."""
 
     destination: Path
     generation: str
@@ -46,174 +46,184 @@ class MergeReport:
     samples: int
     repeated: int
     entries: int
-    renamed: tuple[str, ...]  # sets and named entries that met another of their name
+    renamed: tuple[str, ...]  # sets and named entries whose name was taken
 
     def __str__(self) -> str:
-        text = f"Merged {self.sources:,} datasets into {self.destination.name}: {self.samples:,} samples"
-        return text + (f", {self.repeated:,} that several had taken once" if self.repeated else "")
+        text = f"Merged {self.sources:,} caches into {self.destination.name}: {self.samples:,} samples"
+        return text + (f", {self.repeated:,} duplicates skipped" if self.repeated else "")
 
 
-def merge(
-    sources: Sequence[str | Path], destination: str | Path, progress: Callable[[int, int], None] | None = None
-) -> MergeReport:
-    """Write the samples of all `sources`, with variants, captions, sets and named entries, to a new dataset.
+def merge(sources: Sequence[str | Path], destination: str | Path, progress: Progress | None = None) -> MergeReport:
+    """Write the samples of all `sources`, with variants, captions, sets and named entries, to a new cache.
 
-    One entry is in memory at a time. `progress` is called with (samples done, samples in all). Everything copied is
-    compared with its hash: a damaged source is refused, and what was copied is reused by the next attempt.
+    One entry is in memory at a time. `progress` is called with (samples done, total). Every copied tensor is compared
+    with its hash: a damaged source is refused, and the next attempt reuses the entries copied so far.
     """
     if not sources:
-        raise CacheError("merge: name at least one dataset")
+        raise CacheError("merge: name at least one cache")
     folders = [existing_folder(source) for source in sources]
     target = require_new(destination)
+    repeated = done = 0
+    seen: set[bytes] = set()
     with ExitStack() as stack:
-        manifests = [stack.enter_context(leased_manifest(folder)) for folder in folders]
-        parts = [_Source(open_checked(*pair)) for pair in zip(folders, manifests, strict=True)]
-        with CacheWriter(target, provenance=_provenance(parts)) as writer:
-            merger = _Merger(writer, sum(part.count for part in parts), progress)
+        parts = [Part(_open(folder, stack)) for folder in folders]
+        total = sum(len(part.dataset) for part in parts)
+        with CacheWriter(target, provenance=_merged_provenance([part.dataset for part in parts])) as writer:
+            copier = _Copier(writer, rename_all=True)
             for part in parts:
-                merger.take(part)
-    published = read_manifest(target)
-    counts = published.counts
+                for name in part.dataset.sets:
+                    copier.set_name(part, name)
+                own: set[bytes] = set()  # a sample that one source lists twice is kept twice
+                for number in range(len(part.dataset)):
+                    facts, keys = copier.describe(part, number)
+                    own.add(_identity(facts, keys))
+                    if _identity(facts, keys) in seen:
+                        repeated += 1
+                    else:
+                        copier.add(part.dataset, facts, keys)
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
+                seen |= own
+                copier.add_named(part.dataset)
+    published = _published(target)
     return MergeReport(
-        target, published.generation, len(parts), counts["samples"], merger.repeated, counts["entries"], merger.renamed
+        destination=target,
+        generation=published.generation,
+        sources=len(parts),
+        samples=published.counts["samples"],
+        repeated=repeated,
+        entries=published.counts["entries"],
+        renamed=tuple(copier.renamed),
     )
 
 
-class _Source:
-    """One dataset, its samples and entries in the form in which they are stored."""
+def gather(parts: Sequence[Part], path: str | Path, progress: Progress = lambda done, total: None) -> str:
+    """Make the samples of all parts, in order, the samples of the cache at `path`. Returns its new generation.
 
-    def __init__(self, current: CheckedGeneration) -> None:
-        self.current, self.manifest = current, current.manifest
-        self.count = len(current.arrays.samples)
-        self._texts = layout_texts(current.arrays)
-        self._layouts = [Layout(text) for text in self._texts]
-        entries = current.arrays.entries
-        self._leaf_edges = np.append(entries["leaves"], np.uint64(len(current.arrays.leaves))).astype(np.int64)
-
-    def samples(self) -> Iterator[tuple[SampleFacts, dict[str, list[int]]]]:
-        """Every sample's facts and, per field, its entries."""
-        fields, sets = self.manifest.fields, list(self.manifest.sets)
-        counts, flat = unpack_variants(self.current.arrays, len(fields))
-        position, index = 0, self.current.index
-        for i, row in enumerate(counts.tolist()):
-            entries = {}
-            for name, count in zip(fields, row, strict=True):
-                if count:
-                    entries[name] = flat[position : position + count].tolist()
-                position += count
-            yield index.sample_facts(i, sets), entries
-
-    def key(self, entry: int) -> bytes:
-        return self.current.index.key_of(entry)
-
-    def field(self, entry: int) -> str:
-        return self.manifest.fields[int(self.current.arrays.entries["field"][entry])]
-
-    def parts(self, entry: int) -> Split:
-        """An entry with its tensors in memory. Types that nothing here can rebuild are copied all the same."""
-        row = self.current.arrays.entries[entry]
-        number, first = int(row["layout"]), int(row["refs"])
-        leaves = self.current.arrays.leaves[self._leaf_edges[entry] : self._leaf_edges[entry + 1]].tobytes()
-        specs = self._layouts[number].specs
-        return Split(self._texts[number], leaves, [self._tensor(first + n, spec) for n, spec in enumerate(specs)])
-
-    def _tensor(self, ref: int, spec: TensorSpec) -> torch.Tensor:
-        stored = self.current.arrays.refs[ref]
-        shard, offset = split_location(int(stored["location"]))
-        data = self.current.files.file(shard).read(offset, spec.nbytes)
-        if blob_hash(memoryview(data), spec.dtype, spec.shape) != stored["hash"].tobytes():
-            raise CacheError(
-                f"{self.current.folder}: {self.manifest.shards[shard].file} is damaged at {offset:,}; "
-                f'run "streamcache verify --repair {self.current.folder}" first'
-            )
-        if not data:
-            return torch.empty(spec.shape, dtype=dtype_named(spec.dtype))
-        return torch.frombuffer(data, dtype=torch.uint8).view(dtype_named(spec.dtype)).reshape(spec.shape)
+    One entry is in memory at a time. `progress` is called before each sample with (samples done, total).
+    """
+    total = sum(len(part.dataset) for part in parts)
+    if not total:
+        raise CacheError(f"{Path(path).name}: no samples to save; choose a dataset with samples")
+    with CacheWriter(path, provenance=_gathered_provenance([part.dataset for part in parts])) as writer:
+        copier = _Copier(writer, rename_all=False)
+        done = 0
+        for part in parts:
+            for number in range(len(part.dataset)):
+                progress(done, total)
+                copier.add(part.dataset, *copier.describe(part, number))
+                done += 1
+            copier.add_named(part.dataset)
+    return _published(Path(path)).generation
 
 
-class _Merger:
-    """Copies one source after the other into a writer."""
+class _Copier:
+    """Copies samples of open datasets into a writer. `rename_all` keeps every set and name apart, as `merge` does."""
 
-    def __init__(self, writer: CacheWriter, total: int, progress: Callable[[int, int], None] | None) -> None:
-        self._writer, self._total, self._progress = writer, total, progress
-        self._seen: set[bytes] = set()
-        self._sets: dict[str, Any] = {}
-        self._named: dict[str, str] = {}
-        self._done = self.repeated = 0
-        self.renamed: tuple[str, ...] = ()
+    def __init__(self, writer: CacheWriter, rename_all: bool) -> None:
+        self._writer = writer
+        self._rename_all = rename_all
+        self._sets: dict[str, Mapping[str, Any]] = {}
+        self._set_names: dict[tuple[int, str], str] = {}  # by part and its own name of the set
+        self._named: dict[str, bytes] = {}
+        self.renamed: list[str] = []
 
-    def take(self, source: _Source) -> None:
-        names = {name: self._set(name, facts, source) for name, facts in source.manifest.sets.items()}
-        own: set[bytes] = set()  # a sample that a source lists twice is meant to be there twice
-        for facts, entries in source.samples():
-            keys = {name: [source.key(entry) for entry in numbers] for name, numbers in entries.items()}
-            identity = _identity(facts, keys, names[facts.set])
-            own.add(identity)
-            if identity in self._seen:
-                self.repeated += 1
-            else:
-                self._add(source, facts, entries, keys, names[facts.set])
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-        self._seen |= own
-        for name, key in source.manifest.named.items():
-            self._name(name, key, source)
+    def describe(self, part: Part, number: int) -> tuple[SampleFacts, Keys]:
+        """The facts of a sample, with the name that its set has in the new cache, and its keys by field."""
+        sample = part.dataset.sample(number)
+        facts = replace(sample, set=self.set_name(part, sample.set))
+        return facts, part.dataset.keys(number)
 
-    def _add(
-        self,
-        source: _Source,
-        facts: SampleFacts,
-        entries: dict[str, list[int]],
-        keys: dict[str, list[bytes]],
-        group: str,
-    ) -> None:
-        for numbers in entries.values():
-            for entry in numbers:
-                self._copy(source, entry)
-        self._writer.sample(keys, replace(facts, set=group))
+    def add(self, dataset: Dataset, facts: SampleFacts, keys: Keys) -> None:
+        for variants in keys.values():
+            for key in variants:
+                self._copy(dataset, key)
+        self._writer.sample(keys, facts)
 
-    def _copy(self, source: _Source, entry: int) -> None:
-        if not self._writer.has(source.key(entry)):
-            self._writer.put_split(source.key(entry), source.parts(entry), source.field(entry))
+    def add_named(self, dataset: Dataset) -> None:
+        """Copy the named entries, such as the empty caption."""
+        for name, key in dataset.named.items():
+            if self._named.setdefault(name, key) != key:
+                if not self._rename_all:
+                    continue
+                name = self._free_name(name, dataset, lambda free: free not in self._named)
+                self._named[name] = key
+            self._copy(dataset, key)
+            self._writer.name(name, key)
 
-    def _set(self, name: str, facts: dict[str, Any], source: _Source) -> str:
+    def set_name(self, part: Part, name: str) -> str:
+        """The name in the new cache of a part's set, described there on first use."""
+        known = self._set_names.get((id(part), name))
+        if known is None:
+            known = self._set_names[id(part), name] = self._add_set(part, name)
+        return known
+
+    def _add_set(self, part: Part, name: str) -> str:
+        facts = _weighted(part.dataset.sets.get(name, {}), part.weight)
         if self._sets.setdefault(name, facts) != facts:
-            name = self._free_name(name, source, self._sets)
+            name = self._free_name(name or "main", part.dataset, lambda free: self._is_free_set(free, facts))
             self._sets[name] = facts
         self._writer.describe_set(name, facts)
         return name
 
-    def _name(self, name: str, key: str, source: _Source) -> None:
-        self._copy(source, source.current.index.find_entry(bytes.fromhex(key)))
-        if self._named.setdefault(name, key) != key:
-            name = self._free_name(name, source, self._named)
-            self._named[name] = key
-        self._writer.name(name, bytes.fromhex(key))
+    def _is_free_set(self, name: str, facts: Mapping[str, Any]) -> bool:
+        return name not in self._sets or (not self._rename_all and self._sets[name] == facts)
 
-    def _free_name(self, name: str, source: _Source, taken: Container[str]) -> str:
-        free, number = f"{name} ({source.current.folder.name})", 2
-        while free in taken:
-            free, number = f"{name} ({source.current.folder.name} {number})", number + 1
-        self.renamed += (free,)
+    def _free_name(self, name: str, dataset: Dataset, is_free: Callable[[str], bool]) -> str:
+        folder = dataset.path.name
+        free = free_name(f"{name} ({folder})", is_free, lambda number: f"{name} ({folder} {number})")
+        self.renamed.append(free)
         return free
 
+    def _copy(self, dataset: Dataset, key: bytes) -> None:
+        if not self._writer.has(key):
+            field, parts = dataset.stored_entry(key)
+            self._writer.put_split(key, parts, field)
 
-def _provenance(sources: Sequence[_Source]) -> dict[str, Any]:
-    said = [source.manifest.provenance for source in sources]
-    agreed = {
-        key: value for key, value in said[0].items() if all(key in other and other[key] == value for other in said)
-    }
+
+def _open(folder: Path, stack: ExitStack) -> Cache:
+    """A cache whose index is fully checked; its files are kept until the stack closes."""
+    checked = open_checked(folder, stack.enter_context(leased_manifest(folder)))
+    return Cache(folder, checked.manifest, checked.index, None)
+
+
+def _published(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    assert manifest is not None, "the writer has just published it"
+    return manifest
+
+
+def _weighted(facts: Mapping[str, Any], weight: float) -> dict[str, Any]:
+    """The settings of a set whose samples are drawn `weight` times as often."""
+    if weight == 1:
+        return dict(facts)
+    if facts.get("samples") is not None:
+        return {**facts, "samples": max(1, round(facts["samples"] * weight))}
+    return {**facts, "weight": facts.get("weight", 1.0) * weight}
+
+
+def _agreed(datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """The provenance that all datasets share."""
+    first, *others = [dataset.provenance for dataset in datasets]
+    return {key: value for key, value in first.items() if all(key in p and p[key] == value for p in others)}
+
+
+def _merged_provenance(datasets: Sequence[Dataset]) -> dict[str, Any]:
     merged = [
-        {"folder": s.current.folder.name, "id": s.manifest.id, "generation": s.manifest.generation, "provenance": p}
-        for s, p in zip(sources, said, strict=True)
+        {"folder": d.path.name, "id": d.id, "generation": d.generation, "provenance": d.provenance} for d in datasets
     ]
-    return {**agreed, "merged": merged}
+    return {**_agreed(datasets), "merged": merged}
 
 
-def _identity(facts: SampleFacts, keys: dict[str, list[bytes]], group: str) -> bytes:
+def _gathered_provenance(datasets: Sequence[Dataset]) -> dict[str, Any]:
+    gathered = [{"folder": d.path.name, "id": d.id, "generation": d.generation, "samples": len(d)} for d in datasets]
+    return {**_agreed(datasets), "gathered": gathered}
+
+
+def _identity(facts: SampleFacts, keys: Keys) -> bytes:
     """A hash of everything that makes a sample what it is."""
     numbers = [*facts.original_size, *facts.crop, facts.repeats, facts.weight]
     entries = [[name, [key.hex() for key in of_field]] for name, of_field in sorted(keys.items())]
-    text = json.dumps([entries, list(facts.captions), facts.source, numbers, group])
+    text = json.dumps([entries, list(facts.captions), facts.source, numbers, facts.set])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -205,7 +205,7 @@ def test_c11_a_malicious_pickle_is_refused_and_runs_nothing(tmp_path: Path, form
 def test_a_plain_malicious_pickle_in_place_of_a_torch_file_is_refused(tmp_path: Path) -> None:
     source = write_core(tmp_path / "old", *make_dataset(2))
     (source / "shard_0000.pkl").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
-    with pytest.raises(CacheError, match=r"shard_0000\.pkl: not a file of torch\.save"):
+    with pytest.raises(CacheError, match=r"shard_0000\.pkl: not a torch\.save file"):
         convert(source, tmp_path / "new")
     assert not (tmp_path / "ran").exists()
 
@@ -277,7 +277,7 @@ def test_a_dataset_without_metadata_converts_with_a_note(tmp_path: Path) -> None
     (source / "metadata.json").unlink()
     report = convert(source, tmp_path / "new")
     assert report.samples == 3
-    assert "every shard" in report.notes[0]
+    assert "all shards" in report.notes[0]
 
 
 def test_shards_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_shards_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     (source / "shard_0002.pkl").rename(source / "shard_10000.pkl")
     for i in range(2, 10_000):
         os.link(source / "shard_0001.pkl", source / f"shard_{i:04d}.pkl")
-    from streamcache.dataset_cache.upkeep.foreign import open_foreign
+    from streamcache.dataset_cache.upkeep.convert import open_foreign
 
     assert [shard.name for shard in open_foreign(source).shards][-2:] == ["shard_9999.pkl", "shard_10000.pkl"]
 
@@ -318,12 +318,12 @@ def damage(source: Path, how: str, form: str) -> None:
     ("how", "message"),
     [
         ("truncated", r"{shard}: cannot be read"),
-        ("empty", r"{shard}: (not a file of torch.save|cannot be read)"),
+        ("empty", r"{shard}: (not a torch.save file|cannot be read)"),
         ("missing", r"old: shard 0 of 2 is missing; copy"),
         ("metadata", r"metadata\.json: cannot be read .*remove it"),
-        ("count", r"metadata\.json: counts 4 samples, the shards hold 3; save"),
+        ("count", r"metadata\.json: states 4 samples, the shards contain 3; save"),
         ("newer", r"metadata\.json: format_version 3"),
-        ("cleared", r"old: no shard_0000\.pkl .*name the folder"),
+        ("cleared", r"old: no shard_0000\.pkl .*choose a folder"),
     ],
 )
 def test_broken_folders_are_refused_with_file_and_remedy(tmp_path: Path, form: str, how: str, message: str) -> None:
@@ -341,7 +341,7 @@ def test_a_missing_skeleton_and_a_missing_tensor_are_named(tmp_path: Path) -> No
     gone = next(iter(tensors))
     del tensors[gone]
     save_file(tensors, source / "shard_0000.safetensors")
-    with pytest.raises(CacheError, match=rf"tensor '{gone}' is not in the shard"):
+    with pytest.raises(CacheError, match=rf"tensor '{gone}' is missing from the shard"):
         convert(source, tmp_path / "new")
     (source / "shard_0000.skeleton.pkl").unlink()
     with pytest.raises(CacheError, match=r"shard_0000\.skeleton\.pkl: cannot be opened"):
@@ -351,8 +351,8 @@ def test_a_missing_skeleton_and_a_missing_tensor_are_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("shard", "message"),
     [
-        (["a", "list"], "not a dict of two lists"),
-        ({"latents": [1], "conditioning": []}, "not a dict of two lists"),
+        (["a", "list"], "expected a dict with two lists"),
+        ({"latents": [1], "conditioning": []}, "expected a dict with two lists"),
         ({"latents": [torch.zeros(1)], "conditioning": [[]]}, "no dict with a tensor 'samples'"),
         ({"latents": [{"samples": torch.zeros(0, 4, 8, 8)}], "conditioning": [[]]}, "the latent's shape"),
         ({"latents": [{"samples": torch.zeros(1, 4, 8, 8)}], "conditioning": [[]]}, "no list of"),
@@ -377,7 +377,7 @@ def test_a_folder_that_is_no_dataset_and_one_that_is_not_there_are_refused(tmp_p
 
 def test_source_and_destination_must_differ(tmp_path: Path) -> None:
     source = write_core(tmp_path / "old", *make_dataset(2))
-    with pytest.raises(CacheError, match="one folder"):
+    with pytest.raises(CacheError, match="the same folder"):
         convert(source, tmp_path / "old" / ".." / "old")
 
 

@@ -76,7 +76,7 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(path: Path, tmp_pat
 
 def test_a_copy_goes_only_where_no_dataset_is(path: Path, tmp_path: Path):
     for target in (path, write_set(tmp_path / "there", range(1))):
-        with pytest.raises(CacheError, match="is a dataset already"):
+        with pytest.raises(CacheError, match="already contains a cache"):
             export(path, target)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CacheError, match="is a file"):
@@ -85,7 +85,7 @@ def test_a_copy_goes_only_where_no_dataset_is(path: Path, tmp_path: Path):
 
 def test_a_copy_never_goes_into_the_dataset_itself(path: Path):
     before = listing(path)
-    with pytest.raises(CacheError, match="lies inside the dataset itself"):
+    with pytest.raises(CacheError, match="is inside the cache itself"):
         export(path, path / "shards" / "copy")
     assert listing(path) == before
 

@@ -7,7 +7,7 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.read.subset import Subset
-from streamcache.dataset_cache.upkeep.gather import Part, gather
+from streamcache.dataset_cache.upkeep.merge import Part, gather
 
 from ...support.samples import assert_holds, conditioning, latent, write_cache
 
@@ -78,6 +78,6 @@ def test_weights_are_kept_as_the_share_of_a_set_that_an_epoch_draws(tmp_path: Pa
 
 def test_nothing_is_not_a_dataset(tmp_path: Path):
     whole = open_cache(write_cache(tmp_path / "a", 2))
-    with pytest.raises(CacheError, match="no sample to save"):
+    with pytest.raises(CacheError, match="no samples to save"):
         gather([Part(Subset(whole, []))], tmp_path / "b")
     assert not (tmp_path / "b").exists()

@@ -146,7 +146,7 @@ def test_damage_is_not_copied(sources: list[Path], tmp_path: Path):
 
 def test_a_destination_that_is_a_dataset_already_is_refused(sources: list[Path], tmp_path: Path):
     for target in (sources[0], write_set(tmp_path / "there", range(1))):
-        with pytest.raises(CacheError, match="is a dataset already"):
+        with pytest.raises(CacheError, match="already contains a cache"):
             merge(sources, target)
     with pytest.raises(CacheError, match="at least one"):
         merge([], tmp_path / "all")

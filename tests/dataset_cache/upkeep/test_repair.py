@@ -32,7 +32,7 @@ def test_a_sound_dataset_stays_as_it_is(path: Path):
     before, generation = listing(path), open_cache(path).generation
     report = repair(path)
     assert (report.generation, report.samples, report.entries) == (generation, (), 0)
-    assert listing(path) == before and "no repair" in str(report)
+    assert listing(path) == before and "nothing to repair" in str(report)
 
 
 def test_a_damaged_sample_goes_and_the_rest_opens(path: Path):
@@ -103,7 +103,7 @@ def test_swapped_shards_are_refused_because_nothing_is_lost(path: Path):
     first.rename(path / "aside")
     second.rename(first)
     (path / "aside").rename(second)
-    with pytest.raises(CacheError, match="names back"):
+    with pytest.raises(CacheError, match="rename the two files back"):
         repair(path)
     assert len(open_cache(path)) == 5
 

@@ -114,7 +114,7 @@ def test_swapped_shards_are_told_from_damaged_ones(path: Path):
     data.rename(aside)
     thumbnails.rename(data)
     aside.rename(thumbnails)
-    told = [problem for problem in check(path, "damaged") if "holds the content" in problem.what]
+    told = [problem for problem in check(path, "damaged") if "contains the data of" in problem.what]
     assert [problem.place for problem in told] == [f"shards/{data.name}", f"shards/{thumbnails.name}"]
     assert thumbnails.name in told[0].what and data.name in told[1].what
 
