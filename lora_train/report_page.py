@@ -12,6 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from ..dataset_cache import samples_by_bucket
 from .run import BLUE, ORANGE, Curves, Reporter, Run, format_seconds, plot_buckets, plot_loss, plot_share, read_curves
 from .samples import draw_history
 from .session import Session
@@ -129,5 +130,5 @@ def plot_time(reporter: Reporter) -> Image.Image:
 
 
 def count_buckets(session: Session) -> dict[str, int]:
-    """Samples by the size of their latents."""
-    return {"×".join(map(str, bucket.shape)): len(rows) for bucket, rows in session.dataset.buckets().items()}
+    """Samples by bucket, in pixels if known."""
+    return {label: len(rows) for label, rows in samples_by_bucket(session.dataset).items()}

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from comfy_api.latest import io, ui
 from PIL import Image
 
-from ..dataset_cache import THUMBNAIL, CacheError, Sample, decode_thumbnail, realize
-from ..lora_train import draw_grid, plot_buckets
+from ..dataset_cache import (
+    THUMBNAIL,
+    CacheError,
+    Sample,
+    draw_sheet,
+    evenly_spaced,
+    realize,
+    samples_by_bucket,
+    samples_by_size,
+    thumbnail_of,
+)
+from ..lora_train import plot_buckets
 from . import sockets
 from .host.app import NodeProgress
 from .library import is_plan
@@ -56,8 +66,11 @@ class StreamCachePreview(io.ComfyNode):
     def execute(cls, dataset: Any, count: int, vae: Any = None, size: int = 128) -> io.NodeOutput:
         opened = dataset.plan() if is_plan(dataset) else dataset.open()
         decode = (lambda latent: _decode(vae, latent)) if vae is not None else None
-        sheet = contact_sheet(opened, count, size, decode, NodeProgress.check)
-        images = [sockets.image(sheet), sockets.image(plot_buckets(bucket_counts(opened)))]
+        # The buckets of a plan are known by image size only: its latents do not exist yet.
+        groups = samples_by_size(opened) if is_plan(dataset) else samples_by_bucket(opened)
+        sheet = contact_sheet(opened, groups, count, size, decode, NodeProgress.check)
+        chart = plot_buckets({label: len(rows) for label, rows in groups.items()})
+        images = [sockets.image(sheet), sockets.image(chart)]
         shown = [item for image in images for item in ui.PreviewImage(image, cls=cls).as_dict()["images"]]
         return io.NodeOutput(*images, ui={"images": shown})
 
@@ -65,36 +78,30 @@ class StreamCachePreview(io.ComfyNode):
 NODES = [StreamCachePreview]
 
 
-def contact_sheet(dataset: Any, count: int, cell: int, decode: Decode | None, check: Callable[[], None]) -> Image.Image:
-    """Samples evenly across the dataset, in rows by size. `check` is called before each and may raise to stop."""
-    step = max(1, len(dataset) // max(count, 1))
-    rows: dict[str, list[Image.Image]] = {}
-    for number in range(0, len(dataset), step)[:count]:
+def contact_sheet(
+    dataset: Any,
+    groups: Mapping[str, np.ndarray],
+    count: int,
+    side: int,
+    decode: Decode | None,
+    check: Callable[[], None],
+) -> Image.Image:
+    """`count` samples, evenly spaced over the dataset, by group. `check` is called for each and may raise to stop."""
+    chosen = evenly_spaced(range(len(dataset)), count)
+    rows = {label: found[np.isin(found, chosen)].tolist() for label, found in groups.items()}
+
+    def image_of(sample: Sample) -> Image.Image:
         check()
-        sample = dataset.sample(number)
-        rows.setdefault(_size_name(*sample.crop[2:]), []).append(_image(sample, decode))
-    lines = [(name, found[at : at + COLUMNS]) for name, found in rows.items() for at in range(0, len(found), COLUMNS)]
-    shown = sum(map(len, rows.values()))
-    names = ["" if name == _size_name(0, 0) else name for name, _ in lines]
-    return draw_grid([row for _, row in lines], names, title=f"{shown:,} of {len(dataset):,} samples", cell=cell)
+        return _image(sample, decode)
 
-
-def bucket_counts(dataset: Any) -> dict[str, int]:
-    """Samples by the size they are encoded at, or by latent shape if the size in pixels is unknown."""
-    sizes = Counter(map(tuple, dataset.column("crop")[:, 2:].tolist()))
-    if set(sizes) == {(0, 0)}:
-        return {str(bucket): len(rows) for bucket, rows in dataset.buckets().items()}
-    return {_size_name(*size): count for size, count in sizes.most_common()}
-
-
-def _size_name(width: int, height: int) -> str:
-    return f"{width}×{height}"
+    title = f"{len(chosen):,} of {len(dataset):,} samples"
+    shown = {label: found for label, found in rows.items() if found}
+    return draw_sheet(dataset, shown, image_of=image_of, title=title, columns=COLUMNS, side=side)
 
 
 def _image(sample: Sample, decode: Decode | None) -> Image.Image:
-    data = sample.fields.get(THUMBNAIL)
-    if data is not None:
-        return decode_thumbnail(data)
+    if sample.fields.get(THUMBNAIL) is not None:
+        return thumbnail_of(sample)
     if decode is None or sample.latent is None:
         raise CacheError("this dataset has no thumbnails; connect a VAE to decode its latents")
     return decode(sample.latent)

@@ -11,7 +11,7 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, read_manifest, realize
+from ..dataset_cache import CacheError, free_name, read_manifest, realize
 from ..lora_train import (
     Curves,
     Prompt,
@@ -251,12 +251,11 @@ def _saved(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
     """A new run never replaces an existing LoRA: it and its folder are called my_lora-2, and so on."""
     check_run_name(config.name)
-    name, number = config.name, 1
+    name = config.name
     if config.mode == "resume" and not (runs / name).exists() and (loras / f"{name}.safetensors").exists():
         raise TrainError(f'mode = "resume": the LoRA {name} exists, but its run is missing; choose another name')
-    while config.mode == "new" and ((loras / f"{name}.safetensors").exists() or _used(runs / name)):
-        number += 1
-        name = f"{config.name}-{number}"
+    if config.mode == "new":
+        name = free_name(name, lambda free: not (loras / f"{free}.safetensors").exists() and not _used(runs / free))
     return replace(config, name=name)
 
 

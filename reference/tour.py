@@ -23,6 +23,7 @@ from ..dataset_cache import (
     encode,
     make_plan,
     open_cache,
+    samples_by_bucket,
     verify,
 )
 from ..lora_train import (
@@ -45,7 +46,6 @@ from ..lora_train import (
 from .denoiser import SHIFT, ReferenceDenoiser
 from .encoders import (
     CHANNELS,
-    DOWNSCALE,
     ReferenceImageEncoder,
     ReferenceTextEncoder,
     decode_images,
@@ -245,7 +245,7 @@ def write_report(out: Path, story: Story) -> Path:
         "loss": plot_loss(curves.losses, curves.validation),
         "samples": _read(story.run / "samples.png"),
         "contact_sheet": contact_sheet(story.dataset, columns=9),
-        "buckets": plot_buckets(count_sizes(story.dataset)),
+        "buckets": plot_buckets({label: len(rows) for label, rows in samples_by_bucket(story.dataset).items()}),
         "data_wait": _read(story.run / "time.png"),
     }
     for name, image in images.items():
@@ -274,14 +274,6 @@ def list_sections(images: Mapping[str, Image.Image]) -> list[Section]:
         Section("Buckets", images["buckets"]),
         Section("Time", images["data_wait"], "The next batch is read while the current one trains."),
     ]
-
-
-def count_sizes(dataset: Cache) -> dict[str, int]:
-    """Samples per image size."""
-    return {
-        f"{bucket.shape[-1] * DOWNSCALE} × {bucket.shape[-2] * DOWNSCALE}": len(members)
-        for bucket, members in dataset.buckets().items()
-    }
 
 
 def count_numbers(story: Story, curves: Curves) -> dict[str, str]:

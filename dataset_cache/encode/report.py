@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..sources import Counts, Excluded, Note, Origin, SourceMemory
+from ..upkeep import size_label
 from .recipe import Planned, Recipe
 
 NEW = "new"
@@ -207,7 +208,7 @@ def _why(sample: Planned, name: str, before: dict[str, Origin] | None, recipe: R
 
 def _bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:
     """Samples by size, most frequent first."""
-    counts = Counter(f"{sample.target[0]}×{sample.target[1]}" for sample in samples)
+    counts = Counter(size_label(*sample.target) for sample in samples)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -226,10 +226,11 @@ class Cache(Sequence[Sample]):
         index, entry = self._index, self._index.find_entry(digest_key(key))
         if entry is None:
             raise CacheError(f"{self.path}: no entry is stored under the key {key!r}")
-        first, leaf, number, field = index.entry_row(entry)
-        end = index.entry_row(entry + 1)[1] if entry + 1 < index.entry_count else len(index.leaves)
-        tensors = [self._load_checked(first + n, *blob) for n, blob in enumerate(self._blobs(entry))]
-        return self.fields[field], Split(index.layout_text(number), bytes(index.leaves[leaf:end]), tensors)
+        row = index.entry_row(entry)
+        end = index.entry_row(entry + 1).leaves if entry + 1 < index.entry_count else len(index.leaves)
+        tensors = [self._load_checked(row.refs + n, *blob) for n, blob in enumerate(self._blobs(entry))]
+        parts = Split(index.layout_text(row.layout), bytes(index.leaves[row.leaves : end]), tensors)
+        return self.fields[row.field], parts
 
     def _load_checked(self, ref: int, location: int, spec: TensorSpec) -> torch.Tensor:
         shard, offset = split_location(location)

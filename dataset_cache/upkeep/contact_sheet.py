@@ -18,7 +18,7 @@ _MARGIN, _TITLE = 8, 22
 _PAPER, _INK = (24, 24, 24), (220, 220, 220)
 _MAX_ROWS = 400  # image viewers struggle with larger sheets
 
-Picture = Callable[[Sample], Image.Image]  # what the sheet shows of a sample
+ImageOf = Callable[[Sample], Image.Image]
 
 
 class HasSamples(Protocol):
@@ -56,12 +56,12 @@ def draw_sheet(
     dataset: HasSamples,
     groups: Mapping[str, Sequence[int]],
     *,
-    picture: Picture | None = None,
+    image_of: ImageOf | None = None,
     title: str = "",
     columns: int = 12,
     side: int = 96,
 ) -> Image.Image:
-    """The given samples below the title of their group. `picture` replaces the thumbnail, by default shown."""
+    """The given samples below the title of their group. `image_of` replaces the thumbnail."""
     rows = list(_rows(groups, title, columns))[:_MAX_ROWS]
     width = min(columns, max((len(row.samples) for row in rows), default=1) or 1)
     cell = side + _MARGIN
@@ -76,7 +76,7 @@ def draw_sheet(
             top += _TITLE
             continue
         for column, number in enumerate(row.samples):
-            image = (picture or thumbnail_of)(dataset.sample(number))
+            image = (image_of or thumbnail_of)(dataset.sample(number))
             _paste(sheet, image, (_MARGIN + column * cell, top), side)
         top += cell
     return sheet

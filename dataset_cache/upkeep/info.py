@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import CacheError
-from ..format import MANIFEST, SHARDS, Index, Manifest, ShardFile, dtype_named, variant_cells
+from ..format import MANIFEST, SHARDS, Manifest, Place, ShardFile, dtype_named, open_index, variant_cells
 from ..read import Bucket, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_folder, leased_manifest, open_checked
 from .contents import folder_contents, total_bytes
@@ -60,13 +60,16 @@ def bucket_labels(samples: np.ndarray, buckets: Sequence[Mapping[str, Any]]) -> 
     return [bucket_label(shape, scale) for shape, scale in zip(shapes, scales, strict=True)]
 
 
-def peek_bucket_labels(folder: Path, manifest: Manifest) -> list[str]:
-    """The same for a cache that is not open; only the first rows of its index are read."""
+def peek_bucket_counts(place: Place, manifest: Manifest) -> dict[str, int]:
+    """The samples per bucket label, the fullest first, of a cache that is not open: little of its index is read."""
     try:
-        index = Index(folder / manifest.index_name, manifest.index_bytes, len(manifest.fields), None)
-        return bucket_labels(index.arrays.samples[:_PEEKED], manifest.buckets)
+        labels = bucket_labels(open_index(place, manifest, check=False).arrays.samples[:_PEEKED], manifest.buckets)
     except (CacheError, OSError):
-        return [bucket_label(bucket["shape"]) for bucket in manifest.buckets]
+        labels = [bucket_label(bucket["shape"]) for bucket in manifest.buckets]
+    counts: Counter[str] = Counter()
+    for label, bucket in zip(labels, manifest.buckets, strict=True):
+        counts[label] += bucket.get("samples", 0)
+    return dict(sorted((+counts).items(), key=lambda row: (-row[1], row[0])))
 
 
 def samples_by_bucket(dataset: HasBuckets) -> dict[str, np.ndarray]:

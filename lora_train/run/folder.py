@@ -16,7 +16,7 @@ from typing import Any
 
 import filelock
 
-from ...dataset_cache import is_locked
+from ...dataset_cache import free_name, is_locked
 from ..config import MODES
 from ..errors import TrainError
 from .saved_state import StateFolder
@@ -119,12 +119,8 @@ def is_run_locked(folder: Path) -> bool:
 
 
 def _free(root: Path, name: str) -> Path:
-    """`name`, or `name-2`, `name-3`, … when that has been used."""
-    number, folder = 1, root / name
-    while folder.exists() and any(folder.iterdir()):
-        number += 1
-        folder = root / f"{name}-{number}"
-    return folder
+    """`name`, or `name-2`, `name-3`, … if it is used already."""
+    return root / free_name(name, lambda free: not (root / free).exists() or not any((root / free).iterdir()))
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Datasets as nodes pass them on: names and paths, handles and plans, open caches, saving, freshness."""
 
-from .bucket_names import bucket_names, count_by_name, peek_bucket_names
 from .freshness import forget_result, record_result, result_fingerprint
 from .handles import DatasetHandle, DatasetPlan, handle_of, is_plan, lazy_field, published_generation
 from .open_caches import Kept, close_idle
@@ -27,10 +26,8 @@ __all__ = [
     "Given",
     "Kept",
     "Saved",
-    "bucket_names",
     "close_idle",
     "contained",
-    "count_by_name",
     "describe",
     "forget_result",
     "gather_parts",
@@ -46,7 +43,6 @@ __all__ = [
     "path_to_create",
     "path_to_open",
     "path_to_save",
-    "peek_bucket_names",
     "problem_of",
     "published_generation",
     "record_result",

@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...dataset_cache import CacheError, CacheWriter, Manifest, Part, gather, read_manifest, split_rows
-from .bucket_names import count_by_name, peek_bucket_names
+from ...dataset_cache import (
+    CacheError,
+    CacheWriter,
+    Manifest,
+    Part,
+    gather,
+    peek_bucket_counts,
+    read_manifest,
+    split_rows,
+)
 from .handles import DatasetHandle, DatasetPlan, published_generation
 
 if TYPE_CHECKING:
     from ...dataset_cache import EncodeProgress, EncodeReport
 
 _PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
+_MAX_BUCKETS = 500  # in the facts of a saved cache
 _LISTED = 8  # buckets and excluded files that are shown on a node
 
 
@@ -123,12 +132,11 @@ def describe(name: str, path: Path, generation: str, lines: Sequence[str], repor
 
 def summarize(name: str, path: Path, manifest: Manifest) -> dict[str, Any]:
     """What a page shows of a cache in one line and a chart. Buckets in pixels if known."""
-    rows = count_by_name(peek_bucket_names(path, manifest), manifest.buckets)
     return {
         "name": name,
         "samples": manifest.counts["samples"],
         "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
-        "buckets": {row["name"]: row["samples"] for row in rows},
+        "buckets": dict(list(peek_bucket_counts(path, manifest).items())[:_MAX_BUCKETS]),
         "generation": manifest.generation,
     }
 

@@ -18,15 +18,17 @@ from ...dataset_cache import (
     current_publisher,
     holders,
     manifest_stamp,
+    peek_bucket_counts,
     read_manifest,
     remembered_folders,
 )
-from ..library import count_by_name, list_caches, peek_bucket_names
+from ..library import list_caches
 from .untrusted import as_dict, as_list, cut_text
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
 _MAX_KNOWN = 2000
 _MAX_READERS = 50
+_MAX_BUCKETS = 500
 _MAX_FOLDERS = 50  # source folders looked up per cache
 _HASH = re.compile(r"[0-9a-f]{32,}")
 _SHORT = 12  # characters of a hash: enough to tell encoders apart
@@ -116,13 +118,14 @@ def _recall(folder: Path) -> _Known:
 
 
 def _row(folder: Path, manifest: Manifest) -> CacheRow:
+    counts = list(peek_bucket_counts(folder, manifest).items())
     return CacheRow(
         name=folder.name,
         samples=manifest.counts.get("samples", 0),
         bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
         published=(folder / MANIFEST).lstat().st_mtime,
         generation=manifest.generation,
-        buckets=count_by_name(peek_bucket_names(folder, manifest), manifest.buckets),
+        buckets=[{"name": label, "samples": count} for label, count in counts[:_MAX_BUCKETS]],
         encoders=_encoders(manifest),
         thumbnails=THUMBNAIL in manifest.fields,
     )

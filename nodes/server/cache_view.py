@@ -17,6 +17,7 @@ from ...dataset_cache import (
     Manifest,
     Overview,
     Usage,
+    bucket_labels,
     guarded,
     manifest_stamp,
     open_checked,
@@ -25,7 +26,7 @@ from ...dataset_cache import (
     read_manifest,
     usage_of,
 )
-from ..library import Kept, bucket_names
+from ..library import Kept
 from .cache_list import CacheRow
 from .untrusted import Refused, as_dict, as_list, cut, cut_text
 
@@ -51,7 +52,7 @@ class View:
 
     @cached_property
     def bucket_names(self) -> list[str]:
-        return bucket_names(self.index.arrays.samples, self.manifest.buckets)
+        return bucket_labels(self.index.arrays.samples, self.manifest.buckets)
 
     @cached_property
     def current(self) -> CheckedGeneration:

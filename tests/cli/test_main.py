@@ -182,7 +182,7 @@ def test_merge_export_and_compact_run(path: Path, tmp_path: Path, capsys: pytest
     code, facts = run_json(capsys, "compact", path)
     assert (code, facts["shards"]) == (0, [4, 2])
     assert run("merge", path, "--to", tmp_path / "copy") == 1
-    assert "is a dataset already" in capsys.readouterr().err
+    assert "already contains a cache" in capsys.readouterr().err
 
 
 def test_a_progress_bar_is_drawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
