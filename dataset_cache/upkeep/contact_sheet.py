@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ..errors import CacheError
-from ..read import Cache, Sample, Subset
+from ..read import Dataset, Sample, Samples
 from ..sources import THUMBNAIL, decode_thumbnail
 from .info import samples_by_bucket
 
@@ -19,13 +18,6 @@ _PAPER, _INK = (24, 24, 24), (220, 220, 220)
 _MAX_ROWS = 400  # image viewers struggle with larger sheets
 
 ImageOf = Callable[[Sample], Image.Image]
-
-
-class HasSamples(Protocol):
-    """What a sheet needs of a dataset; a plan has it too."""
-
-    def __len__(self) -> int: ...
-    def sample(self, i: int) -> Sample: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,7 @@ class _Row:
         return not self.samples
 
 
-def contact_sheet(dataset: Cache | Subset, columns: int = 12, side: int = 96, per_bucket: int = 48) -> Image.Image:
+def contact_sheet(dataset: Dataset, columns: int = 12, side: int = 96, per_bucket: int = 48) -> Image.Image:
     """The thumbnails of each bucket, the fullest first; of a larger bucket, `per_bucket` samples evenly spaced."""
     if THUMBNAIL not in dataset.fields:
         raise CacheError(f"{dataset.path}: has no thumbnails; encode it with a thumbnail size to draw a contact sheet")
@@ -53,7 +45,7 @@ def contact_sheet(dataset: Cache | Subset, columns: int = 12, side: int = 96, pe
 
 
 def draw_sheet(
-    dataset: HasSamples,
+    dataset: Samples,
     groups: Mapping[str, Sequence[int]],
     *,
     image_of: ImageOf | None = None,

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..errors import CacheError
 from ..format import MANIFEST, SHARDS, Manifest, Place, ShardFile, dtype_named, open_index, variant_cells
-from ..read import Bucket, holders, open_cache
+from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_folder, leased_manifest, open_checked
 from .contents import folder_contents, total_bytes
 
@@ -25,20 +25,6 @@ Scale = tuple[int, int]  # pixels per latent pixel, across and down
 
 
 # Buckets
-
-
-class HasBuckets(Protocol):
-    """A dataset whose samples are in buckets: a cache or a subset of one."""
-
-    def __len__(self) -> int: ...
-    def buckets(self) -> Mapping[Bucket, np.ndarray]: ...
-    def column(self, name: str) -> np.ndarray: ...
-
-
-class HasSizes(Protocol):
-    """A dataset that knows the size of its images: a plan too."""
-
-    def column(self, name: str) -> np.ndarray: ...
 
 
 def bucket_label(shape: Sequence[int], scale: Scale | None = None) -> str:
@@ -72,7 +58,7 @@ def peek_bucket_counts(place: Place, manifest: Manifest) -> dict[str, int]:
     return dict(sorted((+counts).items(), key=lambda row: (-row[1], row[0])))
 
 
-def samples_by_bucket(dataset: HasBuckets) -> dict[str, np.ndarray]:
+def samples_by_bucket(dataset: Samples) -> dict[str, np.ndarray]:
     """The samples of a dataset by the label of their bucket, the fullest bucket first."""
     buckets, crops = dataset.buckets(), dataset.column("crop")
     scales: dict[int, Scale] = {}
@@ -85,7 +71,7 @@ def samples_by_bucket(dataset: HasBuckets) -> dict[str, np.ndarray]:
     return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
-def samples_by_size(dataset: HasSizes) -> dict[str, np.ndarray]:
+def samples_by_size(dataset: Samples) -> dict[str, np.ndarray]:
     """The samples of a dataset by the size in pixels that they are encoded at, the largest group first."""
     sizes, group_of = np.unique(dataset.column("crop")[:, 2:], axis=0, return_inverse=True)
     groups = {size_label(*size): np.flatnonzero(group_of == n) for n, size in enumerate(sizes.tolist())}

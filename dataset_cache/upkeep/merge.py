@@ -19,11 +19,10 @@ from typing import Any
 
 from ..errors import CacheError
 from ..format import Manifest, SampleFacts, read_manifest
-from ..read import Cache, Subset
+from ..read import Cache, Dataset
 from ..write import CacheWriter, existing_folder, leased_manifest, open_checked
 from .copy import free_name, require_new
 
-Dataset = Cache | Subset
 Keys = dict[str, list[bytes]]
 Progress = Callable[[int, int], None]
 
