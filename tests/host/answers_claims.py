@@ -1,4 +1,4 @@
-"""Scenario: how routes answer, in the host's Python and on its web server's library."""
+"""Scenario: how routes respond, in ComfyUI's Python with its web server library."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ def run(base: Path) -> dict:
 
 
 def ask(handlers: dict[str, Callable[[Any], Any]], asking: Callable[[Callable], Any]) -> Any:
-    """What `asking` returns, which is given a function that asks a server with these GET routes."""
+    """Run `asking` with a function that sends requests to a server with these GET routes; return its result."""
     from aiohttp import ClientSession, ClientTimeout, web
 
     from streamcache.nodes.server.http import PREFIX, Routes
@@ -50,10 +50,10 @@ def ask(handlers: dict[str, Callable[[Any], Any]], asking: Callable[[Callable], 
 
 
 @claim
-def a_slow_route_keeps_nobody_waiting() -> None:
+def a_slow_route_does_not_block_others() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(question: Any) -> dict:
+    def slow(params: Any) -> dict:
         begun.set()
         return {"released": go_on.wait(SECONDS / 3)}
 
@@ -65,16 +65,16 @@ def a_slow_route_keeps_nobody_waiting() -> None:
         go_on.set()
         return [second, await first]
 
-    found = ask({"/slow": slow, "/quick": lambda question: {"still": not go_on.is_set()}}, asking)
-    # On the event loop, the slow one would have waited in vain before the quick one was looked at.
+    found = ask({"/slow": slow, "/quick": lambda params: {"still": not go_on.is_set()}}, asking)
+    # On the event loop, the slow one would have timed out before the quick one was handled.
     assert found == [(200, {"still": True}), (200, {"released": True})], found
 
 
 @claim
-def a_long_answer_is_written_beside_the_event_loop_too() -> None:
+def a_long_response_is_serialized_off_the_event_loop_too() -> None:
     threads = []
 
-    class Telling(dict):
+    class Recording(dict):
         def items(self) -> Any:
             threads.append(threading.current_thread())
             return super().items()
@@ -82,27 +82,27 @@ def a_long_answer_is_written_beside_the_event_loop_too() -> None:
     async def asking(get: Callable) -> Any:
         return await get("/long"), threading.current_thread()
 
-    found, loop = ask({"/long": lambda question: {"a": Telling(b=1)}}, asking)
+    found, loop = ask({"/long": lambda params: {"a": Recording(b=1)}}, asking)
     assert found == (200, {"a": {"b": 1}}) and threads and loop not in threads
 
 
 @claim
-def whatever_goes_wrong_is_told_in_json() -> None:
-    def nest(question: Any) -> Any:
+def all_errors_are_reported_as_json() -> None:
+    def nest(params: Any) -> Any:
         found: list = []
         for _ in range(200_000):
             found = [found]
         return found
 
     def fail(error: Exception) -> Callable[[Any], Any]:
-        def handler(question: Any) -> Any:
+        def handler(params: Any) -> Any:
             raise error
 
         return handler
 
     errors = [TypeError("x"), OverflowError("x"), RecursionError("x"), KeyError("x"), MemoryError(), RuntimeError("x")]
     handlers = {f"/{n}": fail(error) for n, error in enumerate(errors)}
-    handlers |= {"/nested": nest, "/set": lambda question: {1}, "/nan": lambda question: float("nan")}
+    handlers |= {"/nested": nest, "/set": lambda params: {1}, "/nan": lambda params: float("nan")}
 
     async def asking(get: Callable) -> dict:
         return {path: await get(path) for path in handlers}

@@ -1,4 +1,4 @@
-"""How routes answer: beside the event loop, and in JSON whatever happens."""
+"""How routes respond: off the event loop, and always in JSON."""
 
 from collections.abc import Callable
 

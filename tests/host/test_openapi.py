@@ -1,4 +1,4 @@
-"""docs/openapi.json tells of every route of the real server, of no other, and of their answers as they are."""
+"""docs/openapi.json documents every route of the real server, no others, and their actual responses."""
 
 import json
 import re
@@ -20,7 +20,7 @@ API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 def check(answer: Answer, method: str, path: str) -> Any:
-    """The answer's JSON, which must be what the document says of this status."""
+    """The JSON of a response, which must match the document."""
     responses = DOCUMENT["paths"][PREFIX + path][method.lower()]["responses"]
     assert str(answer.status) in responses, f"{method} {path}: {answer.status} {answer.data[:200]!r}"
     schema = responses[str(answer.status)]["content"]["application/json"]["schema"]
@@ -33,21 +33,21 @@ def test_every_route_is_documented_and_every_documented_route_exists(server: Ser
     assert registered == {(method, PREFIX + path) for method, path, _ in operations()}
 
 
-def test_the_page_for_people_names_every_route():
-    told = set(re.findall(r"`(GET|POST) (/streamcache/[a-z/]+)`", API))
-    assert told == {(method, PREFIX + path) for method, path, _ in operations()}
+def test_api_md_names_every_route():
+    named = set(re.findall(r"`(GET|POST) (/streamcache/[a-z/]+)`", API))
+    assert named == {(method, PREFIX + path) for method, path, _ in operations()}
 
 
-def test_the_document_is_of_this_version():
+def test_the_document_has_the_version_of_the_pack():
     assert DOCUMENT["openapi"].startswith("3.1") and DOCUMENT["info"]["version"] == __version__
 
 
-def test_every_reference_leads_somewhere():
+def test_every_reference_exists():
     names = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(DOCUMENT))
     assert set(names) == set(DOCUMENT["components"]["schemas"])
 
 
-def test_the_checker_finds_what_is_wrong():
+def test_the_checker_finds_errors():
     good = {"name": "64×64", "samples": 1}
     schema = {"$ref": "#/components/schemas/Bucket"}
     assert list(problems(good, schema, DOCUMENT)) == []
@@ -66,10 +66,10 @@ def documented(server: Server) -> Path:
 @pytest.mark.parametrize(
     ("method", "path", "operation"), list(operations()), ids=lambda part: part if isinstance(part, str) else ""
 )
-def test_parameters_are_those_that_the_server_knows(
+def test_parameters_match_the_server(
     server: Server, documented: Path, method: str, path: str, operation: dict[str, Any]
 ):
-    """Without a required one, with one outside its limits, or with another, nothing is done."""
+    """A missing, invalid or unknown parameter is refused."""
     ask = (
         (lambda values: get(server, path, **values)) if method == "GET" else (lambda values: post(server, path, values))
     )
@@ -80,13 +80,13 @@ def test_parameters_are_those_that_the_server_knows(
         assert answer.status == 400 and answer.error == f"{name}: is missing"
     for name, (_, schema) in wanted.items():
         assert ask({**right, name: _wrong(schema)}).status == 400, name
-    answer = ask({**right, "unheard_of": "1"})
+    answer = ask({**right, "unknown": "1"})
     assert answer.status == 400 and sorted(answer.error.split("expected: ")[1].split(", ")) == (
         sorted(wanted) or ["none"]
     )
 
 
-def test_answers_are_as_documented(server: Server, documented: Path):
+def test_responses_are_as_documented(server: Server, documented: Path):
     folder = documented
     (folder.parent / "unreadable").mkdir()
     (folder.parent / "unreadable" / "dataset.json").write_text("{}")
@@ -115,28 +115,28 @@ def test_answers_are_as_documented(server: Server, documented: Path):
     check(post(server, "/trash/empty", {"ids": [number]}), "POST", "/trash/empty")
 
 
-def test_answers_about_runs_are_as_documented(server: Server):
-    write_run(server.base / "output" / "streamcache_runs" / "told")
+def test_responses_about_runs_are_as_documented(server: Server):
+    write_run(server.base / "output" / "streamcache_runs" / "documented")
     assert check(get(server, "/runs"), "GET", "/runs")["runs"]
-    run = check(get(server, "/run", name="told"), "GET", "/run")
+    run = check(get(server, "/run", name="documented"), "GET", "/run")
     assert run["curves"]["loss"] and run["samples"]
-    picture = get(server, "/run/sample", name="told", file=run["samples"][0]["file"])
+    picture = get(server, "/run/sample", name="documented", file=run["samples"][0]["file"])
     assert picture.headers["content-type"] == "image/png"
-    check(get(server, "/run/sample", name="told", file="step-00000009-0.png"), "GET", "/run/sample")
-    check(get(server, "/run/report", name="told"), "GET", "/run/report")
-    (server.base / "output" / "streamcache_runs" / "told" / "report.html").write_text("<p>told</p>")
-    report = get(server, "/run/report", name="told")
-    assert report.headers["content-type"].startswith("text/html") and report.data == b"<p>told</p>"
+    check(get(server, "/run/sample", name="documented", file="step-00000009-0.png"), "GET", "/run/sample")
+    check(get(server, "/run/report", name="documented"), "GET", "/run/report")
+    (server.base / "output" / "streamcache_runs" / "documented" / "report.html").write_text("<p>report</p>")
+    report = get(server, "/run/report", name="documented")
+    assert report.headers["content-type"].startswith("text/html") and report.data == b"<p>report</p>"
     assert "sandbox" in report.headers["content-security-policy"]
-    run = check(get(server, "/run", name="told"), "GET", "/run")
+    run = check(get(server, "/run", name="documented"), "GET", "/run")
     check(get(server, "/run", name="nothing"), "GET", "/run")
-    check(post(server, "/run/stop", {"name": "told"}), "POST", "/run/stop")
+    check(post(server, "/run/stop", {"name": "documented"}), "POST", "/run/stop")
     check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")
-    number = check(post(server, "/run/delete", {"name": "told"}), "POST", "/run/delete")["trash"]
+    number = check(post(server, "/run/delete", {"name": "documented"}), "POST", "/run/delete")["trash"]
     check(get(server, "/caches"), "GET", "/caches")
     back = check(post(server, "/trash/restore", {"id": number}), "POST", "/trash/restore")
-    assert back == {"name": "told", "kind": "run"}
-    assert check(get(server, "/run", name="told"), "GET", "/run") == run
+    assert back == {"name": "documented", "kind": "run"}
+    assert check(get(server, "/run", name="documented"), "GET", "/run") == run
 
 
 def test_refusals_of_bodies_are_as_documented(server: Server):
@@ -148,7 +148,7 @@ def test_refusals_of_bodies_are_as_documented(server: Server):
 
 
 def write_run(folder: Path) -> None:
-    """A run that ended, as the trainer leaves one."""
+    """A finished run, as the trainer writes it."""
     (folder / "samples").mkdir(parents=True)
     facts = {"status": "done", "step": 3, "steps": 3, "config": {"rank": 4}, "dataset": "", "updated": 1e9}
     (folder / "run.json").write_text(json.dumps(facts))

@@ -1,4 +1,4 @@
-"""Hostile requests to the real server: each is refused with a sentence, and nothing below its base folder changes."""
+"""Hostile requests to the real server: each is refused with a message, and nothing below its base folder changes."""
 
 import json
 import os
@@ -111,7 +111,7 @@ PATHS = ("name", "to", "id", "file")
 
 @pytest.fixture(scope="module")
 def attacked(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The server's base folder, with a cache, a copy and a run to attack, and links that lead out of there."""
+    """The server's base folder, with a cache, a copy and a run to attack, and links that point outside."""
     output, outside = server.base / "output", write_cache(tmp_path_factory.mktemp("outside") / "secret", 1)
     (outside / "run.json").write_text("{}")
     roots = [output / name for name in ("streamcache", "streamcache_export", "streamcache_runs")]
@@ -135,7 +135,7 @@ def nothing_changes(server: Server, attacked: Path) -> Iterator[None]:
     yield
     assert snapshot(attacked) == before
     assert "Traceback" not in server.printed()[printed:], server.printed()[-3000:]
-    assert get(server, "/cache", name="victim").status == 200, "the server goes on"
+    assert get(server, "/cache", name="victim").status == 200, "the server still responds"
 
 
 def assert_refused(answer: Answer, what: Any) -> None:
@@ -144,7 +144,7 @@ def assert_refused(answer: Answer, what: Any) -> None:
 
 
 def valid(operation: dict[str, Any]) -> dict[str, Any]:
-    """Values for all parameters that are right in form."""
+    """Valid values for all required parameters."""
     plain = {"name": "victim", "categories": ["debris"], "ids": ["0" * 32], "number": 0, "to": "new", "id": "0" * 32}
     plain |= {"plan": "0" * 32, "file": "step-00000001-0.png"}
     return {name: plain[name] for name, (required, _) in parameters(operation).items() if required}
@@ -154,7 +154,7 @@ def ask(server: Server, method: str, path: str, values: dict[str, Any]) -> Answe
     return get(server, path, **values) if method == "GET" else post(server, path, values)
 
 
-def test_names_lead_nowhere_else(server: Server):
+def test_names_cannot_point_elsewhere(server: Server):
     asked = 0
     for method, path, operation in operations():
         values = valid(operation)
@@ -165,7 +165,7 @@ def test_names_lead_nowhere_else(server: Server):
     assert asked > 500
 
 
-def test_ids_of_the_trash_lead_nowhere_else(server: Server):
+def test_ids_of_the_trash_cannot_point_elsewhere(server: Server):
     for attack in [*NAMES, "0" * 32, "f" * 32, "../" + "0" * 29]:
         assert_refused(post(server, "/trash/restore", {"id": attack}), attack)
         assert_refused(post(server, "/trash/empty", {"ids": [attack]}), attack)
@@ -194,7 +194,7 @@ def test_types_are_checked(server: Server):
 
 
 def drawn(draw: random.Random, depth: int = 3) -> Any:
-    """Any JSON: mostly small, now and then long, deep or odd."""
+    """Random JSON: mostly small, sometimes long, deep or odd."""
     plain = [None, True, -1, 0, 1 << 70, 1.5, "", "a", "x" * 3000, draw.choice(NAMES), draw.choice(NUMBERS)]
     if not depth or draw.random() < 0.6:
         return draw.choice(plain)
@@ -203,7 +203,7 @@ def drawn(draw: random.Random, depth: int = 3) -> Any:
     return {draw.choice(["name", "to", "id", "ids", "plan", "more"]): drawn(draw, depth - 1) for _ in range(3)}
 
 
-def test_whatever_is_sent_is_refused(server: Server):
+def test_random_bodies_are_refused(server: Server):
     draw = random.Random(6)
     posts = [(path, operation) for method, path, operation in operations() if method == "POST"]
     for _ in range(600):
@@ -212,7 +212,7 @@ def test_whatever_is_sent_is_refused(server: Server):
         assert_refused(post(server, path, draw.choice([values, drawn(draw, 2) or 1])), (path, values))
 
 
-def test_other_parameters_are_refused(server: Server):
+def test_unknown_parameters_are_refused(server: Server):
     for method, path, operation in operations():
         values = valid(operation)
         assert_refused(ask(server, method, path, {**values, "path": "/etc/passwd"}), path)
@@ -230,7 +230,7 @@ def test_other_methods_are_refused(server: Server):
                 assert answer.status == 405 and answer.headers["allow"]
 
 
-def test_other_places_are_refused(server: Server):
+def test_unknown_paths_are_refused(server: Server):
     for path in (
         "",
         "/",
@@ -262,11 +262,11 @@ def test_pages_of_other_sites_are_refused(server: Server, prefix: str):
         body = json.dumps(valid(operation)).encode()
         for site in sites if method == "POST" else ():
             answer = send(server, "POST", prefix + path, body, {"Content-Type": "application/json", **site})
-            assert answer.status == 403, (path, site)  # some by the host itself, without a word
+            assert answer.status == 403, (path, site)  # some by ComfyUI itself, without a message
 
 
 def test_a_form_of_another_site_is_refused(server: Server):
-    """What a page can send to another site without being asked first: no JSON."""
+    """Content types that a page can send to another site without a preflight request."""
     for method, path, operation in operations():
         body = json.dumps(valid(operation)).encode()
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", None):
@@ -296,7 +296,7 @@ def test_searches_are_bounded(server: Server):
         assert get(server, "/cache/samples", name="victim", search=odd).json["total"] == 0
 
 
-def test_what_lies_behind_a_link_is_not_told(server: Server):
+def test_nothing_behind_a_link_is_shown(server: Server):
     rows = get(server, "/caches").json["caches"]
     assert not {"out", "loop", "out/x"} & {row["name"] for row in rows}
     for path in ("/cache", "/cache/samples", "/cache/clean"):
@@ -308,8 +308,8 @@ def test_raw_targets_are_refused(server: Server):
         assert_refused(send(server, "GET", f"/streamcache/cache?name={name}"), name)
 
 
-class TestStrangers:
-    """A cache folder that somebody else made cannot break the server, nor make it read elsewhere."""
+class TestUntrustedCaches:
+    """A cache folder from elsewhere cannot break the server, nor make it read other files."""
 
     @pytest.fixture
     @staticmethod
@@ -336,21 +336,21 @@ class TestStrangers:
         os.rename(place, tmp_path / "moved")
         place.symlink_to(tmp_path / "moved")
         answers = self.look(server)
-        assert answers[4].status >= 400, "no picture comes from behind the link"
+        assert answers[4].status >= 400, "no image comes from behind the link"
 
     @pytest.mark.parametrize(
         "content", [b"", b"{}", b"[" * 100_000, b'{"format": 1}', b"\xff" * 100, b'{"format": 1e999}']
     )
-    def test_no_manifest_breaks_the_list(self, server: Server, folder: Path, content: bytes):
+    def test_an_invalid_manifest_does_not_break_the_list(self, server: Server, folder: Path, content: bytes):
         (folder / "dataset.json").write_bytes(content)
         assert all(answer.status >= 400 for answer in self.look(server))
 
-    def test_an_index_cut_short_is_refused(self, server: Server, folder: Path):
+    def test_a_truncated_index_is_refused(self, server: Server, folder: Path):
         index = next(folder.glob("index-*"))
         index.write_bytes(index.read_bytes()[:100])
         self.look(server)
 
-    def test_a_pipe_does_not_keep_anybody_waiting(self, server: Server, folder: Path):
+    def test_a_pipe_does_not_block_requests(self, server: Server, folder: Path):
         if not hasattr(os, "mkfifo"):
             pytest.skip("no pipes here")
         (folder / "dataset.json").unlink()
@@ -360,5 +360,5 @@ class TestStrangers:
         (folder / "dataset.json").unlink()
 
 
-def test_the_victim_is_well(attacked: Path):
+def test_the_attacked_cache_is_intact(attacked: Path):
     assert len(open_cache(attacked / "output" / "streamcache" / "victim", check=True)) == 3

@@ -1,4 +1,4 @@
-"""The routes on the real server: what pages ask for is answered, and what they do is done."""
+"""The routes of caches on the real server: listing, viewing, renaming, deleting, cleaning, jobs."""
 
 import io
 import threading
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.host
 
 @pytest.fixture(scope="module")
 def shown(server: Server) -> Iterator[dict[str, Any]]:
-    """A cache made by a workflow, and its row."""
+    """The row of a cache that a workflow has saved."""
     write_pictures(server.base / "input" / "shown")
     graph = Graph(server)
     save_folder(graph, "input/shown", "shown", texts=False)
@@ -40,7 +40,7 @@ def cache_folder(server: Server, name: str) -> Path:
     return server.base / "output" / "streamcache" / name
 
 
-class TestLooking:
+class TestViewing:
     def test_a_saved_cache_is_listed(self, shown: dict[str, Any]):
         assert shown["samples"] == 5 and shown["problem"] == "" and shown["thumbnails"]
         assert {bucket["name"] for bucket in shown["buckets"]} <= {"64×64", "80×48", "48×80"}
@@ -57,12 +57,12 @@ class TestLooking:
         assert page["total"] == 2 and {sample["captions"][0] for sample in page["samples"]} == {"a cat"}
         assert get(server, "/cache/samples", name="shown", generation="0" * 32).status == 409
 
-    def test_its_thumbnails_last(self, server: Server, shown: dict[str, Any]):
+    def test_its_thumbnails_may_be_cached_forever(self, server: Server, shown: dict[str, Any]):
         answer = get(server, "/cache/thumbnail", name="shown", generation=shown["generation"], number=0)
         assert answer.headers["content-type"] == "image/jpeg" and "immutable" in answer.headers["cache-control"]
         assert max(Image.open(io.BytesIO(answer.data)).size) == 64
 
-    def test_looking_changes_nothing(self, server: Server, shown: dict[str, Any]):
+    def test_viewing_changes_nothing(self, server: Server, shown: dict[str, Any]):
         before = snapshot(server.base)
         for path in ("/cache", "/cache/samples"):
             assert get(server, path, name="shown").status == 200
@@ -81,15 +81,15 @@ class TestChanging:
         assert post(server, "/cache/rename", {"name": "mine", "to": "group/yours"}).json == {"name": "group/yours"}
         number = post(server, "/cache/delete", {"name": "group/yours"}).json["trash"]
         assert "group/yours" not in names(server)
-        (lying,) = [each for each in get(server, "/caches").json["trash"] if each["id"] == number]
-        assert (lying["name"], lying["kind"]) == ("group/yours", "cache")
+        (trashed,) = [each for each in get(server, "/caches").json["trash"] if each["id"] == number]
+        assert (trashed["name"], trashed["kind"]) == ("group/yours", "cache")
         assert post(server, "/trash/restore", {"id": number}).json["name"] == "group/yours"
         assert "group/yours" in names(server)
         number = post(server, "/cache/delete", {"name": "group/yours"}).json["trash"]
-        assert post(server, "/trash/empty", {"ids": [number]}).json["bytes"] == lying["bytes"]
+        assert post(server, "/trash/empty", {"ids": [number]}).json["bytes"] == trashed["bytes"]
         assert number not in {each["id"] for each in get(server, "/caches").json["trash"]}
 
-    def test_what_another_process_reads_is_left_alone(self, server: Server):
+    def test_a_cache_that_another_process_reads_is_not_changed(self, server: Server):
         reader = open_cache(write_cache(cache_folder(server, "busy"), 2))
         for path, values in {"/cache/delete": {}, "/cache/rename": {"to": "other"}}.items():
             answer = post(server, path, {"name": "busy", **values})
@@ -107,7 +107,7 @@ class TestChanging:
         assert not (folder / ".index.1.tmp").exists()
         assert post(server, "/cache/clean", asked).status == 409
 
-    def test_a_cache_of_a_further_root_is_changed_there(self, server: Server):
+    def test_a_cache_in_another_root_is_changed_there(self, server: Server):
         further = server.base / "further"
         write_cache(further / "far", 1)
         assert "far" in names(server), "the probes register this root"
@@ -117,7 +117,7 @@ class TestChanging:
         assert (further / ".trash").is_dir()
 
 
-def test_a_cache_can_be_looked_at_while_it_is_saved_and_moved(server: Server):
+def test_a_cache_can_be_viewed_while_it_is_saved_and_moved(server: Server):
     folder, over, statuses = cache_folder(server, "restless"), threading.Event(), Counter()
     looks = {
         "/cache": {},
@@ -148,7 +148,7 @@ def test_a_cache_can_be_looked_at_while_it_is_saved_and_moved(server: Server):
 
 
 class TestJobs:
-    def test_jobs_run_to_their_end_and_pages_hear_of_it(self, server: Server):
+    def test_jobs_run_to_their_end_and_send_events(self, server: Server):
         folder = write_cache(cache_folder(server, "worked"), 4)
         with Messages(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=jobs", 20) as events:
             job = post(server, "/cache/verify", {"name": "worked"}).json["job"]
@@ -165,7 +165,7 @@ class TestJobs:
         assert post(server, "/job/cancel", {"id": job["id"]}).json == {}
         assert post(server, "/cache/export", {"name": "worked", "to": "away/there"}).status == 409
 
-    def test_a_save_is_told_to_all_pages(self, server: Server, shown: dict[str, Any]):
+    def test_a_save_sends_an_event_to_all_pages(self, server: Server, shown: dict[str, Any]):
         graph = Graph(server)
         save_folder(graph, "input/shown", "told", texts=False)
         with Messages(f"{server.address.replace('http', 'ws', 1)}/ws?clientId=looker", 60) as events:

@@ -1,4 +1,4 @@
-"""The routes of training runs on the real server: list, curves, live facts, stopping with the LoRA kept, no way out."""
+"""The routes of training runs on the real server: list, curves, progress, stopping, deleting, and hostile names."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ STEPS = 60
 
 
 def ask(server: Server, path: str, body: Any = None, method: str = "", **headers: str) -> tuple[int, Any]:
-    """The status and the answer; bytes if it is no JSON."""
+    """The status and the response; bytes if it is not JSON."""
     connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
     data = None if body is None else json.dumps(body)
     sent = {**({"Content-Type": "application/json"} if body is not None else {}), **headers}
@@ -42,13 +42,14 @@ class TestAFinishedRun:
         server.succeed(graph.prompt)
         return server.client.get("/streamcache/run?name=routes_done&points=5000&smoothing=0")
 
-    def test_its_row_tells_how_it_ended(self, server: Server, shown: dict[str, Any]):
+    def test_its_row_shows_how_it_ended(self, server: Server, shown: dict[str, Any]):
         row = run_row(server, "routes_done")
         assert row == shown["run"]
         assert (row["status"], row["live"], row["step"], row["steps"]) == ("done", False, STEPS, STEPS)
         assert (row["dataset"], row["lora"]) == ("watched", "routes_done.safetensors")
         assert shown["settings"]["rank"] == 2 and shown["report"] == "streamcache_runs/routes_done/report.html"
-        assert (server.base / "output" / shown["report"]).is_file()
+        status, report = ask(server, "/run/report?name=routes_done")
+        assert status == 200 and report == (server.base / "output" / shown["report"]).read_bytes()
 
     def test_its_curves_are_the_lines_of_its_metrics_file(self, server: Server, shown: dict[str, Any]):
         path = server.base / "output" / "streamcache_runs" / "routes_done" / "metrics.jsonl"
@@ -56,14 +57,14 @@ class TestAFinishedRun:
         losses = [[row["step"], pytest.approx(row["loss"], rel=1e-4)] for row in rows if "loss" in row]
         held_out = [[row["step"], pytest.approx(row["validation"], rel=1e-4)] for row in rows if "validation" in row]
         assert shown["curves"]["loss"] == losses and len(losses) == STEPS
-        assert shown["curves"]["smooth"] == losses, "no smoothing was asked for"
+        assert shown["curves"]["smooth"] == losses, "smoothing is off"
         assert shown["curves"]["validation"] == held_out and [step for step, _ in held_out] == [0, 20, 40, 60]
         few = server.client.get("/streamcache/run?name=routes_done&points=50")["curves"]["loss"]
         assert len(few) <= 50 and max(few, key=lambda point: point[1]) == max(
             losses, key=lambda point: point[1].expected
         )
 
-    def test_its_pictures_are_those_in_its_folder(self, server: Server, shown: dict[str, Any]):
+    def test_its_sample_images_are_those_in_its_folder(self, server: Server, shown: dict[str, Any]):
         folder = server.base / "output" / "streamcache_runs" / "routes_done" / "samples"
         assert [each["file"] for each in shown["samples"]] == sorted(path.name for path in folder.glob("*.png"))
         assert {each["step"] for each in shown["samples"]} == {0, 20, 40, 60}
@@ -71,7 +72,7 @@ class TestAFinishedRun:
         status, picture = ask(server, f"/run/sample?name=routes_done&file={file}")
         assert status == 200 and picture == (folder / file).read_bytes()
 
-    def test_a_picture_lasts_under_its_own_time_only(self, server: Server, shown: dict[str, Any]):
+    def test_an_image_may_be_cached_only_with_its_own_mtime(self, server: Server, shown: dict[str, Any]):
         picture = shown["samples"][-1]
         path = server.base / "output" / "streamcache_runs" / "routes_done" / "samples" / picture["file"]
         assert picture["mtime"] == str(path.stat().st_mtime_ns)
@@ -109,16 +110,16 @@ class TestALiveRun:
             "outcome": outcome[0],
         }
 
-    def test_it_tells_how_it_does(self, stopped: dict[str, Any]):
+    def test_its_progress_is_shown(self, stopped: dict[str, Any]):
         live = stopped["live"]
         assert live["live"] and live["status"] == "running" and live["steps"] == LONG
         assert 1 <= live["samples_per_second"] / live["rate"] <= 2, "batches have 1 or 2 rows"
         assert live["memory"] > 1e6 and 0 <= live["data_wait"] <= 1 and live["time_left"] > 0
-        assert live["node"] is None, "only the page that queued it hears of its node"
+        assert live["node"] is None, "only the page that queued it learns its node"
         losses = stopped["shown"]["curves"]["loss"]
         assert [step for step, _ in losses] == list(range(1, len(losses) + 1)) and len(losses) >= live["step"]
 
-    def test_stopping_ends_the_node_as_usual_with_its_lora_and_says_how_to_go_on(
+    def test_stopping_ends_the_node_normally_saves_the_lora_and_explains_how_to_resume(
         self, server: Server, stopped: dict[str, Any]
     ):
         assert stopped["again"] == (200, {}) and stopped["outcome"].status == "done"
@@ -134,7 +135,7 @@ class TestALiveRun:
         status, answer = stopped["deleted"]
         assert status == 409 and "stop it first" in answer["error"]
 
-    def test_a_stopped_run_goes_on(self, server: Server, stopped: dict[str, Any]):
+    def test_a_stopped_run_can_be_resumed(self, server: Server, stopped: dict[str, Any]):
         at = run_row(server, "routes_live")["step"]
         graph = train_graph(server, "routes_live", at + 5, mode="resume")
         server.succeed(graph.prompt)
@@ -151,7 +152,7 @@ class TestALiveRun:
             path.write_text(before, encoding="utf-8")
 
 
-def test_a_deleted_run_lies_in_the_trash_until_it_is_restored(server: Server):
+def test_a_deleted_run_is_in_the_trash_until_it_is_restored(server: Server):
     folder = server.base / "output" / "streamcache_runs" / "routes_deleted"
     server.succeed(train_graph(server, "routes_deleted", 3).prompt)
     before = server.client.get("/streamcache/run?name=routes_deleted")
@@ -169,8 +170,9 @@ ATTACKS = ["../../x", "..", "/etc/passwd", "C:\\x", "a/b", "", "nul\0", "x" * 30
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_name_that_leads_elsewhere_is_refused(server: Server, name: str):
-    for path in (f"/run?name={quote(name)}", f"/run/sample?name={quote(name)}&file=step-00000000-0.png"):
+def test_a_name_that_points_elsewhere_is_refused(server: Server, name: str):
+    paths = [f"/run?name={quote(name)}", f"/run/report?name={quote(name)}"]
+    for path in (*paths, f"/run/sample?name={quote(name)}&file=step-00000000-0.png"):
         status, answer = ask(server, path)
         assert 400 <= status < 500 and answer["error"]
     for path in ("/run/stop", "/run/delete"):
@@ -184,7 +186,7 @@ def test_a_name_that_leads_elsewhere_is_refused(server: Server, name: str):
         *("name=x&smoothing=1000", "name=x&smoothing=0.5", "name=x&name=x", "name=x&other=1", "name=not_there"),
     ],
 )
-def test_a_question_out_of_range_is_refused(server: Server, query: str):
+def test_parameters_out_of_range_are_refused(server: Server, query: str):
     status, answer = ask(server, f"/run?{query}")
     assert 400 <= status < 500 and answer["error"]
 

@@ -1,4 +1,4 @@
-"""The texts of the pages: every one that is asked for is there, in both languages, with the same values in it."""
+"""The texts of the pages: each text that the code uses exists, in both languages, with the same placeholders."""
 
 import json
 import re
@@ -9,8 +9,8 @@ import streamcache
 
 ROOT = Path(streamcache.__file__).parent
 FORMS = {"one", "other"}
-# The beginnings of keys that are put together in the code: the rest is a word of the code, or of the server's answers.
-MADE = (
+# Prefixes of keys that the code builds: the rest is a word in the code or in responses of the server.
+BUILT = (
     "actions.",
     "caches.order_",
     "caches.tab_",
@@ -24,7 +24,7 @@ MADE = (
     "training.",
     "training.status.",
 )
-ENDINGS = re.compile(r"_(running|done)$")  # of a job's words
+ENDINGS = re.compile(r"_(running|done)$")  # of the texts of jobs
 
 
 def texts(language: str) -> dict[str, list[str]]:
@@ -47,19 +47,19 @@ def code(folder: str, ending: str) -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / folder).rglob(f"*.{ending}")))
 
 
-def asked() -> set[str]:
+def used() -> set[str]:
     return set(re.findall(r"[\"'`]((?:[a-z]+\.)+[a-z_]+)[\"'`]", code("web", "js")))
 
 
-def spoken() -> set[str]:
-    """Words that a key may end with: texts and names in the pages' code, texts in the server's."""
+def known_words() -> set[str]:
+    """Words that a key may end with: strings and names in the pages' code, strings in the server's."""
     pages, server = code("web", "js"), code("nodes", "py") + code("dataset_cache", "py")
     found = re.findall(r"[\"'`]([a-z_]+)[\"'`]|\b([a-z_]+):", pages) + re.findall(r"\"([a-z_]+)(\")", server)
     return {first or second for first, second in found}
 
 
-def is_made(key: str, words: set[str]) -> bool:
-    rests = [ENDINGS.sub("", key.removeprefix(part)) for part in MADE if key.startswith(part)]
+def is_built(key: str, words: set[str]) -> bool:
+    rests = [ENDINGS.sub("", key.removeprefix(part)) for part in BUILT if key.startswith(part)]
     return any(rest in words for rest in rests)
 
 
@@ -70,25 +70,25 @@ def values(forms: list[str]) -> set[str]:
 def test_both_languages_have_the_same_texts_with_the_same_values():
     english, chinese = texts("en"), texts("zh")
     assert sorted(english) == sorted(chinese)
-    # A plural form may leave its number out: "Remove it for good?"
+    # A plural form may omit its number: "Delete it permanently?"
     different = [key for key in english if (values(english[key]) ^ values(chinese[key])) - {"count"}]
     assert different == []
 
 
-def test_every_text_that_the_code_asks_for_exists():
+def test_every_text_that_the_code_uses_exists():
     english = texts("en")
     tops = {key.split(".")[0] for key in english}
-    missing = [key for key in asked() if key.split(".")[0] in tops and key not in english]
+    missing = [key for key in used() if key.split(".")[0] in tops and key not in english]
     assert missing == []
 
 
-def test_every_text_is_asked_for():
-    named, words = asked(), spoken()
-    assert [key for key in texts("en") if key not in named and not is_made(key, words)] == []
+def test_every_text_is_used():
+    named, words = used(), known_words()
+    assert [key for key in texts("en") if key not in named and not is_built(key, words)] == []
 
 
-def test_an_idle_text_would_be_found():
-    words = spoken()
-    assert is_made("training.status.done", words) and is_made("jobs.verify_running", words)
-    for idle in ("training.status.asleep_now", "training.nobody_asks", "jobs.paint_done", "about.done"):
-        assert not is_made(idle, words)
+def test_an_unused_text_would_be_found():
+    words = known_words()
+    assert is_built("training.status.done", words) and is_built("jobs.verify_running", words)
+    for unused in ("training.status.asleep_now", "training.never_used", "jobs.paint_done", "about.done"):
+        assert not is_built(unused, words)

@@ -1,4 +1,4 @@
-"""Fuzzing what pages see: whatever a stranger's cache holds, there is an answer that is JSON, or a refusal."""
+"""Fuzzing the pages: whatever a damaged or forged cache or run contains, the response is valid JSON or a refusal."""
 
 import hashlib
 import json
@@ -32,13 +32,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stranger(original: Path, tmp_path: Path):
+def untrusted(original: Path, tmp_path: Path):
     yield Path(shutil.copytree(original, tmp_path / "set"))
     close_views()
 
 
 def look(path: Path) -> int:
-    """Everything that a page asks. Returns how much of it was answered."""
+    """Send everything that a page requests. Returns the number of responses that are not refusals."""
     row = cache_row("set", path, [path.parent])
     looks: list[Callable[[], Any]] = [
         lambda: cache_detail(row, open_view(path)),
@@ -64,19 +64,19 @@ def look(path: Path) -> int:
     return answered
 
 
-def test_a_sound_cache_is_answered_for(stranger: Path):
-    assert look(stranger) == 7
+def test_an_intact_cache_gets_all_responses(untrusted: Path):
+    assert look(untrusted) == 7
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_damaged_bytes_are_refused(stranger: Path, seed: int):
+def test_damaged_bytes_are_refused(untrusted: Path, seed: int):
     draw = random.Random(seed)
-    mutate(draw.choice(sorted(file for file in stranger.rglob("*") if file.is_file() and file.stat().st_size)), draw)
-    look(stranger)
+    mutate(draw.choice(sorted(file for file in untrusted.rglob("*") if file.is_file() and file.stat().st_size)), draw)
+    look(untrusted)
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_forged_numbers_are_refused(stranger: Path, seed: int):
+def test_forged_numbers_are_refused(untrusted: Path, seed: int):
     draw = random.Random(seed)
 
     def change(arrays: dict[str, np.ndarray]) -> None:
@@ -86,14 +86,14 @@ def test_forged_numbers_are_refused(stranger: Path, seed: int):
         size = min(draw.choice((1, 4, 8)), len(data) - at)
         data[at : at + size] = np.frombuffer(draw.choice((bytes(size), b"\xff" * size, draw.randbytes(size))), "u1")
 
-    forge(stranger, change)
-    look(stranger)
+    forge(untrusted, change)
+    look(untrusted)
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_forged_manifests_are_refused(stranger: Path, seed: int):
+def test_forged_manifests_are_refused(untrusted: Path, seed: int):
     draw = random.Random(seed)
-    body = json.loads((stranger / "dataset.json").read_text())
+    body = json.loads((untrusted / "dataset.json").read_text())
     place: Any = body
     while True:
         key = draw.choice([*place] if isinstance(place, dict) else range(len(place)))
@@ -101,12 +101,12 @@ def test_forged_manifests_are_refused(stranger: Path, seed: int):
             break
         place = place[key]
     place[key] = draw.choice(ODD)
-    sign(stranger, body)
-    look(stranger)
+    sign(untrusted, body)
+    look(untrusted)
 
 
 def sign(path: Path, body: dict[str, Any]) -> None:
-    """The manifest as a writer would have published it."""
+    """Write the manifest as a writer would have published it."""
     old = next(path.glob("index-*"))
     signed = {name: value for name, value in body.items() if name not in ("generation", "published")}
     text = json.dumps(signed, sort_keys=True, separators=(",", ":")).encode()
@@ -117,22 +117,22 @@ def sign(path: Path, body: dict[str, Any]) -> None:
 
 NESTED = 100_000
 BAD_RUNS = {
-    "a time without end": '{"updated": 1e999}',
+    "an infinite time": '{"updated": 1e999}',
     "a time of 400 digits": '{"updated": %s}' % ("9" * 400),
-    "a time that is none": '{"updated": NaN}',
+    "a time that is NaN": '{"updated": NaN}',
     "steps of 400 digits": json.dumps({"steps": 10**400, "step": 10**400, "status": "done"}),
     "a number of 5000 digits": '{"steps": %s}' % ("9" * 5000),
     "nested": '{"config": ' + "[" * NESTED + "1" + "]" * NESTED + "}",
     "nested less": '{"config": {"a": ' + "[" * 500 + "1" + "]" * 500 + "}}",
     "a long problem": json.dumps({"status": "failed", "problem": "x" * 3_000_000}),
     "a problem that is a list": '{"status": "failed", "problem": [NaN, {}]}',
-    "no numbers in the settings": '{"config": {"rank": NaN, "alpha": -Infinity, "seed": %s}}' % ("9" * 400),
+    "settings that are not finite": '{"config": {"rank": NaN, "alpha": -Infinity, "seed": %s}}' % ("9" * 400),
     "many settings": json.dumps({"config": {str(n): "x" * 3000 for n in range(1000)}}),
-    "a status that is none": '{"status": {"running": 1e999}}',
+    "a status that is an object": '{"status": {"running": 1e999}}',
     "a long status": json.dumps({"status": "x" * 3_000_000}),
     "a long dataset": json.dumps({"dataset": "/" + "x" * 3_000_000}),
     "a dataset of NULs": '{"dataset": "\\u0000\\ud800"}',
-    "no text": "\udcff",
+    "invalid text": "\udcff",
 }
 BAD_METRICS = {
     "nested": "[" * NESTED + "\n",
@@ -150,7 +150,7 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def look_at_run(runs: Runs, description: str, metrics: str = "") -> dict[str, Any]:
-    """What pages ask of a run beside a good one. Returns its details."""
+    """Request a bad run next to a good one, as pages do. Returns its details."""
     folder = runs.places.runs / "bad"
     folder.mkdir()
     (folder / "run.json").write_text(description, encoding="utf-8", errors="surrogateescape")
@@ -165,17 +165,17 @@ def look_at_run(runs: Runs, description: str, metrics: str = "") -> dict[str, An
 
 
 @pytest.mark.parametrize("what", BAD_RUNS)
-def test_a_bad_run_is_answered_for_and_takes_no_other_away(runs: Runs, what: str):
+def test_a_bad_run_is_shown_and_does_not_hide_others(runs: Runs, what: str):
     look_at_run(runs, BAD_RUNS[what])
 
 
 @pytest.mark.parametrize("what", BAD_METRICS)
-def test_bad_metrics_are_passed_over(runs: Runs, what: str):
+def test_bad_metrics_are_skipped(runs: Runs, what: str):
     good = '{"step": 2, "epoch": 0, "loss": 0.5, "learning_rate": 1}\n'
     assert look_at_run(runs, "{}", BAD_METRICS[what] + good)["curves"]["loss"] == [[2, 0.5]]
 
 
 @pytest.mark.parametrize("key", ["status", "step", "steps", "updated", "dataset", "problem", "config", "name"])
 @pytest.mark.parametrize("odd", range(len(ODD)))
-def test_odd_facts_of_a_run_are_answered_for(runs: Runs, key: str, odd: int):
+def test_a_run_with_odd_values_is_shown(runs: Runs, key: str, odd: int):
     look_at_run(runs, json.dumps({"status": "failed", key: ODD[odd]}))
