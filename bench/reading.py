@@ -9,15 +9,14 @@ from pathlib import Path
 import torch
 
 from ..dataset_cache import Batch, CacheWriter, open_cache
-from .examples import EXAMPLE_BYTES, POOLED, TEXT, Example, make_example, make_examples
+from .examples import EXAMPLE_BYTES, Example, make_example, make_examples
 from .peers import PEERS, Limit, Loaded, Read
 from .rounds import Settings, Times, take_turns, warm
 from .table import Figure
 
 BATCH = 4
 LIMIT = "raw preadv"
-REUSED, FRESH, MAPPED, COPIED = "reused buffers", "fresh tensors", "map mode", "map mode, all copied out"
-NOTES = {MAPPED: "conditionings are views of the file"}
+REUSED, FRESH = "reused buffers", "fresh tensors"
 CAPTION_SHARE = 20  # samples per caption if captions repeat
 
 
@@ -32,7 +31,7 @@ def measure_reading(folder: Path, settings: Settings) -> list[Figure]:
     with closing(Limit(folder / "cache", count, count, BATCH)) as limit:
         times = race({LIMIT: limit.read, **readers}, count, settings)
     group = f"Reading random batches of {BATCH} ({count:,} samples of {EXAMPLE_BYTES // 1000} KB, warm)"
-    targets = {REUSED: 1.12, FRESH: 1.20, MAPPED: 0.97, COPIED: None}
+    targets = {REUSED: 1.12, FRESH: 1.20}
     faster = {"safe_open shards": 2.5, "a .pt per sample": 15.0, "an .npz per sample": 20.0}
     return [
         *limit_figures(group, times, targets),
@@ -54,15 +53,12 @@ def measure_repeated_captions(folder: Path, settings: Settings) -> list[Figure]:
     with closing(Limit(folder / "cache", count, captions, BATCH)) as limit:
         times = race({LIMIT: limit.read, **readers}, count, settings)
     group = f"Reading if captions repeat ({count:,} samples, {captions} captions)"
-    return limit_figures(group, times, {REUSED: 1.15, FRESH: None, MAPPED: None, COPIED: None})
+    return limit_figures(group, times, {REUSED: 1.15, FRESH: None})
 
 
 def limit_figures(group: str, times: Times, targets: dict[str, float | None]) -> list[Figure]:
     limit = Figure(group, LIMIT, times.median(LIMIT) * 1e3, "ms per batch", note="the limit: 1.00")
-    ours = [
-        Figure(group, name, times.ratio(name, LIMIT), "× limit", target, note=NOTES.get(name, ""))
-        for name, target in targets.items()
-    ]
+    ours = [Figure(group, name, times.ratio(name, LIMIT), "× limit", target) for name, target in targets.items()]
     return [limit, *ours]
 
 
@@ -82,15 +78,12 @@ def add_example(writer: CacheWriter, example: Example) -> None:
 
 
 def our_readers(path: Path) -> dict[str, Read]:
-    cache, mapped = open_cache(path), open_cache(path, mode="map")
+    cache = open_cache(path)
     # Two buffers in turn, as in the trainer: one batch trains while the next one loads.
-    slots, mapped_slots = (cycle([c.buffers(BATCH), c.buffers(BATCH)]) for c in (cache, mapped))
-    targets = cycle([_prepared(), _prepared()])
+    slots = cycle([cache.buffers(BATCH), cache.buffers(BATCH)])
     return {
         REUSED: lambda indices: _loaded(cache.read_batch(indices, buffers=next(slots))),
         FRESH: lambda indices: _loaded(cache.read_batch(indices)),
-        MAPPED: lambda indices: _loaded(mapped.read_batch(indices, buffers=next(mapped_slots))),
-        COPIED: lambda indices: _copied(mapped.read_batch(indices, buffers=next(mapped_slots)), next(targets)),
     }
 
 
@@ -125,17 +118,3 @@ def _open_peer(name: str, folder: Path, count: int) -> Read:
 
 def _loaded(batch: Batch) -> Loaded:
     return Loaded(batch.latents, batch.conditionings)
-
-
-def _prepared() -> list[list[torch.Tensor]]:
-    return [[torch.empty(shape, dtype=torch.float16) for shape in (TEXT, POOLED)] for _ in range(BATCH)]
-
-
-def _copied(batch: Batch, targets: list[list[torch.Tensor]]) -> Loaded:
-    """Conditionings of a mapped cache are views of the file: nothing is read until they are copied."""
-    conditionings = []
-    for ((text, facts),), (own_text, own_pooled) in zip(batch.conditionings, targets, strict=True):
-        conditionings.append(
-            [[own_text.copy_(text), {**facts, "pooled_output": own_pooled.copy_(facts["pooled_output"])}]]
-        )
-    return Loaded(batch.latents, conditionings)

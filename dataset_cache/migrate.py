@@ -18,4 +18,5 @@ def migrate(path: str | Path) -> bool:
         raise CacheError(f"{folder}: nothing was published here, so there is nothing to migrate")
     with CacheWriter(folder, append=True):
         pass  # what can be read is published in the format of this version, whatever format it was in
-    return read_manifest(folder).generation != before.generation
+    after = read_manifest(folder)
+    return after is not None and after.generation != before.generation

@@ -76,10 +76,10 @@ class OpenFile:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def map(self, private: bool = False) -> memoryview:
-        """The whole file as memory: read-only, or `private`: writes stay in this process and never reach the file."""
+    def map(self) -> memoryview:
+        """The whole file as read-only memory."""
         try:
-            return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ))
+            return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
         except OSError as error:
             raise CacheError(f"{self.path}: cannot be mapped: {error.strerror}") from error
 
@@ -307,6 +307,6 @@ def _patiently(call: Callable[..., Any], *args: Any) -> Any:
 
 def _readinto(fd: int, buffer: memoryview) -> int:
     if hasattr(os, "readinto"):  # Python 3.14
-        return os.readinto(fd, buffer)
+        return os.readinto(fd, buffer)  # pyright: ignore[reportAttributeAccessIssue] - newer than the type stubs
     with open(fd, "rb", buffering=0, closefd=False) as file:
         return file.readinto(buffer)

@@ -123,7 +123,7 @@ def _pieces(arrays: IndexArrays) -> list[memoryview | bytes]:
         position += gap
         header[name] = {**_tensor_form(array), "data_offsets": [position, position + array.nbytes]}
         position += array.nbytes
-        pieces.append(memoryview(array.view("u1").reshape(-1)) if array.size else b"")
+        pieces.append(array.view("u1").reshape(-1).data if array.size else b"")
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     return [len(text).to_bytes(8, "little"), text, *pieces]

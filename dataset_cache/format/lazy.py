@@ -42,6 +42,7 @@ _SHAPE_ONLY = {
 # There is no memory behind the object itself: C++ code that asks for it gets an error, not a null pointer.
 _forbid_pointer = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
 _keeping = threading.Lock()
+_CPU = torch.device("cpu")
 
 Load = Callable[[], torch.Tensor]
 View = Callable[[torch.Tensor], torch.Tensor]
@@ -59,6 +60,7 @@ class _Content:
         if self.kept is not None:
             return self.kept
         # An ordinary tensor even where a node runs in inference mode: views of it take part in autograd.
+        assert self.load is not None
         with torch.inference_mode(False):
             return self.load()
 
@@ -79,7 +81,7 @@ class LazyTensor(torch.Tensor):
     _view: View | None  # from the tensor that was read to this one
 
     # Results of operations are ordinary tensors, so torch must not wrap them in this class again.
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType] - torch's idiom
 
     @staticmethod
     def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, load: Load) -> "LazyTensor":
@@ -158,7 +160,7 @@ class LazyTensor(torch.Tensor):
         return self.own().data_ptr()
 
     def const_data_ptr(self) -> int:
-        return self.own().const_data_ptr()
+        return self.own().const_data_ptr()  # pyright: ignore[reportAttributeAccessIssue] - missing in torch's stubs
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.own().untyped_storage()
@@ -178,18 +180,18 @@ class LazyTensor(torch.Tensor):
     def tolist(self) -> list:
         return self.realize().tolist()
 
-    def apply_(self, function: Callable) -> "LazyTensor":
-        self.own().apply_(function)
+    def apply_(self, callable: Callable) -> "LazyTensor":
+        self.own().apply_(callable)
         return self
 
     def is_shared(self) -> bool:
         return self.is_real and self.own().is_shared()
 
-    def is_pinned(self, *args: Any) -> bool:
-        return self.is_real and self.own().is_pinned(*args)
+    def is_pinned(self, device: Any = None) -> bool:
+        return self.is_real and self.own().is_pinned(*_given(device))
 
-    def pin_memory(self, *args: Any) -> torch.Tensor:
-        return self.realize().pin_memory(*args)
+    def pin_memory(self, device: Any = None) -> torch.Tensor:
+        return self.realize().pin_memory(*_given(device))
 
     def share_memory_(self) -> "LazyTensor":
         self.own().share_memory_()
@@ -201,10 +203,10 @@ class LazyTensor(torch.Tensor):
     def __dlpack_device__(self) -> Any:
         return torch.empty(0).__dlpack_device__()
 
-    def __copy__(self) -> "LazyTensor":
+    def __copy__(self) -> torch.Tensor:
         return self.detach().requires_grad_(self.requires_grad)
 
-    def __deepcopy__(self, memo: dict) -> "LazyTensor":
+    def __deepcopy__(self, memo: dict) -> torch.Tensor:
         content = memo.get(id(self._content))
         if content is None:
             content = memo[id(self._content)] = self._content.copy()
@@ -243,11 +245,16 @@ def _form(tensor: torch.Tensor) -> dict[str, Any]:
 def _make(cls: type, form: dict[str, Any], content: _Content, view: View | None) -> LazyTensor:
     # Made outside inference mode: a node that loads runs inside it, one that trains later does not.
     with torch.inference_mode(False):
-        lazy = torch.Tensor._make_wrapper_subclass(cls, **form, device="cpu")
+        lazy = torch.Tensor._make_wrapper_subclass(cls, **form, device=_CPU)
     if _forbid_pointer is not None:
         _forbid_pointer(lazy)
     lazy._content, lazy._view = content, view
     return lazy
+
+
+def _given(device: Any) -> tuple:
+    """The arguments to pass on: torch warns about a device, even about None."""
+    return () if device is None else (device,)
 
 
 def _real(value: Any) -> Any:
@@ -258,7 +265,9 @@ def _hollow(lazy: LazyTensor) -> torch.Tensor:
     return torch.empty_strided(lazy.shape, lazy.stride(), dtype=lazy.dtype)
 
 
-def _substitute(owners: dict[int, tuple[LazyTensor, torch.Tensor]], real: View, value: Any) -> Any:
+def _substitute(
+    owners: dict[int, tuple[LazyTensor, torch.Tensor]], real: Callable[[LazyTensor], torch.Tensor], value: Any
+) -> Any:
     if not isinstance(value, LazyTensor):
         return value
     return owners[id(value)][1] if id(value) in owners else real(value)
@@ -283,7 +292,7 @@ def _effects(func: Any) -> tuple[tuple[int | str, ...], bool, bool]:
 def _values_at(places: tuple[int | str, ...], arguments: tuple | dict) -> list[LazyTensor]:
     """The lazy tensors among these arguments: by number if they are a tuple, by name if they are a dict."""
     found: list[LazyTensor] = []
-    named = arguments if isinstance(arguments, dict) else dict(enumerate(arguments))
+    named: dict[Any, Any] = arguments if isinstance(arguments, dict) else dict(enumerate(arguments))
     for place in places:
         if place in named:
             value = named[place]
@@ -303,4 +312,4 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
         tensor = tensor.detach()
     if tensor.dtype not in _NUMPY_KNOWS:
         tensor = tensor.view(-1).view(torch.uint8)
-    return memoryview(tensor.numpy()).cast("B")
+    return tensor.numpy().data.cast("B")

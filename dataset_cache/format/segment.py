@@ -90,11 +90,13 @@ class Segment:
         """
         try:
             shard = self._shard_for(kind, len(data), apart)
-            end, count = shard.writer.end, len(shard.blobs)
+            writer, count = shard.writer, len(shard.blobs)
+            assert writer is not None
+            end = writer.end
             try:
-                return shard.writer.append(digest, spec.dtype, spec.shape, data)
+                return writer.append(digest, spec.dtype, spec.shape, data)
             except OSError:
-                shard.writer.rewind(end, count)
+                writer.rewind(end, count)
                 raise
         except OSError as error:
             raise CacheError(

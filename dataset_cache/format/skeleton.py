@@ -116,7 +116,7 @@ class Layout:
 
     def slot_at(self, *path: str) -> int | None:
         """The number of the tensor that stands at this path of dict keys, if one does."""
-        node = self._root
+        node: Any = self._root
         for key in path:
             if node[0] != "dict":
                 return None

@@ -10,7 +10,6 @@ import torch
 from ..errors import CacheError
 from ..format import (
     ALIGNMENT,
-    DTYPES,
     NAMES,
     NO_BUCKET,
     NO_LAYOUT,
@@ -67,15 +66,14 @@ class _Form:
 _Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
 _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
-_Tensors = Callable[[int], Sequence[tuple[torch.Tensor, ...]]]  # of a field, row by row
 
 
 class BatchReader:
     """Reads batches of one dataset. It keeps nothing of what it read."""
 
-    def __init__(self, index: Index, files: ShardFiles, fields: tuple[str, ...], check: bool, mapped: bool) -> None:
+    def __init__(self, index: Index, files: ShardFiles, fields: tuple[str, ...], check: bool) -> None:
         self._index, self._files, self._all_fields = index, files, fields
-        self._check, self._mapped = check, mapped
+        self._check = check
         self._forms: dict[tuple[int, ...], _Form] = {}
         self._routed: dict[tuple[str, ...], dict[int, _Route]] = {}
         self._divisions: dict[tuple, Division] = {}
@@ -96,17 +94,13 @@ class BatchReader:
                 memory = Memory(torch.empty(division.nbytes, dtype=torch.uint8), division)
             else:
                 memory = buffers.memory(division)
-            if self._mapped:
-                tensors = self._map(rows, memory, fields)
-            else:
-                tensors = memory.tensors
-                self._fill(memory, rows)
+            self._fill(memory, rows)
             if self._check:
                 for b, i in enumerate(indices):
-                    own = [tensors(f)[b] for f in range(len(fields))]
+                    own = [memory.tensors(f)[b] for f in range(len(fields))]
                     self._compare(i, self._entries(i, b, fields, variants), own)
             # Built when they are looked at: training needs only some of them.
-            structures = Fields(fields, partial(self._structures, rows, tensors, fields))
+            structures = Fields(fields, partial(self._structures, rows, memory, fields))
             return Batch(indices, memory.latents, structures, captions)
         except UNREADABLE as error:
             raise damage(error) from error
@@ -220,39 +214,11 @@ class BatchReader:
                 if len(view):
                     self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
-    def _map(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...]) -> _Tensors:
-        """Views of the mapped shards. Only the latents are copied, since they stand in one tensor."""
-        tensors = [[self._mapped_field(row, f) for row in rows] for f in range(len(fields))]
-        if memory.latents is not None:
-            f = fields.index("latent")
-            for b, (row, target) in enumerate(zip(rows, memory.tensors(f), strict=True)):
-                slot = row[0].layouts[f].slot_at("samples")
-                parts = list(tensors[f][b])
-                parts[slot] = target[slot].copy_(parts[slot])
-                tensors[f][b] = tuple(parts)
-        return tensors.__getitem__
-
-    def _mapped_field(self, row: _Row, f: int) -> tuple[torch.Tensor, ...]:
-        form, locations, _, refs = row
-        layout = form.layouts[f]
-        if layout is None:
-            return ()
-        places = refs[f] if locations is None else [locations[f] + distance for distance in form.distances[f]]
-        return tuple([self._mapped_tensor(place, spec) for place, spec in zip(places, layout.specs, strict=True)])
-
-    def _mapped_tensor(self, location: int, spec: TensorSpec) -> torch.Tensor:
-        dtype = DTYPES[spec.dtype]
-        if not spec.nbytes:
-            return torch.empty(spec.shape, dtype=dtype)
-        shard, offset = location >> OFFSET_BITS, location & _OFFSET_MASK
-        self._files.check_range(shard, offset, spec.nbytes)
-        return self._files.map(shard, dtype).as_strided(spec.shape, spec.strides, offset // dtype.itemsize)
-
-    def _structures(self, rows: list[_Row], tensors: _Tensors, fields: tuple[str, ...], name: str) -> list:
+    def _structures(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str) -> list:
         """One field's structures, row by row."""
         f, buffer = fields.index(name), self._index.leaves
         try:
-            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, tensors(f))]
+            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, memory.tensors(f))]
         except UNREADABLE as error:
             raise damage(error) from error
 
@@ -272,7 +238,7 @@ class BatchReader:
 def _stackable(layout: Layout | None) -> TensorSpec:
     """What a row's latent must have in common with those of its bucket."""
     slot = layout.slot_at("samples") if layout is not None else None
-    if slot is None or layout.specs[slot].shape[:1] != (1,):
+    if layout is None or slot is None or layout.specs[slot].shape[:1] != (1,):
         raise CacheError("the index is damaged: a sample with a bucket has no latent [1, …]")
     return layout.specs[slot]
 

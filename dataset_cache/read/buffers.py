@@ -73,7 +73,7 @@ class Memory:
 
     def __init__(self, block: torch.Tensor, division: Division) -> None:
         self._block, self._division = block, division
-        self._bytes = view = memoryview(block.numpy())
+        self._bytes = view = block.numpy().data
         self.whole = [[view[part] for part in row.whole] for row in division.rows]
         self._fields: dict[tuple[int, int], list[memoryview]] = {}
         self._tensors: dict[int, list[tuple[torch.Tensor, ...]]] = {}
@@ -154,23 +154,26 @@ class BatchBuffers:
 
 def divide(rows: tuple[RowLayouts, ...], latent_field: int | None) -> Division:
     """Plan the memory for these rows. With a `latent_field` all rows' `samples` are one tensor."""
-    regions, position, latents = [], 0, None
+    regions: list[Region] = []
+    latents: Region | None = None
+    position = 0
     for field in range(len(rows[0])):
         groups: dict[Layout, list[int]] = {}
         for b, row in enumerate(rows):
-            if row[field] is not None:
-                groups.setdefault(row[field], []).append(b)
-        if field == latent_field:
-            spec = rows[0][field].specs[rows[0][field].slot_at("samples")]
+            layout = row[field]
+            if layout is not None:
+                groups.setdefault(layout, []).append(b)
+        stack = field == latent_field
+        if stack:
+            spec = _samples_of(rows[0][field])
             latents = Region(field, -1, tuple(range(len(rows))), spec, position, spec.nbytes)
             position = _aligned(position + spec.nbytes * len(rows))
         for layout, members in groups.items():
-            stacked = layout.slot_at("samples") if field == latent_field else None
+            stacked = layout.slot_at("samples") if stack else None
             for slot, spec in enumerate(layout.specs):
-                if slot == stacked and len(groups) == 1:
-                    regions.append(replace(latents, slot=slot))
-                elif slot == stacked:
-                    regions += [_row_of(latents, slot, b) for b in members]
+                if latents is not None and slot == stacked:
+                    one = len(groups) == 1
+                    regions += [replace(latents, slot=slot)] if one else [_row_of(latents, slot, b) for b in members]
                 else:
                     regions.append(Region(field, slot, tuple(members), spec, position, _aligned(spec.nbytes)))
                     position += _aligned(spec.nbytes) * len(members)
@@ -180,6 +183,12 @@ def divide(rows: tuple[RowLayouts, ...], latent_field: int | None) -> Division:
     # Behind the last tensor there is room for the padding, which is read with them and never looked at.
     slices = tuple(_row_slices(by_field, b, position) for b in range(len(rows)))
     return Division(position + ALIGNMENT, by_field, latents, slices)
+
+
+def _samples_of(layout: Layout | None) -> TensorSpec:
+    slot = layout.slot_at("samples") if layout is not None else None
+    assert layout is not None and slot is not None, "the caller checked that all rows have a latent"
+    return layout.specs[slot]
 
 
 def _row_slices(regions: tuple[tuple[Region, ...], ...], row: int, padding: int) -> RowSlices:

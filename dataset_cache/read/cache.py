@@ -41,17 +41,13 @@ from .leases import Lease
 from .shard_files import ShardFiles
 
 _ATTEMPTS = 10
-MODES = ("pread", "map")
 
 
-def open_cache(path: Place, check: bool = False, mode: str = "pread") -> "Cache":
+def open_cache(path: Place, check: bool = False) -> "Cache":
     """Open the published generation of a dataset. Only metadata is read.
 
-    `check` compares everything that is read with its checksum. `mode="map"` hands out views of the mapped shards in
-    batches: faster on a local disk, but a shard cut short by somebody else while it is mapped ends the process.
+    `check` compares everything that is read with its checksum.
     """
-    if mode not in MODES:
-        raise CacheError(f"mode {mode!r}: one of {', '.join(MODES)} is expected")
     storage = storage_at(path)
     for _ in range(_ATTEMPTS):
         stamp = manifest_stamp(storage)
@@ -60,7 +56,7 @@ def open_cache(path: Place, check: bool = False, mode: str = "pread") -> "Cache"
             raise _unpublished(storage)
         lease = Lease(storage, manifest.generation)
         try:
-            cache = Cache(storage, manifest, open_index(storage, manifest, check or None), lease, check, mode)
+            cache = Cache(storage, manifest, open_index(storage, manifest, check or None), lease, check)
         except CacheError:
             lease.release()
             if manifest_stamp(storage) == stamp:
@@ -83,7 +79,6 @@ class Cache(Sequence[Sample]):
         index: Index,
         lease: Lease | None,
         check: bool = False,
-        mode: str = "pread",
     ) -> None:
         storage = storage_at(place)
         self.path = storage.path
@@ -96,7 +91,7 @@ class Cache(Sequence[Sample]):
         self._files = ShardFiles(storage, manifest.shards, lease)
         self._check = check
         self._buckets = [Bucket(tuple(b["shape"]), dtype_named(b["dtype"])) for b in manifest.buckets]
-        self._batches = BatchReader(index, self._files, self.fields, check, mode == "map")
+        self._batches = BatchReader(index, self._files, self.fields, check)
         self._batch_fields = tuple(name for name in self.fields if name not in ASIDE_FIELDS)
 
     def __len__(self) -> int:
@@ -281,7 +276,7 @@ def _load(
 ) -> torch.Tensor:
     tensor = torch.empty(spec.shape, dtype=dtype_named(spec.dtype))
     if spec.nbytes:
-        view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        view = tensor.reshape(-1).view(torch.uint8).numpy().data
         files.read(shard, offset, [view], spec.nbytes)
         if digest is not None and blob_hash(view, spec.dtype, spec.shape) != digest:
             raise CacheError(f"{place}: its stored bytes are damaged; encode the sample again, or drop it with repair")

@@ -6,8 +6,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import torch
-
 from ..errors import CacheError
 from ..format import MAX_HEADER_BYTES, SHARDS, Place, ShardFile, StoredFile, header_hash, storage_at
 from .leases import Lease
@@ -25,7 +23,6 @@ class ShardFiles:
         self._lease = lease
         self._open: OrderedDict[int, StoredFile] = OrderedDict()
         self._kept: dict[int, StoredFile] = {}  # where all shards may stay open, no order of use is needed
-        self._maps: dict[int, dict[torch.dtype, torch.Tensor]] = {}
         self._identities: dict[int, tuple] = {}
         self._lock = threading.Lock()
         _live.add(self)
@@ -52,24 +49,6 @@ class ShardFiles:
             while len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
         return file
-
-    def map(self, shard: int, dtype: torch.dtype) -> torch.Tensor:
-        """The whole shard as one tensor. Private: a write into it stays in this process and never reaches the file."""
-        views = self._maps.get(shard) or self._map(shard)
-        found = views.get(dtype)
-        if found is None:
-            whole = views[torch.uint8]
-            found = views[dtype] = whole[: len(whole) - len(whole) % dtype.itemsize].view(dtype)
-        return found
-
-    def _map(self, shard: int) -> dict[torch.dtype, torch.Tensor]:
-        views = {torch.uint8: torch.frombuffer(self.file(shard).map(private=True), dtype=torch.uint8)}
-        with self._lock:
-            # A map holds a file handle too. It goes with the last tensor that lies in it.
-            while len(self._maps) >= MAX_OPEN:
-                self._maps.pop(next(iter(self._maps)))
-            self._maps[shard] = views
-        return views
 
     def check_range(self, shard: int, offset: int, nbytes: int) -> None:
         if shard >= len(self.shards):
@@ -101,7 +80,7 @@ class ShardFiles:
     def _check_header(self, file: StoredFile, entry: ShardFile) -> None:
         """The header lists every blob's hash, so a shard with the right header is the right shard."""
         size = int.from_bytes(file.read(0, 8), "little") + 8 if file.size >= 8 else 0
-        if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(file.read(0, size)) != entry.hash:
+        if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(bytes(file.read(0, size))) != entry.hash:
             raise CacheError(
                 f"{SHARDS}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
                 f'restore it, or run "streamcache verify {self._storage.path.name}"'

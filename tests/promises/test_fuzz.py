@@ -133,14 +133,12 @@ def fuzz(fresh: Callable[[], Path], stored: dict[str, Any], kind: str, seeds: ra
 
 
 @pytest.mark.parametrize("kind", ["manifest", "index"])
-@pytest.mark.parametrize("mode", ["pread", "map"])
-def test_damage_to_metadata_is_an_error_or_changes_nothing(damaged, stored, kind, mode):
-    fuzz(damaged, stored, kind, range(80), mode=mode)
+def test_damage_to_metadata_is_an_error_or_changes_nothing(damaged, stored, kind):
+    fuzz(damaged, stored, kind, range(80))
 
 
-@pytest.mark.parametrize("mode", ["pread", "map"])
-def test_damage_to_a_shard_is_an_error_or_changes_nothing_when_checked(damaged, stored, platform, mode):
-    fuzz(damaged, stored, "shards", range(60), check=True, mode=mode)
+def test_damage_to_a_shard_is_an_error_or_changes_nothing_when_checked(damaged, stored, platform):
+    fuzz(damaged, stored, "shards", range(60), check=True)
 
 
 def test_damage_to_a_shard_changes_at_most_values_when_unchecked(damaged, stored):
@@ -170,7 +168,7 @@ def test_a_hostile_index_is_an_error_or_gives_values(damaged, stored, monkeypatc
         path = damaged()
         what = mutate(files_of(path, "index")[0], draw)
         try:
-            answers(path, mode=draw.choice(("pread", "map")))
+            answers(path)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {what}: {error!r}") from error
 
@@ -179,7 +177,7 @@ def test_a_hostile_index_is_an_error_or_gives_values(damaged, stored, monkeypatc
 @pytest.mark.parametrize("kind", ["manifest", "index", "shards"])
 @pytest.mark.parametrize("part", range(2))
 def test_thousands_of_damages(damaged, stored, kind, part):
-    fuzz(damaged, stored, kind, range(1000 + 1000 * part, 2000 + 1000 * part), check=True, mode=("pread", "map")[part])
+    fuzz(damaged, stored, kind, range(1000 + 1000 * part, 2000 + 1000 * part), check=True)
 
 
 @pytest.mark.slow
@@ -191,7 +189,7 @@ def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
         path = damaged()
         what = mutate(files_of(path, "index")[0], draw)
         try:
-            answers(path, mode=draw.choice(("pread", "map")))
+            answers(path)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {what}: {error!r}") from error
 
@@ -199,8 +197,7 @@ def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
 # Flipped payload
 
 
-@pytest.mark.parametrize("mode", ["pread", "map"])
-def test_a_flipped_payload_byte_is_an_error_that_names_the_sample(damaged, mode):
+def test_a_flipped_payload_byte_is_an_error_that_names_the_sample(damaged):
     for i in range(6):
         for tensor in (latent(i)["samples"], conditioning(i)[0][0], conditioning(i)[0][1]["pooled_output"]):
             path = damaged()
@@ -210,7 +207,7 @@ def test_a_flipped_payload_byte_is_an_error_that_names_the_sample(damaged, mode)
             place = content.index(data) + random.Random(i).randrange(len(data))
             content[place] ^= 1 << random.Random(i).randrange(8)
             file.write_bytes(content)
-            cache = open_cache(path, check=True, mode=mode)
+            cache = open_cache(path, check=True)
             for use in (lambda cache=cache, i=i: cache[i].realize(), lambda cache=cache, i=i: cache.read_batch([i])):
                 with pytest.raises(CacheError, match=rf"sample {i} \({i:05d}.png\).*damaged.*encode"):
                     use()

@@ -72,13 +72,12 @@ def test_c6_a_step_reads_the_bytes_of_its_batch(tmp_path, platform, buffered):
 
 
 @needs_smaps
-@pytest.mark.parametrize("mode", ["pread", "map"])
 @pytest.mark.parametrize("buffered", [False, True])
-def test_c7_a_thousand_steps_leave_memory_as_it_was(tmp_path, mode, buffered):
+def test_c7_a_thousand_steps_leave_memory_as_it_was(tmp_path, buffered):
     with CacheWriter(tmp_path / "set") as w:
         for i in range(64):
             w.add(latent={"samples": bits((1, 4, 32, 32), seed=i)}, conditioning=conditioning(i, 40), caption=f"{i}")
-    cache = open_cache(tmp_path / "set", mode=mode)
+    cache = open_cache(tmp_path / "set")
     buffers = cache.buffers(4) if buffered else None
     draw = random.Random(1)
 

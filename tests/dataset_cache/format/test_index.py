@@ -178,18 +178,17 @@ def test_numbers_that_point_nowhere_are_errors_of_the_cache_or_harmless(template
 
 def use_everything(path: Path) -> None:
     """All that reads and writes; only a CacheError is allowed."""
-    for mode in ("pread", "map"):
-        for use in (
-            lambda cache: [one.realize() for one in cache],
-            lambda cache: [cache.read_batch([i]).conditionings for i in range(len(cache))],
-            lambda cache: [cache.read_batch([i], variants={"latent": [0]}).latents for i in range(len(cache))],
-            lambda cache: (cache.buckets(), [cache.variants(name) for name in cache.fields]),
-            lambda cache: [(cache.source(i), cache.captions(i)) for i in range(len(cache))],
-            lambda cache: cache.will_need(range(len(cache))),
-            lambda cache: cache.has("key"),
-        ):
-            with suppress(CacheError):
-                use(open_cache(path, mode=mode))
+    for use in (
+        lambda cache: [one.realize() for one in cache],
+        lambda cache: [cache.read_batch([i]).conditionings for i in range(len(cache))],
+        lambda cache: [cache.read_batch([i], variants={"latent": [0]}).latents for i in range(len(cache))],
+        lambda cache: (cache.buckets(), [cache.variants(name) for name in cache.fields]),
+        lambda cache: [(cache.source(i), cache.captions(i)) for i in range(len(cache))],
+        lambda cache: cache.will_need(range(len(cache))),
+        lambda cache: cache.has("key"),
+    ):
+        with suppress(CacheError):
+            use(open_cache(path))
     try:
         with CacheWriter(path, append=True) as w:
             w.add(**sample(9))

@@ -7,8 +7,6 @@ import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, open_cache
 
-MODES = ("pread", "map")
-
 
 def sample(i: int, width: int = 8, words: int = 3, mask: bool = True, extra: bool = False) -> dict:
     """A sample whose tensors have odd sizes, so that there is padding between them."""
@@ -46,7 +44,6 @@ def check(cache: Cache, samples: list[dict], indices: list[int], **options: obje
     assert batch.captions == [f"caption {i}" for i in indices]
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize(
     "samples",
@@ -59,8 +56,8 @@ def check(cache: Cache, samples: list[dict], indices: list[int], **options: obje
     ],
     ids=["alike", "texts differ in length", "some lack a field", "latents differ in layout", "captions repeat"],
 )
-def test_a_batch_holds_what_its_samples_hold(samples: list[dict], checked: bool, mode: str, tmp_path: Path):
-    cache = open_cache(write(tmp_path / "set", samples), check=checked, mode=mode)
+def test_a_batch_holds_what_its_samples_hold(samples: list[dict], checked: bool, tmp_path: Path):
+    cache = open_cache(write(tmp_path / "set", samples), check=checked)
     slot = cache.buffers(4)
     for indices in ([0, 1, 2, 3], [5, 0, 4], [2], [3, 3, 1, 0]):
         check(cache, samples, indices)

@@ -84,12 +84,6 @@ def test_opening_reads_no_byte_of_a_shard(path, monkeypatch):
     assert len(opened) == 3 and opened[2].startswith("shards/s-00000-")
 
 
-@pytest.mark.parametrize("mode", ["mmap", "", None])
-def test_c9_an_unknown_mode_is_refused(path, mode):
-    with pytest.raises(CacheError, match="pread, map"):
-        open_cache(path, mode=mode)
-
-
 def test_c9_what_is_no_dataset_says_so(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, message in (("missing", "no such dataset"), ("empty", "no dataset.json")):
@@ -159,11 +153,6 @@ def test_c9_columns_and_fields_that_are_not_there_are_named(path):
 # Batches
 
 
-@pytest.fixture(params=["pread", "map"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """A dataset of samples in every shape that makes reading hard, with what was given for each."""
@@ -195,9 +184,9 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
 
 
 @pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
-def test_a_batch_is_what_its_samples_are(odd, mode, check):
+def test_a_batch_is_what_its_samples_are(odd, check):
     path, given = odd
-    cache = open_cache(path, check=check, mode=mode)
+    cache = open_cache(path, check=check)
     buffers = cache.buffers(4)
     draw = random.Random(2)
     for n in range(60):
@@ -216,8 +205,8 @@ def test_a_batch_is_what_its_samples_are(odd, mode, check):
         assert same(dict(one.realize().fields), {name: fields[name] for name in cache.fields if name in fields})
 
 
-def test_reused_buffers_keep_their_memory_and_fresh_tensors_their_content(path, mode):
-    cache = open_cache(path, mode=mode)
+def test_reused_buffers_keep_their_memory_and_fresh_tensors_their_content(path):
+    cache = open_cache(path)
     buffers = cache.buffers(2)
     fresh = cache.read_batch([0, 3])
     first = cache.read_batch([0, 3], buffers=buffers)
@@ -234,14 +223,14 @@ def test_c9_a_batch_of_several_buckets_is_refused(path):
         open_cache(path).read_batch([0, 1])
 
 
-def test_a_batch_can_be_written_to_without_harm(path, mode):
-    cache = open_cache(path, mode=mode)
+def test_a_batch_can_be_written_to_without_harm(path):
+    cache = open_cache(path)
     batch = cache.read_batch([0, 3])
     batch.latents.zero_()
     for one in batch.conditionings:
         one[0][0].zero_()
     assert same(cache[0].latent, latent(0)) and same(cache[3].conditioning, conditioning(3))
-    assert same(open_cache(path, mode=mode).read_batch([0]).conditionings, [conditioning(0)])
+    assert same(open_cache(path).read_batch([0]).conditionings, [conditioning(0)])
 
 
 # Many shards, threads, processes
@@ -268,20 +257,20 @@ def open_shards(path: Path) -> int:
     return sum(Path(file.path).parent == path / "shards" for file in psutil.Process().open_files())
 
 
-def test_any_number_of_shards_is_read_with_few_handles(many_shards, mode):
-    cache = open_cache(many_shards, mode=mode)
+def test_any_number_of_shards_is_read_with_few_handles(many_shards):
+    cache = open_cache(many_shards)
     for _ in range(3):
         assert_holds(cache, range(8))
         for i in range(8):
             cache.read_batch([i])
-        assert open_shards(many_shards) <= (3 if mode == "pread" else 6), "of a shard, and of its map"
+        assert open_shards(many_shards) <= 3
     del cache
     gc.collect()
     assert open_shards(many_shards) == 0
 
 
-def test_many_threads_read_many_shards(many_shards, mode):
-    cache = open_cache(many_shards, check=True, mode=mode)
+def test_many_threads_read_many_shards(many_shards):
+    cache = open_cache(many_shards, check=True)
 
     def read(seed: int) -> None:
         draw = random.Random(seed)
@@ -373,12 +362,12 @@ def test_a_shard_that_comes_back_is_read_again(many_shards, tmp_path):
 # Generations and leases
 
 
-def test_a_reader_keeps_its_generation_while_writers_publish(path, mode):
-    first = open_cache(path, mode=mode)
+def test_a_reader_keeps_its_generation_while_writers_publish(path):
+    first = open_cache(path)
     readers = [(first, range(12))]
     for run in range(4):
         write_cache(path, 3, first=100 + 3 * run)
-        readers.append((open_cache(path, mode=mode), range(100 + 3 * run, 103 + 3 * run)))
+        readers.append((open_cache(path), range(100 + 3 * run, 103 + 3 * run)))
     for cache, numbers in readers:
         assert_holds(cache, numbers)
     assert len({cache.generation for cache, _ in readers}) == 5
