@@ -52,6 +52,7 @@ from .format import (
     realize,
     refuse_link,
     register_codec,
+    replace_file,
 )
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
@@ -238,6 +239,7 @@ __all__ = [
     "register_codec",
     "remembered_folders",
     "repair",
+    "replace_file",
     "samples_by_bucket",
     "samples_by_size",
     "size_label",

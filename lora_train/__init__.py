@@ -22,6 +22,8 @@ from .run import (
     plot_loss,
     read_curves,
     read_run_json,
+    smooth_curve,
+    thin_curve,
 )
 from .samples import Decode, Prompt, sample_file_name
 from .session import EMPTY_CAPTION
@@ -76,6 +78,8 @@ __all__ = [
     "sample_file_name",
     "scaled_linear_alphas",
     "select_modules",
+    "smooth_curve",
+    "thin_curve",
     "train",
     "train_in_run",
     "with_sample_images",

@@ -1,11 +1,10 @@
-"""Export: the trained network as one LoRA file, in the key naming and with the metadata that other tools read."""
+"""Export: the trained adapters as one LoRA file, with the key naming and metadata that other tools read."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from ..dataset_cache import replace_file
 from .adapters import Axis, Network
 from .denoiser import NAMINGS, Denoiser, Naming
 from .errors import TrainError
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PREDICTIONS = {"eps": "epsilon", "v": "v", "flow": "flow"}
 
-# Where the older of the two hashes that sd-webui's additional networks compute looks into a file.
+# The part of a file that the older hash of sd-webui-additional-networks covers.
 LEGACY_HASH_AT, LEGACY_HASH_SIZE = 0x100000, 0x10000
 
 
 def dora_axis(naming: Naming) -> Axis:
-    """The axis of a new DoRA so that the readers of this naming apply it as it was trained."""
+    """The DoRA axis that readers of this naming apply as it was trained."""
     return "output" if naming == "diffusers" else "input"
 
 
 def to_tensors(
     network: Network, denoiser: Denoiser, naming: Naming, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The network as a file's tensors. Alphas stay in float32; diffusers' naming has none: they go into `lora_B`."""
+    """The tensors of the file. Alphas stay float32; diffusers' naming has no alpha: it is multiplied into `lora_B`."""
     if naming not in NAMINGS:
         raise TrainError(f'naming: found "{naming}", expected one of {", ".join(NAMINGS)}')
     prefixes = denoiser.export_names(naming)
@@ -51,7 +51,7 @@ def to_tensors(
 def describe(
     network: Network, denoiser: Denoiser, title: str, finished_at: float, facts: Mapping[str, object]
 ) -> dict[str, str]:
-    """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is left out."""
+    """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is skipped."""
     factors = [adapter.factors for _, adapter in network.items() if adapter.factors is not None]
     kinds = sorted({factor.kind for factor in factors})
     modules = {factor.network_module for factor in factors}
@@ -78,25 +78,18 @@ def describe(
 
 
 def save(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
-    """Write one safetensors file, whole or not at all, with the hashes of its tensors in the metadata."""
+    """Write one safetensors file atomically, with hashes of its tensors in the metadata."""
     path = Path(path)
     tensors = dict(tensors)
     complete = {**metadata, **_hashes(tensors, metadata)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(safetensors.torch.save(tensors, complete))
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(path, safetensors.torch.save(tensors, complete))
     log.info("Saved %d tensors (%.1f MB) to %s", len(tensors), path.stat().st_size / 1e6, path.name)
     return path
 
 
 def _peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """PEFT knows up and down (a mid goes into down), no alpha, and magnitudes along the output axis."""
+    """PEFT's names: up and down only (mid is multiplied into down), no alpha, magnitudes along the output axis."""
     if "lora_up.weight" not in parts:
         return parts
     up, down, alpha = parts.pop("lora_up.weight"), parts.pop("lora_down.weight"), parts.pop("alpha")
@@ -108,7 +101,7 @@ def _peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     if scale is not None and scale.shape[0] != 1:
         parts["lora_magnitude_vector"] = parts.pop("dora_scale").flatten()
     elif scale is not None:
-        log.warning("%s: magnitudes along the input axis have no name in diffusers' naming; kept as dora_scale", name)
+        log.warning("%s: diffusers' naming has no key for magnitudes along the input axis; saved as dora_scale", name)
     return parts
 
 
@@ -118,7 +111,7 @@ def _stored(key: str, value: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def _hashes(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
-    # As kohya's scripts compute them: over the file as it is with the training's own metadata alone.
+    # As kohya's scripts compute them: over the file with only the ss_ metadata.
     content = safetensors.torch.save(tensors, {k: v for k, v in metadata.items() if k.startswith("ss_")})
     start = 8 + int.from_bytes(content[:8], "little")
     whole = hashlib.sha256(memoryview(content)[start:]).hexdigest()

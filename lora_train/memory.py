@@ -1,4 +1,4 @@
-"""Precision: the dtype that a step computes in, and the scaler that fp16 needs."""
+"""What a step computes in and what it keeps in memory: precision, gradient checkpointing, replaced forwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRECISIONS: dict[str, torch.dtype | None] = {
 
 @dataclass(frozen=True)
 class Precision:
-    """How a step computes on one device. Weights of the adapter keep their own dtype."""
+    """The precision of a step on one device. The adapter's weights keep their own dtype."""
 
     name: str
     device: torch.device
@@ -34,44 +34,44 @@ class Precision:
         return dtype
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context of a forward pass."""
+        """The context for a forward pass."""
         if self.name == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
     def make_scaler(self) -> torch.amp.GradScaler:
-        """fp16 gradients underflow without scaling; elsewhere the scaler passes everything through unchanged."""
+        """Only fp16 gradients need scaling; for other precisions the scaler changes nothing."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
 
 
 def choose_precision(name: str, device: torch.device) -> Precision:
-    """`auto` is bf16 on a GPU that computes it, and fp32 elsewhere."""
+    """`auto` is bf16 on a GPU that supports it, otherwise fp32."""
     if name == "auto":
         name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return Precision(name, device)
 
 
 @contextmanager
+def checkpointed(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Checkpoint each block inside the `with`: its activations are recomputed in the backward pass, not kept."""
+    with ExitStack() as restore:
+        for block in {id(block): block for block in blocks}.values():
+            restore.enter_context(replaced_forward(block, _recomputing(block.forward)))
+        yield
+
+
+@contextmanager
 def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Another `forward` for the time of the `with`. Several may lie over each other, and end in the reverse order."""
+    """Replace a module's `forward` inside the `with`. Replacements can be nested."""
     own = vars(module).get("forward")
     module.forward = forward
     try:
         yield
     finally:
-        # A forward that came from the class leaves nothing of its own behind; one that was patched, its patch.
+        # A forward of the class needs no attribute on the module; an earlier patch is restored.
         del module.forward
         if own is not None:
             module.forward = own
-
-
-@contextmanager
-def checkpointed(blocks: Iterable[nn.Module]) -> Iterator[None]:
-    """Checkpoint each block by itself for the time of the `with`; their own `forward` is back after it."""
-    with ExitStack() as restore:
-        for block in {id(block): block for block in blocks}.values():
-            restore.enter_context(replaced_forward(block, _recomputing(block.forward)))
-        yield
 
 
 def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,18 +1,17 @@
-"""The report page: one HTML file that holds its own pictures and opens anywhere."""
+"""The report of a run: report.html with embedded images, and the same images as PNG files."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
-from ..dataset_cache import samples_by_bucket
+from ..dataset_cache import replace_file, samples_by_bucket
 from .run import BLUE, ORANGE, Curves, Reporter, Run, format_seconds, plot_buckets, plot_loss, plot_share, read_curves
 from .samples import draw_history
 from .session import Session
@@ -37,16 +36,16 @@ td { padding: 4px 12px 4px 0; border-top: 1px solid #eef1f5; vertical-align: top
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with a picture, a sentence, a table, or several of them."""
+    """A heading with an image, a text, a table, or several of them."""
 
     title: str
-    picture: Image.Image | None = None
+    image: Image.Image | None = None
     words: str = ""
     table: Mapping[str, object] | None = None
 
 
 def render_page(title: str, subtitle: str, numbers: Mapping[str, str], sections: Sequence[Section]) -> str:
-    """The whole page; every text is escaped, since captions are other people's."""
+    """The page as HTML. All text is escaped: captions are untrusted."""
     cards = "".join(f"<div><b>{_safe(value)}</b><span>{_safe(name)}</span></div>" for name, value in numbers.items())
     body = "".join(_section(section) for section in sections)
     return (
@@ -57,58 +56,34 @@ def render_page(title: str, subtitle: str, numbers: Mapping[str, str], sections:
     )
 
 
-def _section(section: Section) -> str:
-    parts = [f"<h2>{_safe(section.title)}</h2>"]
-    if section.words:
-        parts.append(f"<p>{_safe(section.words)}</p>")
-    if section.picture is not None:
-        parts.append(f'<img alt="{_safe(section.title)}" src="data:image/png;base64,{_encode(section.picture)}">')
-    if section.table:
-        rows = (f"<tr><td>{_safe(name)}</td><td>{_safe(value)}</td></tr>" for name, value in section.table.items())
-        parts.append(f"<table>{''.join(rows)}</table>")
-    return f"<section>{''.join(parts)}</section>"
-
-
-def _encode(picture: Image.Image) -> str:
-    data = io.BytesIO()
-    picture.save(data, "PNG", optimize=True)
-    return base64.b64encode(data.getvalue()).decode()
-
-
-def _safe(value: object) -> str:
-    return html.escape(str(value))
-
-
 def write_report(run: Run, session: Session, reporter: Reporter) -> Path:
-    """Write the pictures and the page; returns the page."""
+    """Write the images and the page; returns the page's path."""
     curves = read_curves(run.metrics)
-    pictures = {
+    images = {
         "loss": plot_loss(curves.losses, curves.validation),
         "samples": draw_history(run.samples),
         "time": plot_time(reporter),
         "buckets": plot_buckets(count_buckets(session)),
     }
     sections = []
-    for name, picture in pictures.items():
-        if picture is not None:
-            picture.save(run.folder / f"{name}.png")
-            sections.append(Section(name.capitalize(), picture))
+    for name, image in images.items():
+        if image is not None:
+            image.save(run.folder / f"{name}.png")
+            sections.append(Section(name.capitalize(), image))
     sections.append(Section("Settings", table=session.config.to_dict()))
     numbers = count_numbers(session, reporter, curves)
     page = render_page(run.name, f"Trained on {session.dataset.path.name}", numbers, sections)
     path = run.folder / "report.html"
-    temporary = path.with_suffix(".part")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(path, page.encode())
     return path
 
 
 def count_numbers(session: Session, reporter: Reporter, curves: Curves) -> dict[str, str]:
-    """The numbers at the top of the page."""
+    """The figures at the top of the page."""
     return {
         "steps": f"{session.step:,} of {session.steps:,}",
         "last loss": f"{curves.losses[-1][1]:.4f}" if curves.losses else "–",
-        "held-out loss": f"{curves.validation[-1][1]:.4f}" if curves.validation else "–",
+        "validation loss": f"{curves.validation[-1][1]:.4f}" if curves.validation else "–",
         "time": format_seconds(reporter.seconds()),
         "waiting for data": f"{reporter.data_wait():.2%}",
         "samples": f"{len(session.dataset):,}",
@@ -116,7 +91,7 @@ def count_numbers(session: Session, reporter: Reporter, curves: Curves) -> dict[
 
 
 def plot_time(reporter: Reporter) -> Image.Image:
-    """Where the time went."""
+    """The time spent on steps, waiting and pauses."""
     training = max(reporter.seconds() - reporter.paused, 0.0)
     waited = min(reporter.waited, training)
     return plot_share(
@@ -124,7 +99,7 @@ def plot_time(reporter: Reporter) -> Image.Image:
         {
             "steps": (training - waited, BLUE),
             "waiting for data": (waited, ORANGE),
-            "saving, validation, samples": (reporter.paused, GREY),
+            "saving, validation, sample images": (reporter.paused, GREY),
         },
     )
 
@@ -132,3 +107,25 @@ def plot_time(reporter: Reporter) -> Image.Image:
 def count_buckets(session: Session) -> dict[str, int]:
     """Samples by bucket, in pixels if known."""
     return {label: len(rows) for label, rows in samples_by_bucket(session.dataset).items()}
+
+
+def _section(section: Section) -> str:
+    parts = [f"<h2>{_safe(section.title)}</h2>"]
+    if section.words:
+        parts.append(f"<p>{_safe(section.words)}</p>")
+    if section.image is not None:
+        parts.append(f'<img alt="{_safe(section.title)}" src="data:image/png;base64,{_encode(section.image)}">')
+    if section.table:
+        rows = (f"<tr><td>{_safe(name)}</td><td>{_safe(value)}</td></tr>" for name, value in section.table.items())
+        parts.append(f"<table>{''.join(rows)}</table>")
+    return f"<section>{''.join(parts)}</section>"
+
+
+def _encode(image: Image.Image) -> str:
+    data = io.BytesIO()
+    image.save(data, "PNG", optimize=True)
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def _safe(value: object) -> str:
+    return html.escape(str(value))

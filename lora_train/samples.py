@@ -1,4 +1,4 @@
-"""Samples while training: the same captions with the same seed every time, and a grid of them over the run."""
+"""Sample images while training: the same captions and seeds every time, and a grid of them over the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .denoiser import Denoiser
 from .errors import TrainError
 from .run import draw_grid
 
-# Latents [B, C, h, w] → one picture each.
+# Latents [B, C, h, w] → one image per row.
 Decode = Callable[[torch.Tensor], Sequence[Image.Image]]
 
 _FILE = re.compile(r"step-(\d+)-(\d+)\.png")
@@ -24,7 +24,7 @@ _FILE = re.compile(r"step-(\d+)-(\d+)\.png")
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to draw: a caption, its conditioning and the latent shape [C, (T,) h, w]."""
+    """What to sample: a caption, its conditioning and the latent shape [C, (T,) h, w]."""
 
     caption: str
     conditioning: Any
@@ -33,7 +33,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws every prompt and keeps the pictures in a folder."""
+    """Samples an image for every prompt and saves it to a folder."""
 
     denoiser: Denoiser
     prompts: Sequence[Prompt]
@@ -43,25 +43,25 @@ class Sampler:
     steps: int = 20
 
     def draw(self, step: int) -> list[Image.Image]:
-        """Pictures of the model as it is now, saved as samples/step-…-….png."""
+        """One image per prompt from the current weights, saved as samples/step-…-….png."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        pictures = []
+        images = []
         for number, prompt in enumerate(self.prompts):
             with torch.no_grad():
                 latents = self.denoiser.sample(prompt.conditioning, prompt.shape, self.seed + number, self.steps)
-            picture = self.decode(latents)[0]
-            picture.save(self.folder / sample_file_name(step, number))
-            pictures.append(picture)
-        return pictures
+            image = self.decode(latents)[0]
+            image.save(self.folder / sample_file_name(step, number))
+            images.append(image)
+        return images
 
 
 def sample_file_name(step: int, prompt: int) -> str:
-    """The name of a prompt's picture at a step."""
+    """The file name of a prompt's image at a step."""
     return f"step-{step:08}-{prompt}.png"
 
 
 def find_prompts(dataset: Any, captions: Sequence[str]) -> list[Prompt]:
-    """The cached conditionings of these captions; without any, of the first sample."""
+    """Prompts with the cached conditionings of these captions, or of the first sample if none are given."""
     if not captions:
         return [_prompt(dataset, 0, 0)]
     wanted: dict[str, tuple[int, int]] = {}
@@ -74,14 +74,14 @@ def find_prompts(dataset: Any, captions: Sequence[str]) -> list[Prompt]:
     for caption in captions:
         if caption not in wanted:
             raise TrainError(
-                f'sample_captions: "{caption}" is no caption of the dataset, and text encoders are not at hand while '
-                "training; give captions that the dataset has"
+                f'sample_captions: "{caption}" is not a caption of the dataset, and no text encoder is loaded during '
+                "training; use captions of the dataset"
             )
     return [_prompt(dataset, *wanted[caption]) for caption in captions]
 
 
 def draw_history(folder: Path, rows: int = 8) -> Image.Image | None:
-    """A grid of the saved pictures: steps down, prompts across; a long run shows some of its steps."""
+    """A grid of the saved images: one row per step (evenly chosen if there are many), one column per prompt."""
     found: dict[int, dict[int, Path]] = {}
     for path in sorted(folder.glob("step-*.png")):
         match = _FILE.fullmatch(path.name)
@@ -96,8 +96,8 @@ def draw_history(folder: Path, rows: int = 8) -> Image.Image | None:
     return draw_grid(grid, [f"step {step}" for step in steps], title="Samples over the run", cell=160)
 
 
-def drop_later(folder: Path, step: int) -> None:
-    """Remove pictures of steps that a resumed run will make again."""
+def remove_later_images(folder: Path, step: int) -> None:
+    """Delete images of steps that a resumed run will repeat."""
     for path in folder.glob("step-*.png"):
         match = _FILE.fullmatch(path.name)
         if match and int(match[1]) > step:

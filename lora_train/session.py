@@ -1,4 +1,4 @@
-"""A training session: the parts of a run, put together from dataset, model, settings and perhaps a saved state."""
+"""A training session: the parts of a run, built from dataset, model, settings and the saved state if it resumes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from . import export
 from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
 from .data import Order, SetRule, read_columns, refuse_plan
-from .denoiser import Denoiser
+from .denoiser import Denoiser, Naming
 from .errors import TrainError
 from .memory import choose_precision
 from .optim import make_optimizer, set_mode
@@ -25,12 +25,12 @@ from .run import Run, SavedState, StateFolder, StateOrigin, check_origin, resume
 from .step import Dropout, Ema, NonFiniteLoss, Stepper, Weights
 from .validation import HeldOut, Validation, hold_out
 
-EMPTY_CAPTION = "empty caption"  # the name under which a dataset keeps it
+EMPTY_CAPTION = "empty caption"  # its name among the named entries of a dataset
 
 
 @dataclass
 class Session:
-    """A run that can step, be measured, saved and exported."""
+    """The parts of a run; it can be validated, saved and exported."""
 
     denoiser: Denoiser
     dataset: Any
@@ -48,7 +48,7 @@ class Session:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """The weights as they are used: averaged if asked, no dropout. Afterwards they are bit for bit as before."""
+        """Weights as for inference: averaged with EMA, without dropout. Afterwards they are restored bit for bit."""
         own = [parameter.detach().clone() for parameter in self.network.parameters()]
         self.network.eval()
         set_mode(self.stepper.optimizer, training=False)
@@ -66,14 +66,14 @@ class Session:
                     parameter.copy_(value)
 
     def measure(self) -> float | None:
-        """The held-out loss, or None when nothing is held out."""
+        """The validation loss, or None if no samples are held out."""
         if self.validation is None:
             return None
         with self.at_rest():
             return self.validation.measure(self.denoiser, self.stepper.precision)
 
     def save(self) -> Path:
-        """Save the state of the last whole step, which has to be a good one."""
+        """Save the state after the last complete step, unless a weight is nan."""
         self._refuse_bad_weights()
         stepper = self.stepper
         return self.states.save(
@@ -108,19 +108,20 @@ class Session:
             "mixed_precision": self.stepper.precision.name,
         }
         with self.at_rest():
-            tensors = export.to_tensors(self.network, self.denoiser, config.naming, export.DTYPES[config.save_dtype])
+            naming, dtype = cast("Naming", config.naming), export.DTYPES[config.save_dtype]
+            tensors = export.to_tensors(self.network, self.denoiser, naming, dtype)
             metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts)
         return export.save(path, tensors, metadata)
 
     def _refuse_bad_weights(self) -> None:
-        # A gradient can overflow behind a loss that was a number; the next loss would tell, but a state comes first.
+        # A gradient can overflow although the loss was finite; the next loss would be nan, but the state comes first.
         bad = [name for name, value in self.network.named_parameters() if not value.isfinite().all()]
         if bad:
-            raise NonFiniteLoss(f"step {self.step}: {len(bad)} weights are no numbers any more; lower learning_rate")
+            raise NonFiniteLoss(f"step {self.step}: {len(bad)} weights are nan or infinite; lower learning_rate")
 
 
 def open_session(denoiser: Denoiser, dataset: Any, config: TrainConfig, run: Run) -> Session:
-    """Check that everything fits, then build the parts; a run that resumes gets them as its last state left them."""
+    """Check dataset, model and settings, then build the parts; a resumed run restores them from its last state."""
     refuse_plan(dataset)
     columns = read_columns(dataset)
     denoiser.prepare_for(dataset)
@@ -147,14 +148,14 @@ def count_steps(config: TrainConfig, order: Order) -> int:
 
 
 def set_rules(dataset: Any, config: TrainConfig) -> dict[str, SetRule]:
-    """How each set takes part: what the dataset says of it, and over that what the settings say."""
+    """How each set takes part: by the settings, otherwise as stored in the dataset."""
     for setting in ("set_samples", "set_weights"):
         for name in getattr(config, setting):
             if name not in dataset.sets:
                 known = ", ".join(f'"{known}"' for known in dataset.sets)
-                raise TrainError(f'{setting}: "{name}" is no set of the dataset, which has {known}')
+                raise TrainError(f'{setting}: "{name}" is not a set of the dataset; expected one of {known}')
             if dataset.sets[name].get("prior"):
-                raise TrainError(f'{setting}: "{name}" is a prior set, which gives one partner to every other sample')
+                raise TrainError(f'{setting}: "{name}" is a prior set; its samples are drawn to match the others')
     return {name: _rule(name, facts, config) for name, facts in dataset.sets.items()}
 
 
@@ -170,7 +171,7 @@ def _rule(name: str, facts: dict[str, Any], config: TrainConfig) -> SetRule:
 def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: SavedState | None) -> Stepper:
     objective, precision = config.objective(), choose_precision(config.precision, denoiser.device)
     if config.masked_loss and "mask" not in dataset.fields:
-        raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or train without")
+        raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
     weights = np.asarray(dataset.column("weight"))
     network = _make_network(denoiser, config, state)
     optimizer = make_optimizer(config.optimizer, network.parameter_groups(config.learning_rate), config.rates())
@@ -216,8 +217,8 @@ def _make_dropout(denoiser: Denoiser, dataset: Any, config: TrainConfig) -> Drop
         return None
     if EMPTY_CAPTION not in dataset.named:
         raise TrainError(
-            f"caption_dropout = {config.caption_dropout}: the dataset holds no encoded empty caption; "
-            "encode it again, which adds that one, or set caption_dropout = 0"
+            f"caption_dropout = {config.caption_dropout}: the dataset has no encoded empty caption; "
+            "encode it again, which adds only that, or set caption_dropout = 0"
         )
     empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
     return Dropout(config.caption_dropout, map_tensors(empty, lambda tensor: tensor.to(denoiser.device)))

@@ -1,4 +1,4 @@
-"""The training step: one function from batches to changed weights, the same for every model, adapter and precision."""
+"""One training step: from batches to new weights, with EMA and loss read-back; the same for all models and adapters."""
 
 from __future__ import annotations
 
@@ -22,15 +22,106 @@ from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
 
 
+class NonFiniteLoss(TrainError):
+    """The loss is nan or infinite. Nothing computed after it may be saved."""
+
+
+@dataclass(frozen=True)
+class LossEntry:
+    """A step whose loss may still be on the GPU, with the values that are reported for it."""
+
+    step: int
+    epoch: int
+    rate: float
+    loss: Tensor
+    rows: int = 1
+    arrived: torch.cuda.Event | None = None
+
+
+class LossLedger:
+    """Reads losses without stalling the GPU.
+
+    On the CPU a loss is read at once. On a GPU it is copied asynchronously and read when the next one is added:
+    reading it at once would make the GPU wait for Python in every step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._copies = device.type == "cuda"
+        self._waiting: LossEntry | None = None
+
+    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[LossEntry, float]]:
+        """Add a loss; returns the losses that can be read now."""
+        if not self._copies:
+            return [_read(LossEntry(step, epoch, rate, loss, rows))]
+        before = self.drain()
+        host = torch.empty((), dtype=loss.dtype, pin_memory=True)
+        host.copy_(loss, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._waiting = LossEntry(step, epoch, rate, host, rows, arrived)
+        return before
+
+    def drain(self) -> list[tuple[LossEntry, float]]:
+        """The losses that have not been read yet."""
+        entry, self._waiting = self._waiting, None
+        return [] if entry is None else [_read(entry)]
+
+
+class Ema:
+    """The moving average of a module's trained parameters, in float32 on their device."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay, self.updates = decay, 0
+        self._live = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        self._mean = {name: value.detach().float().clone() for name, value in self._live.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Add the weights after a step. The decay rises at first, so that the random start is forgotten."""
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for name, value in self._live.items():
+            self._mean[name].lerp_(value.float(), 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside the `with`, the module has the averaged weights; after it, its own again."""
+        own = {name: value.detach().clone() for name, value in self._live.items()}
+        try:
+            self._write(self._mean)
+            yield
+        finally:
+            self._write(own)
+
+    def keep(self) -> None:
+        """Replace the module's weights by the average."""
+        self._write(self._mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as a flat dict for safetensors."""
+        return {**self._mean, "~updates": torch.tensor(self.updates)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from a state of the same module."""
+        self.updates = int(tensors["~updates"])
+        for name, mean in self._mean.items():
+            mean.copy_(tensors[name])
+
+    @torch.no_grad()
+    def _write(self, values: Mapping[str, Tensor]) -> None:
+        for name, value in self._live.items():
+            value.copy_(values[name])
+
+
 @dataclass(frozen=True)
 class Weights:
-    """The weight of a sample in the loss, and of prior rows."""
+    """The loss weights of samples and prior rows."""
 
-    samples: np.ndarray | None  # [samples] float32; None: all of them are 1
+    samples: np.ndarray | None  # [samples] float32; None: all are 1
     objective: ObjectiveSettings
 
     def of(self, plan: BatchPlan) -> Tensor | None:
-        """[B] the weights of a batch's rows, or None where all are 1."""
+        """[B] the weights of a batch's rows, or None if all are 1."""
         if self.samples is None and plan.main == len(plan.indices):
             return None
         own = torch.ones(len(plan.indices)) if self.samples is None else torch.from_numpy(self.samples[plan.indices])
@@ -40,13 +131,13 @@ class Weights:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Caption dropout: rows that train on the cached empty caption instead of their own."""
+    """Caption dropout: some rows train on the cached empty caption instead of their own."""
 
     share: float
-    empty: Any  # its conditioning, realized once and shared by every row; nothing writes to it
+    empty: Any  # the conditioning of the empty caption, read once and shared by all rows; never written to
 
     def apply(self, batch: Batch, random: torch.Generator) -> Batch:
-        """The batch with some conditionings exchanged; the given one stays as it is."""
+        """A copy of the batch with some conditionings replaced."""
         dropped = torch.rand(len(batch.indices), generator=random) < self.share
         words = [self.empty if drop else own for drop, own in zip(dropped.tolist(), batch.conditionings)]
         return Batch(batch.indices, batch.latents, {**batch.fields, "conditioning": words}, lambda: batch.captions)
@@ -54,7 +145,7 @@ class Dropout:
 
 @dataclass
 class Stepper:
-    """All parts that a step touches. `backward` and `update` are apart so that a loss can be looked at between them."""
+    """Everything that a step uses. `backward` and `update` are separate so that the loss can be checked in between."""
 
     denoiser: Denoiser
     network: Network
@@ -68,14 +159,14 @@ class Stepper:
     clip_norm: float = 0.0
     dropout: Dropout | None = None
     ema: Ema | None = None
-    draws_masks: bool = False  # whether adapters drop inputs, and so need to know the batch
-    position: int = 0  # batches consumed so far
+    draws_masks: bool = False  # whether adapters have dropout, and need the number of the batch
+    position: int = 0  # batches trained so far
     epoch: int = 0
-    rows: int = 0  # of the last step, over all its batches
-    _next: int = 0  # the position once the batches that were read have changed the weights
+    rows: int = 0  # of the last step, in all its batches
+    _next: int = 0  # the position after `update`
 
     def backward(self, loader: Iterator[Loaded]) -> Tensor:
-        """Gradients of the next batches; returns their mean loss, still on the device."""
+        """Compute the gradients of the next batches; returns their mean loss, still on the device."""
         parts = []
         self.rows = 0
         for loaded in islice(loader, self.accumulate):
@@ -89,7 +180,7 @@ class Stepper:
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
     def update(self) -> None:
-        """Change the weights by the gradients."""
+        """Clip the gradients and update the weights."""
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
             parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -102,20 +193,21 @@ class Stepper:
         self.position = self._next
 
     def draw(self, plan: BatchPlan, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Noise and times for a batch, as the loader draws them ahead."""
+        """Noise and timesteps for a batch; called by the prefetch thread."""
+        assert batch.latents is not None
         times = self._random(plan, "times")
         return self._noise(plan, batch.latents), draw_times(
             len(plan.indices), self.denoiser.schedule, self.objective, times
         )
 
     def loss(self, loaded: Loaded) -> Tensor:
-        """The loss of one batch, from one model call. All that is random in it follows from the batch's number."""
+        """The loss of one batch, from one model call. Everything random in it follows from the batch's number."""
         plan, batch = loaded.plan, loaded.batch
         noise, times = loaded.drawn or self.draw(plan, batch)
         if self.dropout is not None:
             batch = self.dropout.apply(batch, self._random(plan, "captions"))
         prepared = self.denoiser.prepare(batch)
-        if noise.shape != prepared.latents.shape:  # some models take latents in another shape
+        if noise.shape != prepared.latents.shape:  # some models change the shape of latents
             noise = self._noise(plan, prepared.latents)
         if self.draws_masks:
             self.network.begin(plan.number)
@@ -131,101 +223,13 @@ class Stepper:
 
 
 def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[BatchPlan]:
-    """The plans with their share of the step's rows, so that short batches count by their rows when added up."""
+    """The plans with their share of the step's rows, so that accumulated batches are weighted by their size."""
     if accumulate == 1:
         yield from plans
         return
     while window := list(islice(plans, accumulate)):
         rows = sum(len(plan.indices) for plan in window)
         yield from (replace(plan, share=len(plan.indices) / rows) for plan in window)
-
-
-class Ema:
-    """The average of a module's trained parameters, in float32 on their device."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay, self.updates = decay, 0
-        self._live = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        self._mean = {name: value.detach().float().clone() for name, value in self._live.items()}
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Take in the weights after a step. The decay warms up: early averages forget the random start."""
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        for name, value in self._live.items():
-            self._mean[name].lerp_(value.float(), 1 - decay)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The module holds the average for the time of the `with`, and its own weights again after it."""
-        own = {name: value.detach().clone() for name, value in self._live.items()}
-        try:
-            self._write(self._mean)
-            yield
-        finally:
-            self._write(own)
-
-    def keep(self) -> None:
-        """The average becomes the module's weights, for good."""
-        self._write(self._mean)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state, as a flat dict that safetensors can hold."""
-        return {**self._mean, "~updates": torch.tensor(self.updates)}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a state of the same module."""
-        self.updates = int(tensors["~updates"])
-        for name, mean in self._mean.items():
-            mean.copy_(tensors[name])
-
-    @torch.no_grad()
-    def _write(self, values: Mapping[str, Tensor]) -> None:
-        for name, value in self._live.items():
-            value.copy_(values[name])
-
-
-class NonFiniteLoss(TrainError):
-    """A loss of nan or infinity. Whatever was computed after it must not be saved."""
-
-
-@dataclass(frozen=True)
-class LossEntry:
-    """A step whose loss is on its way, with what the report says of it."""
-
-    step: int
-    epoch: int
-    rate: float
-    loss: Tensor
-    rows: int = 1
-    arrived: Any = None
-
-
-class LossLedger:
-    """On the CPU a loss is read at once. On a GPU it is copied beside the work and read when the next one is added:
-    reading it at once would make the device wait for Python in every step."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._copies = device.type == "cuda"
-        self._waiting: LossEntry | None = None
-
-    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[LossEntry, float]]:
-        """Take a loss in; returns those that can be read now."""
-        if not self._copies:
-            return [_read(LossEntry(step, epoch, rate, loss, rows))]
-        before = self.drain()
-        host = torch.empty((), dtype=loss.dtype, pin_memory=True)
-        host.copy_(loss, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._waiting = LossEntry(step, epoch, rate, host, rows, arrived)
-        return before
-
-    def drain(self) -> list[tuple[LossEntry, float]]:
-        """What is still on its way."""
-        entry, self._waiting = self._waiting, None
-        return [] if entry is None else [_read(entry)]
 
 
 def _read(entry: LossEntry) -> tuple[LossEntry, float]:

@@ -1,4 +1,4 @@
-"""Validation: samples held out by their hash, measured again and again with the same noise and times."""
+"""Validation: samples held out by a hash of their source, always measured with the same noise and timesteps."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from .errors import TrainError
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
 
-LEAST_DRAWS = 32  # so many (sample, noise, time) are measured even when few samples are held out
+MIN_ROWS = 32  # rows of (sample, noise, timestep) that are measured even if fewer samples are held out
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which samples training never sees: a mask over all, and their numbers in the order of their hashes."""
+    """The samples that are not trained on: a mask over all, and their indices in the order of their hashes."""
 
     mask: np.ndarray
     samples: tuple[int, ...]
 
 
 def hold_out(dataset: Any, share: float, prior: np.ndarray) -> HeldOut:
-    """Hold out about this share of the samples that are not prior.
+    """Hold out about this share of the samples, prior samples excluded.
 
-    The choice follows from a sample's source alone: it stays the same when the dataset grows, with every seed, and all
-    samples of one image fall on one side. A sample without a source counts by its number.
+    The choice depends on a sample's source only: it is the same for every seed and when the dataset grows, and all
+    samples of one image are on the same side. A sample without a source counts by its index.
     """
     mask = np.zeros(len(dataset), bool)
     candidates = np.flatnonzero(~prior)
     if not share or not len(candidates):
         return HeldOut(mask, ())
     hashes = np.array([_hash(dataset, int(index)) for index in candidates])
-    # A small set has at least one held out.
+    # At least one sample is held out, even of a small dataset.
     chosen = hashes <= max(share, hashes.min())
     if chosen.all():
         raise TrainError(
-            f"validation_share = {share}: would hold out all of {len(candidates)} samples; give a smaller share, or 0"
+            f"validation_share = {share}: would hold out all {len(candidates)} samples; set a smaller share, or 0"
         )
     mask[candidates[chosen]] = True
     order = np.argsort(hashes[chosen], kind="stable")
@@ -51,7 +51,7 @@ def hold_out(dataset: Any, share: float, prior: np.ndarray) -> HeldOut:
 
 @dataclass(frozen=True)
 class Validation:
-    """Measures the same rows every time: each sample with its own noise and time, whatever batch it stands in."""
+    """Measures the same rows every time: each with its own noise and timestep, independent of its batch."""
 
     dataset: Any
     samples: tuple[int, ...]
@@ -59,18 +59,18 @@ class Validation:
     objective: ObjectiveSettings
 
     def measure(self, denoiser: Denoiser, precision: Precision) -> float:
-        """The mean loss over the held-out samples. Uses no generator that training uses."""
+        """The mean loss of the held-out samples. Shares no random generator with training."""
         times = draw_times(len(self.rows), denoiser.schedule, self.objective, seeded_generator("validation times"))
         losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
         return float(torch.stack(losses).sum() / len(self.rows))
 
     @property
     def rows(self) -> list[int]:
-        """Samples as often as they are measured."""
-        return list(self.samples) * -(-LEAST_DRAWS // len(self.samples))
+        """Sample indices, repeated up to `MIN_ROWS`."""
+        return list(self.samples) * -(-MIN_ROWS // len(self.samples))
 
     def _batches(self) -> Iterator[list[int]]:
-        """Row numbers, each batch of one bucket."""
+        """Row numbers in batches of one bucket."""
         bucket = self.dataset.column("bucket")[self.rows]
         for number in np.unique(bucket):
             rows = np.flatnonzero(bucket == number).tolist()
@@ -88,7 +88,7 @@ class Validation:
 
 
 def _hash(dataset: Any, index: int) -> float:
-    """A number in (0, 1] that follows from the sample."""
+    """A number in (0, 1] from the sample's source."""
     name = dataset.source(index) or f"#{index}"
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "little") + 1) / 2**64

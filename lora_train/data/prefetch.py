@@ -214,5 +214,6 @@ def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
     The `latent` structures stay as they are: their samples are the rows of `latents`.
     """
+    assert batch.latents is not None
     fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in batch.fields.items()}
     return Batch(batch.indices, change(batch.latents), fields, lambda: batch.captions)

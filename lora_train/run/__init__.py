@@ -1,7 +1,17 @@
-"""The run folder: states, metrics, plots."""
+"""A run on disk: its folder, saved states, metrics and plots."""
 
 from .folder import Run, check_run_name, is_run_locked, open_run, read_run_json
-from .metrics import Curves, MetricsFile, Reporter, TrainProgress, format_seconds, open_events, read_curves
+from .metrics import (
+    Curves,
+    MetricsFile,
+    Reporter,
+    TrainProgress,
+    format_seconds,
+    open_events,
+    read_curves,
+    smooth_curve,
+    thin_curve,
+)
 from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_loss, plot_share
 from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 
@@ -29,4 +39,6 @@ __all__ = [
     "read_curves",
     "read_run_json",
     "resumed_position",
+    "smooth_curve",
+    "thin_curve",
 ]

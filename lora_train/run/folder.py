@@ -1,10 +1,9 @@
-"""A run: a named folder with its settings, states, metrics, samples and report, and what to do when it exists."""
+"""The folder of a run: its name, its lock, run.json, and what happens if it already exists."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 import time
@@ -16,24 +15,24 @@ from typing import Any
 
 import filelock
 
-from ...dataset_cache import free_name, is_locked
+from ...dataset_cache import free_name, is_locked, replace_file
 from ..config import MODES
 from ..errors import TrainError
 from .saved_state import StateFolder
 
 log = logging.getLogger("streamcache")
 
-_OWN = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png", "time.png", "buckets.png")
+_FILES = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png", "time.png", "buckets.png")
 LOCK = ".lock"
-_OWN_FOLDERS = ("states", "samples", "events")
-PATIENCE_SECONDS = 0.3  # for a lock: who looks whether it is held has it for a moment
+_FOLDERS = ("states", "samples", "events")
+LOCK_SECONDS = 0.3  # to wait for the lock: checking whether it is held takes it for a moment
 _NAME = re.compile(r"[^\s./\\:*?\"<>|~][^/\\:*?\"<>|]*")
-_MAX_BYTES = 240  # file systems take 255, and files are called after a run
+_MAX_BYTES = 240  # file systems allow 255, and files are named after the run with an ending
 
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a run and where everything lies in it."""
+    """The folder of a run, and the paths inside it."""
 
     folder: Path
     resume: bool = False
@@ -52,24 +51,21 @@ class Run:
 
     @property
     def lora(self) -> Path:
-        """The trained file, unless it is asked for elsewhere."""
+        """Where the LoRA is saved unless another path is given."""
         return self.folder / f"{self.name}.safetensors"
 
     def states(self, keep: int = 2) -> StateFolder:
         return StateFolder(self.folder / "states", keep)
 
     def describe(self, **facts: Any) -> None:
-        """Write run.json, in one step."""
-        path = self.folder / "run.json"
-        temporary = path.with_suffix(".part")
+        """Update run.json with these values."""
         body = {**read_run_json(self.folder), **facts, "name": self.name, "updated": round(time.time(), 1)}
-        temporary.write_text(json.dumps(body, indent=1), encoding="utf-8")
-        os.replace(temporary, path)
+        replace_file(self.folder / "run.json", json.dumps(body, indent=1).encode())
 
 
 @contextmanager
 def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
-    """The run's folder, made ready for its mode and held against a second trainer."""
+    """Open the run's folder as `mode` asks, and lock it against other processes."""
     root = Path(root)
     check_run_name(name)
     if mode not in MODES:
@@ -78,29 +74,29 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
     check_run_name(folder.name)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / "run.json").exists():
-        raise TrainError(f"{folder}: is no run's folder; give another name")
-    with _held(folder):
+        raise TrainError(f"{folder}: not the folder of a run; give another name")
+    with _locked(folder):
         if mode == "overwrite":
             _clear(folder)
         resume = mode == "resume" and bool(StateFolder(folder / "states").files())
         if mode == "resume" and not resume:
-            log.info("%s has no saved state yet; the run starts at step 0", folder.name)
+            log.info("%s has no saved state; starting at step 0", folder.name)
         run = Run(folder, resume)
-        # Who held it before was killed: should this training not come to its first step, nobody trains it either.
-        cut_off = read_run_json(folder).get("status") == "running"
-        run.describe(**{"status": "interrupted"} if cut_off else {})
+        # The previous process was killed. Mark the run as interrupted now, in case we fail before our first step.
+        killed = read_run_json(folder).get("status") == "running"
+        run.describe(**{"status": "interrupted"} if killed else {})
         yield run
 
 
 def check_run_name(name: str) -> None:
-    """A run's name is one folder's name on every system."""
+    """Refuse names that are not valid folder names on every system."""
     too_long = len(name) > 120 or len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES
     if too_long or not _NAME.fullmatch(name) or name != name.rstrip(". "):
-        raise TrainError(f'name = "{name}": expected a plain folder name, such as my_run')
+        raise TrainError(f'name = "{name}": expected a plain folder name, for example my_run')
 
 
 def read_run_json(folder: Path) -> Mapping[str, Any]:
-    """What run.json says, or nothing."""
+    """The content of run.json, or {} if it is missing or damaged."""
     try:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -109,13 +105,13 @@ def read_run_json(folder: Path) -> Mapping[str, Any]:
 
 
 def is_run_locked(folder: Path) -> bool:
-    """Whether somebody trains this run now, in this process or another."""
+    """Whether a process, this one or another, is training this run."""
     try:
         return is_locked(folder / LOCK)
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # nobody can tell
+        return True  # unknown: assume that it is
 
 
 def _free(root: Path, name: str) -> Path:
@@ -124,12 +120,12 @@ def _free(root: Path, name: str) -> Path:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     lock = filelock.FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=PATIENCE_SECONDS)
+        lock.acquire(timeout=LOCK_SECONDS)
     except filelock.Timeout:
-        raise TrainError(f"{folder}: another process trains this run; wait for it, or give another name") from None
+        raise TrainError(f"{folder}: another process is training this run; wait for it, or give another name") from None
     try:
         yield
     finally:
@@ -137,9 +133,9 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run writes, and nothing else that lies there."""
-    for name in _OWN:
+    """Delete the files of a run, and no others."""
+    for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    for name in _OWN_FOLDERS:
+    for name in _FOLDERS:
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / f"{folder.name}.safetensors").unlink(missing_ok=True)

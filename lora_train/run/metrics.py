@@ -1,97 +1,29 @@
-"""The run's measurements: metrics.jsonl, one line per fact, readable by anything and safe to cut at any line."""
+"""The measurements of a run: metrics.jsonl, live progress, and curves smoothed and thinned for charts."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from ...dataset_cache import replace_file
 from ..errors import TrainError
 
-RATE_WINDOW = 50  # steps that the shown rate looks back on
-MEMORY_SECONDS = 1.0
-
 FLUSH_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Curves:
-    """What a loss plot shows."""
-
-    losses: list[tuple[int, float]] = field(default_factory=list)
-    validation: list[tuple[int, float]] = field(default_factory=list)
-
-
-class MetricsFile:
-    """Appends lines. A run resumed at step n first drops what an unsaved continuation wrote after n."""
-
-    def __init__(self, path: Path, resume_at: int = 0) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _keep_until(path, resume_at)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close, which `with` calls
-        self._flushed = time.monotonic()
-
-    def __enter__(self) -> MetricsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, **facts: Any) -> None:
-        """One line; it reaches the file within about a second, or with the next flush."""
-        self._file.write(json.dumps(facts, allow_nan=False) + "\n")
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        self._file.flush()
-        self._flushed = time.monotonic()
-
-
-def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line; a line that a kill cut short is the last one, and is passed over."""
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                continue
-
-
-def read_curves(path: Path) -> Curves:
-    """The losses and held-out losses of a run."""
-    curves = Curves()
-    for row in read_metrics(path):
-        if "loss" in row:
-            curves.losses.append((row["step"], row["loss"]))
-        elif "validation" in row:
-            curves.validation.append((row["step"], row["validation"]))
-    return curves
-
-
-def _keep_until(path: Path, step: int) -> None:
-    if not path.exists():
-        return
-    kept = [row for row in read_metrics(path) if row["step"] <= step]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    os.replace(temporary, path)
+RATE_WINDOW = 50  # steps over which the shown speed is averaged
+MEMORY_SECONDS = 1.0  # between two measurements of memory
+SMOOTHING = 0.98  # of the loss in live progress
 
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """A step as the live callback hears of it."""
+    """One finished step, as reported to the progress callback."""
 
     step: int
     steps: int
@@ -100,21 +32,62 @@ class TrainProgress:
     smooth: float
     learning_rate: float
     rate: float  # steps per second
-    samples_per_second: float  # rows that were trained, of all batches of a step
+    samples_per_second: float  # counts the rows of all batches of a step
     time_left: float  # seconds
-    data_wait: float  # share of the time so far, 0..1
-    memory: int  # bytes in use on the device, or by the process
+    data_wait: float  # share of the training time so far, 0 to 1
+    memory: int  # bytes in use: on the GPU, or by the process
 
     def line(self) -> str:
-        """A short numeric line for a log or a terminal."""
+        """A short line for a log or terminal."""
         return (
             f"step {self.step}/{self.steps}  loss {self.smooth:.4f}  lr {self.learning_rate:.2e}  "
             f"{self.rate:.2f} steps/s  {format_seconds(self.time_left)} left  data wait {self.data_wait:.1%}"
         )
 
 
+@dataclass(frozen=True)
+class Curves:
+    """(step, loss) of the training steps and of the validations."""
+
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    validation: list[tuple[int, float]] = field(default_factory=list)
+
+
+class EventWriter(Protocol):
+    """The part of a TensorBoard writer that is used."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
+
+
+class MetricsFile:
+    """Appends JSON lines. A run that resumes at step n first removes the lines of later steps."""
+
+    def __init__(self, path: Path, resume_at: int = 0) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_after(path, resume_at)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+        self._flushed = time.monotonic()
+
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, **values: Any) -> None:
+        """Append one line; it reaches the file within about a second, or with the next flush."""
+        self._file.write(json.dumps(values, allow_nan=False) + "\n")
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+
 class Reporter:
-    """Counts, writes metrics and tells the callback. Cheap: a few microseconds a step beside the line it writes."""
+    """Measures steps, writes metrics and calls the progress callback; takes a few microseconds per step."""
 
     def __init__(
         self,
@@ -122,26 +95,25 @@ class Reporter:
         steps: int,
         device: torch.device,
         callback: Callable[[TrainProgress], None] | None = None,
-        events: Any = None,
+        events: EventWriter | None = None,
     ) -> None:
         self._metrics, self._steps, self._device = metrics, steps, device
         self._callback, self._events = callback, events
         self._times: deque[float] = deque([time.perf_counter()], maxlen=RATE_WINDOW + 1)
         self._rows: deque[int] = deque(maxlen=RATE_WINDOW)  # of the steps between these times
         self._began = time.perf_counter()
-        self._average, self._weight = 0.0, 0.0
+        self._average = Average(SMOOTHING)
         self._memory, self._measured = 0, -MEMORY_SECONDS
         self.waited = 0.0
-        self.paused = 0.0  # seconds in saving, validation and samples: no part of a step
+        self.paused = 0.0  # seconds spent on saving, validation and sample images
 
     def step(
         self, step: int, epoch: int, loss: float, learning_rate: float, waited: float, rows: int = 1
     ) -> TrainProgress:
-        """A step that has ended, with the rows it trained on; `waited` is the whole run's waiting for data so far."""
+        """Report a finished step of this many rows; `waited` is the total time spent waiting for data so far."""
         now = time.perf_counter()
         self._times.append(now - self.paused)
         self._rows.append(rows)
-        self._average, self._weight = 0.98 * self._average + 0.02 * loss, 0.98 * self._weight + 0.02
         self.waited = waited
         rate = self._rate()
         progress = TrainProgress(
@@ -149,7 +121,7 @@ class Reporter:
             steps=self._steps,
             epoch=epoch,
             loss=loss,
-            smooth=self._average / self._weight,
+            smooth=self._average.add(loss),
             learning_rate=learning_rate,
             rate=rate,
             samples_per_second=rate * sum(self._rows) / len(self._rows),
@@ -172,18 +144,18 @@ class Reporter:
         return progress
 
     def validation(self, step: int, loss: float) -> None:
-        """A held-out loss. They are rare, so each is on disk at once."""
+        """Report a validation loss. Validations are rare, so each is flushed at once."""
         self._metrics.write(step=step, validation=loss)
         self._metrics.flush()
         self._event("validation", loss, step)
 
     def data_wait(self, now: float | None = None) -> float:
-        """The share of training time (pauses apart) that stood still for data."""
+        """The share of the training time, without pauses, that was spent waiting for data."""
         spent = (now or time.perf_counter()) - self._began - self.paused
         return min(self.waited / spent, 1.0) if spent > 0 else 0.0
 
     def seconds(self) -> float:
-        """Since the report began."""
+        """Seconds since training began."""
         return time.perf_counter() - self._began
 
     def flush(self) -> None:
@@ -202,6 +174,61 @@ class Reporter:
             self._events.add_scalar(name, value, step)
 
 
+class Average:
+    """A running average in which each value counts `keep` times as much as the next; unbiased from the first value."""
+
+    def __init__(self, keep: float) -> None:
+        self._keep, self._sum, self._weight = keep, 0.0, 0.0
+
+    def add(self, value: float) -> float:
+        """Add a value; returns the average so far."""
+        keep = self._keep
+        self._sum, self._weight = keep * self._sum + (1 - keep) * value, keep * self._weight + (1 - keep)
+        return self._sum / self._weight
+
+
+def smooth_curve(values: Sequence[float], keep: float) -> list[float]:
+    """The running average at each value; `keep` from 0 (no smoothing) to below 1."""
+    average = Average(keep)
+    return [average.add(value) for value in values]
+
+
+def thin_curve(values: Sequence[float], most: int) -> list[int]:
+    """Positions of at most `most` values: the lowest and highest of each stretch, so that every peak stays visible."""
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    stretches = max((most - 2) // 2, 1)
+    chosen = {0, count - 1}
+    for number in range(stretches):
+        stretch = range(number * count // stretches, (number + 1) * count // stretches)
+        chosen |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+    return sorted(chosen)
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """All complete lines. Only the last line can be cut short, by a kill; it is skipped."""
+    if not path.exists():
+        return
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue
+
+
+def read_curves(path: Path) -> Curves:
+    """The training and validation losses of a run."""
+    curves = Curves()
+    for row in read_metrics(path):
+        if "loss" in row:
+            curves.losses.append((row["step"], row["loss"]))
+        elif "validation" in row:
+            curves.validation.append((row["step"], row["validation"]))
+    return curves
+
+
 def open_events(folder: Path) -> Any:
     """A TensorBoard writer, or a TrainError with the command that installs it."""
     try:
@@ -212,12 +239,9 @@ def open_events(folder: Path) -> Any:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """Bytes: allocated on a GPU, else resident in this process; 0 where the system does not tell."""
+    """Bytes allocated on a GPU, or resident in this process; 0 if psutil is missing."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
-    if sys.platform == "linux":
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
     try:
         import psutil
     except ImportError:
@@ -226,7 +250,13 @@ def memory_in_use(device: torch.device) -> int:
 
 
 def format_seconds(seconds: float) -> str:
-    """75 as 1m15s."""
+    """114 as 1:54, 3700 as 1:01:40."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _remove_after(path: Path, step: int) -> None:
+    if path.exists():
+        kept = [row for row in read_metrics(path) if row["step"] <= step]
+        replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())

@@ -1,4 +1,4 @@
-"""Plots: the loss curve, the bucket chart and grids of pictures, drawn with Pillow."""
+"""Plots drawn with Pillow: loss curves, bucket charts and image grids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from .metrics import smooth_curve, thin_curve
+
 OVERSIZE = 3  # drawn pixels per shown pixel, in each direction
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 46  # margins around the plotted area
+
 INK = "#1f2937"
 FADED = "#64748b"
 RULE = "#e5e9f0"
@@ -19,22 +23,97 @@ BLUE = "#2563eb"
 PALE_BLUE = "#bfd3fb"
 ORANGE = "#ea580c"
 GREEN = "#0d9488"
+
 Point = tuple[float, float]
+Series = Sequence[tuple[int, float]]  # (step, value), in the order of steps
 
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 46  # margins around the plotted area
 
-Series = Sequence[tuple[int, float]]  # (step, value), steps rising
+class Canvas:
+    """Draws at `OVERSIZE` and scales down once, for smooth edges. Coordinates are shown pixels from the top left."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self._image = Image.new("RGB", (width * OVERSIZE, height * OVERSIZE), PAPER)
+        self._draw = ImageDraw.Draw(self._image)
+
+    def line(self, points: Sequence[Point], color: str, width: float = 1.0) -> None:
+        """Draw a line through the points, with round joints and ends."""
+        scaled = [(x * OVERSIZE, y * OVERSIZE) for x, y in points]
+        thick = max(1, round(width * OVERSIZE))
+        self._draw.line(scaled, fill=color, width=thick, joint="curve")
+        if width > 1 and scaled:
+            for x, y in (scaled[0], scaled[-1]):
+                self._draw.ellipse([x - thick / 2, y - thick / 2, x + thick / 2, y + thick / 2], fill=color)
+
+    def dot(self, at: Point, color: str, radius: float = 3.5) -> None:
+        """Draw a dot with a rim in the background color, so that it stands out on a line."""
+        for size, fill in ((radius + 1.5, PAPER), (radius, color)):
+            box = [(at[0] - size), (at[1] - size), (at[0] + size), (at[1] + size)]
+            self._draw.ellipse([value * OVERSIZE for value in box], fill=fill)
+
+    def box(self, left: float, top: float, right: float, bottom: float, color: str, radius: float = 0.0) -> None:
+        """Draw a filled rectangle, at least a third of a pixel wide."""
+        right, bottom = max(right, left + 1 / OVERSIZE), max(bottom, top + 1 / OVERSIZE)
+        radius = min(radius, (right - left) / 2, (bottom - top) / 2)
+        corners = [value * OVERSIZE for value in (left, top, right, bottom)]
+        self._draw.rounded_rectangle(corners, radius=radius * OVERSIZE, fill=color)
+
+    def text(self, at: Point, words: str, size: int = 13, color: str = INK, anchor: str = "la") -> None:
+        """Draw text; `anchor` is Pillow's: l m r across, a m s up and down."""
+        x, y = at[0] * OVERSIZE, at[1] * OVERSIZE
+        self._draw.text((x, y), _drawable(words), fill=color, font=_font(size * OVERSIZE), anchor=anchor)
+
+    def image(self) -> Image.Image:
+        """The drawing at its shown size."""
+        return self._image.resize((self.width, self.height), Image.Resampling.BOX)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The plotted area of a canvas, with a value range for each axis."""
+
+    canvas: Canvas
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def place(self, x: float, y: float) -> Point:
+        """The pixel of a value; values outside the range are moved to its edge."""
+        width, height = self.canvas.width - LEFT - RIGHT, self.canvas.height - TOP - BOTTOM
+        return LEFT + width * _share(x, self.x), TOP + height * (1 - _share(y, self.y))
+
+    def frame(self, title: str, x_label: str, note: str = "") -> None:
+        """Draw the title, grid lines with their values, and the label of the x axis."""
+        canvas = self.canvas
+        canvas.text((LEFT, 18), title, 17, INK)
+        canvas.text((canvas.width - RIGHT, canvas.height - 8), note, 12, FADED, "rs")
+        for value in ticks(*self.y, 8):
+            _, y = self.place(self.x[0], value)
+            canvas.line([(LEFT, y), (canvas.width - RIGHT, y)], RULE)
+            canvas.text((LEFT - 10, y), label(value), 12, FADED, "rm")
+        for value in ticks(*self.x, 8):
+            x, _ = self.place(value, self.y[0])
+            canvas.text((x, canvas.height - BOTTOM + 8), label(value), 12, FADED, "ma")
+        canvas.text((LEFT, canvas.height - 8), x_label, 12, FADED, "ls")
+
+    def legend(self, entries: Sequence[tuple[str, str]]) -> None:
+        """Draw (text, color) entries on one line at the top right."""
+        x = self.canvas.width - RIGHT
+        for words, color in reversed(entries):
+            self.canvas.text((x, 29), words, 13, FADED, "rm")
+            x -= text_width(words, 13)
+            self.canvas.line([(x - 22, 29), (x - 6, 29)], color, 3)
+            x -= 40
 
 
 def plot_loss(losses: Series, validation: Series = (), size: tuple[int, int] = (960, 480)) -> Image.Image:
-    """Each step's loss, its smoothed course and the held-out loss. One step, or none yet, is a plot too."""
+    """The loss of each step, the smoothed loss and the validation loss; works for any number of steps, even 0."""
     canvas = Canvas(*size)
     steps = [step for step, _ in losses] + [step for step, _ in validation]
     axes = Axes(canvas, (min(steps, default=0), max(steps, default=1)), _range(losses, validation))
     axes.frame("Loss", "step", f"{len(losses):,} steps")
     if losses:
-        canvas.line([axes.place(*point) for point in _thin(losses, size[0])], PALE_BLUE, 1.2)
-        smooth = _thin(smoothed(losses), size[0])
+        canvas.line([axes.place(*point) for point in _thinned(losses, size[0])], PALE_BLUE, 1.2)
+        smooth = _thinned(_smoothed(losses), size[0])
         canvas.line([axes.place(*point) for point in smooth], BLUE, 2.4)
         if len(losses) == 1:
             canvas.dot(axes.place(*losses[0]), BLUE)
@@ -42,13 +121,13 @@ def plot_loss(losses: Series, validation: Series = (), size: tuple[int, int] = (
         canvas.line([axes.place(*point) for point in validation], ORANGE, 2)
         for point in validation if len(validation) <= 60 else [validation[-1]]:
             canvas.dot(axes.place(*point), ORANGE)
-    legend = [("each step", PALE_BLUE), ("smoothed", BLUE), ("held out", ORANGE)]
+    legend = [("each step", PALE_BLUE), ("smoothed", BLUE), ("validation", ORANGE)]
     axes.legend(legend if validation else legend[:2])
     return canvas.image()
 
 
 def plot_buckets(counts: Mapping[str, int], width: int = 960) -> Image.Image:
-    """One bar per bucket, largest first; `counts` maps a bucket's name to its samples."""
+    """One bar per bucket, largest first; `counts` maps bucket names to sample counts."""
     rows = sorted(counts.items(), key=lambda row: -row[1])
     shown, rest = rows[:24], rows[24:]
     if rest:
@@ -70,7 +149,7 @@ def plot_buckets(counts: Mapping[str, int], width: int = 960) -> Image.Image:
 
 
 def plot_share(title: str, parts: Mapping[str, tuple[float, str]], width: int = 960) -> Image.Image:
-    """One bar split into named parts, {name: (amount, color)}: where the time of a run went."""
+    """One bar split into named parts, {name: (amount, color)}."""
     canvas = Canvas(width, 116)
     canvas.text((24, 18), title, 17, INK)
     total = sum(amount for amount, _ in parts.values()) or 1.0
@@ -93,7 +172,7 @@ def draw_grid(
     title: str = "",
     cell: int = 128,
 ) -> Image.Image:
-    """Pictures in rows and columns with their names; each fits its cell, small ones grow in whole steps."""
+    """Images in named rows and columns. Large images shrink to the cell; small ones grow by whole factors."""
     gap, left = 8, 24 + (max((text_width(name) for name in row_names), default=-16) + 16)
     names = [_lines(name, cell) for name in column_names]
     lines = max((len(name) for name in names), default=0)
@@ -108,48 +187,61 @@ def draw_grid(
     for row, name in enumerate(row_names):
         canvas.text((left - 16, top + row * (cell + gap) + cell / 2), name, 13, FADED, "rm")
     page = canvas.image()
-    for row, pictures in enumerate(rows):
-        for column, picture in enumerate(pictures):
-            fitted = _fit(picture, cell)
+    for row, images in enumerate(rows):
+        for column, image in enumerate(images):
+            fitted = _fit(image, cell)
             x = round(left + column * (cell + gap) + (cell - fitted.width) / 2)
             y = round(top + row * (cell + gap) + (cell - fitted.height) / 2)
             page.paste(fitted, (x, y))
     return page
 
 
-def smoothed(series: Series) -> list[tuple[int, float]]:
-    """A centred average over about a twentieth of the run to either side: it neither lags nor starts off biased."""
-    reach = min(max(len(series) // 20, 1), 2000)
-    window = np.hanning(2 * reach + 3)[1:-1]
-    values = np.array([value for _, value in series], float)
-    sums = np.convolve(values, window)[reach:-reach] / np.convolve(np.ones(len(values)), window)[reach:-reach]
-    return [(step, float(value)) for (step, _), value in zip(series, sums)]
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round values from low to high, 1, 2 or 5 times a power of ten apart."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(most - 1, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def label(value: float) -> str:
+    """A short text: 12k for 12,000, 0.05 for 0.05."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    return f"{value:.4g}" if value else "0"
+
+
+def text_width(words: str, size: int = 13) -> float:
+    """The width of the text in shown pixels."""
+    return _font(size * OVERSIZE).getlength(_drawable(words)) / OVERSIZE
+
+
+def _smoothed(series: Series) -> list[tuple[int, float]]:
+    """Averaged over about a twentieth of the run."""
+    values = smooth_curve([value for _, value in series], max(1 - 20 / len(series), 0.0) if series else 0.0)
+    return [(step, value) for (step, _), value in zip(series, values)]
+
+
+def _thinned(series: Series, width: int) -> list[tuple[int, float]]:
+    """At most two points per pixel."""
+    return [series[place] for place in thin_curve([value for _, value in series], 2 * width)]
 
 
 def _range(losses: Series, validation: Series) -> tuple[float, float]:
-    """What to show: nearly all losses, so that one spike does not flatten the curve, and every held-out one."""
+    """The y range: nearly all losses, so that one spike does not flatten the curve, and every validation loss."""
     values = np.array([value for _, value in losses] or [0.0, 1.0], float)
     low, high = np.percentile(values, 0.5), np.percentile(values, 99)
-    for _, value in (*validation, *(smoothed(losses) if losses else ())):
+    for _, value in (*validation, *_smoothed(losses)):
         low, high = min(low, value), max(high, value)
     room = 0.06 * (high - low) or max(abs(high) * 0.1, 1e-6)
     return max(float(low - room), 0.0) if low >= 0 else float(low - room), float(high + room)
 
 
-def _thin(series: Series, width: int) -> list[tuple[int, float]]:
-    """The same curve in at most two points per pixel: the least and the most of each stretch."""
-    if len(series) <= 2 * width:
-        return list(series)
-    points = []
-    for stretch in np.array_split(np.arange(len(series)), width):
-        part = [series[index] for index in stretch]
-        ends = {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
-        points.extend(sorted(ends))
-    return points
-
-
 def _lines(name: str, width: float, most: int = 3) -> list[str]:
-    """The name broken at spaces to fit this width; what does not fit ends in dots."""
+    """The name wrapped to this width; text that does not fit ends in an ellipsis."""
     lines: list[str] = []
     for word in name.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -170,69 +262,14 @@ def _shorten(line: str, width: float) -> str:
     return line + "…"
 
 
-def _fit(picture: Image.Image, cell: int) -> Image.Image:
-    longest = max(picture.size)
+def _fit(image: Image.Image, cell: int) -> Image.Image:
+    longest = max(image.size)
     if longest > cell:
         shrink = cell / longest
-        size = (max(1, round(picture.width * shrink)), max(1, round(picture.height * shrink)))
-        return picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        size = (max(1, round(image.width * shrink)), max(1, round(image.height * shrink)))
+        return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     times = cell // longest
-    return picture.convert("RGB").resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
-
-
-@dataclass(frozen=True)
-class Axes:
-    """A rectangle of a canvas with a value range in each direction."""
-
-    canvas: Canvas
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-    def place(self, x: float, y: float) -> Point:
-        """The pixel of a value; values outside the range stay at its edge."""
-        width, height = self.canvas.width - LEFT - RIGHT, self.canvas.height - TOP - BOTTOM
-        return LEFT + width * _share(x, self.x), TOP + height * (1 - _share(y, self.y))
-
-    def frame(self, title: str, x_label: str, note: str = "") -> None:
-        """Title, rules with their values, and the name of the x axis."""
-        canvas = self.canvas
-        canvas.text((LEFT, 18), title, 17, INK)
-        canvas.text((canvas.width - RIGHT, canvas.height - 8), note, 12, FADED, "rs")
-        for value in ticks(*self.y, 8):
-            _, y = self.place(self.x[0], value)
-            canvas.line([(LEFT, y), (canvas.width - RIGHT, y)], RULE)
-            canvas.text((LEFT - 10, y), label(value), 12, FADED, "rm")
-        for value in ticks(*self.x, 8):
-            x, _ = self.place(value, self.y[0])
-            canvas.text((x, canvas.height - BOTTOM + 8), label(value), 12, FADED, "ma")
-        canvas.text((LEFT, canvas.height - 8), x_label, 12, FADED, "ls")
-
-    def legend(self, entries: Sequence[tuple[str, str]]) -> None:
-        """(words, color) at the top right, on one line."""
-        x = self.canvas.width - RIGHT
-        for words, color in reversed(entries):
-            self.canvas.text((x, 29), words, 13, FADED, "rm")
-            x -= text_width(words, 13)
-            self.canvas.line([(x - 22, 29), (x - 6, 29)], color, 3)
-            x -= 40
-
-
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round values (1, 2 or 5 times a power of ten apart) from low to high."""
-    if not high > low:
-        return [low]
-    raw = (high - low) / max(most - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def label(value: float) -> str:
-    """A short form: 12,000 as 12k, 0.05 as it is."""
-    if abs(value) >= 10_000:
-        return f"{value / 1000:g}k"
-    return f"{value:.4g}" if value else "0"
+    return image.convert("RGB").resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
 
 
 def _share(value: float, bounds: tuple[float, float]) -> float:
@@ -240,56 +277,11 @@ def _share(value: float, bounds: tuple[float, float]) -> float:
     return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
 
 
-class Canvas:
-    """Coordinates are shown pixels, from the top left."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
-        self._image = Image.new("RGB", (width * OVERSIZE, height * OVERSIZE), PAPER)
-        self._draw = ImageDraw.Draw(self._image)
-
-    def line(self, points: Sequence[Point], color: str, width: float = 1.0) -> None:
-        """A stroke through the points, with round joints and ends."""
-        scaled = [(x * OVERSIZE, y * OVERSIZE) for x, y in points]
-        thick = max(1, round(width * OVERSIZE))
-        self._draw.line(scaled, fill=color, width=thick, joint="curve")
-        if width > 1 and scaled:
-            for x, y in (scaled[0], scaled[-1]):
-                self._draw.ellipse([x - thick / 2, y - thick / 2, x + thick / 2, y + thick / 2], fill=color)
-
-    def dot(self, at: Point, color: str, radius: float = 3.5) -> None:
-        """A disc with a rim of paper, so that it stands out on a line."""
-        for size, fill in ((radius + 1.5, PAPER), (radius, color)):
-            box = [(at[0] - size), (at[1] - size), (at[0] + size), (at[1] + size)]
-            self._draw.ellipse([value * OVERSIZE for value in box], fill=fill)
-
-    def box(self, left: float, top: float, right: float, bottom: float, color: str, radius: float = 0.0) -> None:
-        """A filled rectangle; one narrower than a pixel is still seen."""
-        right, bottom = max(right, left + 1 / OVERSIZE), max(bottom, top + 1 / OVERSIZE)
-        radius = min(radius, (right - left) / 2, (bottom - top) / 2)
-        corners = [value * OVERSIZE for value in (left, top, right, bottom)]
-        self._draw.rounded_rectangle(corners, radius=radius * OVERSIZE, fill=color)
-
-    def text(self, at: Point, words: str, size: int = 13, color: str = INK, anchor: str = "la") -> None:
-        """`anchor` is Pillow's: l m r across, a m s up and down."""
-        x, y = at[0] * OVERSIZE, at[1] * OVERSIZE
-        self._draw.text((x, y), _drawable(words), fill=color, font=_font(size * OVERSIZE), anchor=anchor)
-
-    def image(self) -> Image.Image:
-        """What was drawn, at its shown size."""
-        return self._image.resize((self.width, self.height), Image.Resampling.BOX)
-
-
-def text_width(words: str, size: int = 13) -> float:
-    """Shown pixels that the words take."""
-    return _font(size * OVERSIZE).getlength(_drawable(words)) / OVERSIZE
-
-
 def _drawable(words: str) -> str:
-    # Pillow's own font has no multiplication sign.
+    # Pillow's built-in font has no multiplication sign.
     return words.replace("×", "x")
 
 
 @lru_cache(maxsize=32)
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ...lora_train import smooth_curve, thin_curve
+
 MAX_RUNS = 32  # kept in memory; 10,000 steps take about 250 kB
 MAX_STEPS = 2_000_000  # read per run
 TAIL_BYTES = 256  # identify a file: more than one line, which contains the time of its step
@@ -68,7 +70,7 @@ class CurveReader:
             validation = list(columns.validation)
         return {
             "loss": thin(steps, losses, points),
-            "smooth": thin(steps, smooth(losses, smoothing), points),
+            "smooth": thin(steps, smooth_curve(losses, smoothing), points),
             "validation": thin(*_split(validation), points),
             "learning_rate": thin(steps, rates, points),
         }
@@ -85,27 +87,9 @@ class CurveReader:
         return columns
 
 
-def smooth(values: Sequence[float], keep: float) -> list[float]:
-    """Exponential moving average with decay `keep`, corrected for its bias at the start."""
-    average, weight, found = 0.0, 0.0, []
-    for value in values:
-        average, weight = keep * average + (1 - keep) * value, keep * weight + (1 - keep)
-        found.append(average / weight)
-    return found
-
-
 def thin(steps: Sequence[int], values: Sequence[float], most: int) -> Points:
     """At most `most` points: the lowest and the highest of each interval, so that single-step peaks remain."""
-    count = len(steps)
-    if count <= most:
-        return [[step, _round(value)] for step, value in zip(steps, values, strict=True)]
-    bins = max((most - 2) // 2, 1)
-    chosen = {0, count - 1}
-    for number in range(bins):
-        start, stop = number * count // bins, (number + 1) * count // bins
-        stretch = range(start, stop)
-        chosen |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
-    return [[steps[place], _round(values[place])] for place in sorted(chosen)]
+    return [[steps[place], _round(values[place])] for place in thin_curve(values, most)]
 
 
 def _read_on(path: Path, columns: Columns) -> Columns:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 import torch
@@ -150,7 +151,7 @@ def test_a_failed_save_leaves_the_last_file_and_nothing_else(tmp_path, toy, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         saved(path, toy, trained(toy, rank=3))
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
@@ -177,9 +178,9 @@ def test_a_tucker_lora_reaches_diffusers_naming_as_plain_matrices(toy):
     torch.testing.assert_close(output(toy, again), output(toy, network), rtol=1e-4, atol=1e-5)
 
 
-def test_input_axis_magnitudes_in_diffusers_naming_are_kept_and_said(toy, caplog):
+def test_input_axis_magnitudes_in_diffusers_naming_are_kept_with_a_warning(toy, caplog):
     tensors = export.to_tensors(trained(toy, dora=True), toy, "diffusers")
-    assert "transformer.conv_in.dora_scale" in tensors and "kept as dora_scale" in caplog.text
+    assert "transformer.conv_in.dora_scale" in tensors and "saved as dora_scale" in caplog.text
 
 
 def test_an_unknown_naming_is_refused(toy):

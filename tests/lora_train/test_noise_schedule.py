@@ -82,5 +82,5 @@ def test_each_row_has_its_own_time_at_any_rank(schedule):
 
 
 def test_a_prediction_that_no_diffusion_schedule_has_is_refused():
-    with pytest.raises(TrainError, match='"flow".*"eps" and "v"'):
+    with pytest.raises(TrainError, match='"flow".*"eps" or "v"'):
         DiffusionSchedule(scaled_linear_alphas(), "flow")

@@ -121,7 +121,7 @@ def test_a23_set_counts_of_the_settings_reach_the_order(tmp_path) -> None:
     run_training(tmp_path, dataset, denoiser, epochs=4, set_samples={"subject": 2})
     texts = torch.cat([call["text"][:, 0, 0] for call in denoiser.calls])
     assert (texts != 99).sum() == 8 and len(set(texts[texts != 99].tolist())) > 2
-    with pytest.raises(TrainError, match='set_samples: "mine" is no set of the dataset, which has "subject", "class"'):
+    with pytest.raises(TrainError, match='"mine" is not a set of the dataset; expected one of "subject", "class"'):
         run_training(tmp_path, dataset, set_samples={"mine": 2})
     with pytest.raises(TrainError, match='set_weights: "class" is a prior set'):
         run_training(tmp_path, dataset, set_weights={"class": 2.0})

@@ -35,7 +35,7 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(tmp_path) -> None:
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path, mode: str) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.png").touch()
-    with pytest.raises(TrainError, match="photos: is no run's folder"), open_run(tmp_path, "photos", mode):
+    with pytest.raises(TrainError, match="photos: not the folder of a run"), open_run(tmp_path, "photos", mode):
         pass
     assert (tmp_path / "photos" / "a.png").exists()
 
@@ -49,6 +49,6 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path, name: str) -> None:
 
 
 def test_a_second_trainer_of_the_same_run_is_refused(tmp_path) -> None:
-    refused = pytest.raises(TrainError, match="another process trains this run")
+    refused = pytest.raises(TrainError, match="another process is training this run")
     with open_run(tmp_path, "cat", "resume"), refused, open_run(tmp_path, "cat", "resume"):
         pass

@@ -1,4 +1,4 @@
-"""The report: metrics that survive a kill, a live callback, and a page that is one file."""
+"""Metrics that survive a kill, live progress, smoothing, and a report page that is one file."""
 
 import json
 
@@ -16,12 +16,13 @@ from streamcache.lora_train.run.metrics import (
     open_events,
     read_curves,
     read_metrics,
+    smooth_curve,
 )
 
 CPU = torch.device("cpu")
 
 
-def test_every_step_is_a_line_and_the_callback_hears_the_same(tmp_path) -> None:
+def test_every_step_is_a_line_and_is_reported_to_the_callback(tmp_path) -> None:
     heard = []
     with MetricsFile(tmp_path / "metrics.jsonl") as metrics:
         reporter = Reporter(metrics, 10, CPU, heard.append)
@@ -45,7 +46,7 @@ def test_samples_per_second_count_the_rows_of_all_batches_of_a_step(tmp_path) ->
     assert second.samples_per_second == pytest.approx(6 * second.rate)
 
 
-def test_b8_the_share_of_waiting_is_told(tmp_path) -> None:
+def test_b8_the_share_of_waiting_is_reported(tmp_path) -> None:
     with MetricsFile(tmp_path / "m.jsonl") as metrics:
         reporter = Reporter(metrics, 2, CPU)
         assert reporter.step(1, 0, 1.0, 1e-3, waited=1e9).data_wait == 1.0
@@ -71,7 +72,7 @@ def test_a_new_run_starts_with_an_empty_file(tmp_path) -> None:
     assert list(read_metrics(tmp_path / "metrics.jsonl")) == []
 
 
-def test_tensorboard_is_named_with_its_command_when_missing(tmp_path) -> None:
+def test_missing_tensorboard_is_reported_with_its_install_command(tmp_path) -> None:
     try:
         import tensorboardX  # noqa: F401
     except ImportError:
@@ -83,14 +84,19 @@ def test_tensorboard_is_named_with_its_command_when_missing(tmp_path) -> None:
         assert list(tmp_path.iterdir())
 
 
-def test_memory_and_durations_read_well() -> None:
+def test_memory_is_measured_and_durations_are_formatted() -> None:
     assert memory_in_use(CPU) > 1_000_000
-    assert [format_seconds(s) for s in (5, 75, 3700)] == ["5s", "1m15s", "1h01m"]
+    assert [format_seconds(s) for s in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]
 
 
-def test_the_page_is_one_file_and_escapes_what_others_wrote() -> None:
+def test_the_page_is_one_file_and_escapes_all_text() -> None:
     page = render_page(
         "Run <1>", "", {"steps": "20"}, [Section("Loss", Image.new("RGB", (4, 4)), table={"a<b": "<script>"})]
     )
     assert "<script>" not in page and "&lt;script&gt;" in page
     assert page.count("data:image/png;base64,") == 1 and "http" not in page
+
+
+def test_smoothing_starts_at_the_first_value_and_zero_changes_nothing() -> None:
+    assert smooth_curve([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
+    assert smooth_curve([1.0, 5.0, 2.0], 0.0) == [1.0, 5.0, 2.0]

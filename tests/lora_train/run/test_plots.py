@@ -7,12 +7,12 @@ from PIL import Image
 
 from streamcache.lora_train.run.plots import (
     _lines,
+    _smoothed,
     draw_grid,
     label,
     plot_buckets,
     plot_loss,
     plot_share,
-    smoothed,
     text_width,
     ticks,
 )
@@ -36,8 +36,8 @@ def test_a_flat_and_a_spiky_curve_are_drawn() -> None:
 
 def test_smoothing_has_the_curves_length_and_no_bias_at_its_ends() -> None:
     flat = [(step, 2.0) for step in range(57)]
-    assert smoothed(flat) == [(step, pytest.approx(2.0)) for step in range(57)]
-    assert smoothed([(4, 0.5)]) == [(4, pytest.approx(0.5))]
+    assert _smoothed(flat) == [(step, pytest.approx(2.0)) for step in range(57)]
+    assert _smoothed([(4, 0.5)]) == [(4, pytest.approx(0.5))]
 
 
 def test_ticks_are_round_and_inside_the_range() -> None:

@@ -90,7 +90,7 @@ def test_a_changed_dataset_or_setting_is_named_and_refused_or_accepted_on_reques
     check_origin(state, DATASET, TrainConfig())
     with pytest.raises(TrainError, match="step 5 with other inputs: rank: was 16, is 8"):
         check_origin(state, DATASET, TrainConfig(rank=8))
-    with pytest.raises(TrainError, match="dataset: its content was g1, is g2"):
+    with pytest.raises(TrainError, match="dataset: content was g1, is g2"):
         check_origin(state, SimpleNamespace(id="d1", generation="g2"), TrainConfig())
     with pytest.raises(TrainError, match="dataset: was d1, is d2.*accept_changes = true"):
         check_origin(state, SimpleNamespace(id="d2", generation="g1"), TrainConfig())
@@ -146,10 +146,10 @@ def test_everything_that_optimizers_keep_survives() -> None:
     assert set(tensors) == {"state.0.step", "state.0.exp_avg"}
 
 
-def test_nan_survives_and_strange_objects_are_refused_with_their_place() -> None:
+def test_nan_survives_and_unsupported_objects_are_refused_with_their_path() -> None:
     tree, _ = pack([math.nan])
     assert math.isnan(unpack(json.loads(json.dumps(tree, allow_nan=False)), {})[0])
-    with pytest.raises(TypeError, match="a.1: object cannot be kept"):
+    with pytest.raises(TypeError, match="a.1: object cannot be stored"):
         pack({"a": [1, object()]})
 
 

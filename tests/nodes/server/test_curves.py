@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.lora_train.run.metrics import MetricsFile
-from streamcache.nodes.server.curves import CurveReader, smooth, thin
+from streamcache.nodes.server.curves import CurveReader, thin
 
 
 def test_thinning_keeps_the_ends_and_every_peak():
@@ -19,11 +19,6 @@ def test_thinning_keeps_the_ends_and_every_peak():
     assert found[0][0] == 0 and found[-1][0] == 9999
     assert [step for step, _ in found] == sorted({step for step, _ in found})
     assert thin([1, 2], [0.123456789, 2], 50) == [[1, 0.12346], [2, 2.0]]
-
-
-def test_smoothing_starts_at_the_first_value_and_zero_changes_nothing():
-    assert smooth([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
-    assert smooth([1.0, 5.0, 2.0], 0.0) == [1.0, 5.0, 2.0]
 
 
 def test_only_new_lines_are_read_unless_the_file_was_rewritten(tmp_path: Path):
