@@ -11,6 +11,7 @@ TOPS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")]
 DOCUMENTS = [document for document in DOCUMENTS if document.exists()]
 PATH = re.compile(rf"^(?:(?:{'|'.join(TOPS)}|\.github)/[\w./-]*|dev\.py|[\w-]+\.(?:md|toml|txt))$")
+CODE = ("dataset_cache", "lora_train", "reference", "nodes", "cli")
 MADE = ("demo/",)  # written by a command, not part of the repository
 
 
@@ -62,3 +63,12 @@ def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
     assert sorted(page for page in pages if f"({page})" not in index) == []
+
+
+def test_the_map_lists_every_file_of_every_room():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^### `([\w/]+)/`\n(.*?)(?=^##)", text, re.S | re.M)
+    mapped = {room: set(re.findall(r"^\| `(\w+\.py)` \|", body, re.M)) for room, body in sections if room != "web"}
+    rooms = {path.parent.relative_to(ROOT).as_posix() for top in CODE for path in (ROOT / top).rglob("__init__.py")}
+    files = {room: {path.name for path in (ROOT / room).glob("*.py")} - {"__init__.py"} for room in rooms}
+    assert mapped == {room: names for room, names in files.items() if names}
