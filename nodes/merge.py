@@ -10,7 +10,7 @@ from ..dataset_cache import CacheError, Part
 from . import sockets
 from .cache import checked_save_path, save_fingerprint, save_name_problem, save_output
 from .host.app import NodeProgress
-from .library import describe, gather_parts, is_plan
+from .library import DatasetHandle, DatasetPlan, describe, gather_parts
 
 MAX_DATASETS = 16
 
@@ -61,7 +61,9 @@ class StreamCacheMerge(io.ComfyNode):
         return save_fingerprint(name, cls.hidden.unique_id)
 
     @classmethod
-    def execute(cls, name: str, datasets: dict[str, Any], weights: str = "") -> io.NodeOutput:
+    def execute(
+        cls, name: str, datasets: dict[str, DatasetHandle | DatasetPlan | None], weights: str = ""
+    ) -> io.NodeOutput:
         path = checked_save_path(name, cls.hidden)
         parts = _parts([dataset for dataset in datasets.values() if dataset is not None], weights)
         watch = NodeProgress()
@@ -72,13 +74,11 @@ class StreamCacheMerge(io.ComfyNode):
 NODES = [StreamCacheMerge]
 
 
-def _parts(datasets: list[Any], weights: str) -> list[Part]:
+def _parts(datasets: list[DatasetHandle | DatasetPlan], weights: str) -> list[Part]:
     if not datasets:
         raise CacheError("nothing to merge: connect at least one dataset")
-    if any(is_plan(dataset) for dataset in datasets):
-        raise CacheError("a dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here")
     numbers = parse_weights(weights, len(datasets))
-    return [Part(dataset.open(), weight) for dataset, weight in zip(datasets, numbers, strict=True)]
+    return [Part(dataset.saved().open(), weight) for dataset, weight in zip(datasets, numbers, strict=True)]
 
 
 def parse_weights(text: str, count: int) -> list[float]:

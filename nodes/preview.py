@@ -14,6 +14,7 @@ from ..dataset_cache import (
     THUMBNAIL,
     CacheError,
     Sample,
+    Samples,
     draw_sheet,
     evenly_spaced,
     realize,
@@ -24,7 +25,7 @@ from ..dataset_cache import (
 from ..lora_train import plot_buckets
 from . import sockets
 from .host.app import NodeProgress
-from .library import is_plan
+from .library import DatasetHandle, DatasetPlan
 
 COLUMNS = 8
 Decode = Callable[[dict], Image.Image]  # latent → image
@@ -63,12 +64,12 @@ class StreamCachePreview(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, dataset: Any, count: int, vae: Any = None, size: int = 128) -> io.NodeOutput:
-        opened = dataset.plan() if is_plan(dataset) else dataset.open()
+    def execute(
+        cls, dataset: DatasetHandle | DatasetPlan, count: int, vae: Any = None, size: int = 128
+    ) -> io.NodeOutput:
+        samples, groups = _by_bucket(dataset)
         decode = (lambda latent: _decode(vae, latent)) if vae is not None else None
-        # The buckets of a plan are known by image size only: its latents do not exist yet.
-        groups = samples_by_size(opened) if is_plan(dataset) else samples_by_bucket(opened)
-        sheet = contact_sheet(opened, groups, count, size, decode, NodeProgress.check)
+        sheet = contact_sheet(samples, groups, count, size, decode, NodeProgress.check)
         chart = plot_buckets({label: len(rows) for label, rows in groups.items()})
         images = [sockets.image(sheet), sockets.image(chart)]
         shown = [item for image in images for item in ui.PreviewImage(image, cls=cls).as_dict()["images"]]
@@ -79,7 +80,7 @@ NODES = [StreamCachePreview]
 
 
 def contact_sheet(
-    dataset: Any,
+    dataset: Samples,
     groups: Mapping[str, np.ndarray],
     count: int,
     side: int,
@@ -97,6 +98,14 @@ def contact_sheet(
     title = f"{len(chosen):,} of {len(dataset):,} samples"
     shown = {label: found for label, found in rows.items() if found}
     return draw_sheet(dataset, shown, image_of=image_of, title=title, columns=COLUMNS, side=side)
+
+
+def _by_bucket(dataset: DatasetHandle | DatasetPlan) -> tuple[Samples, Mapping[str, np.ndarray]]:
+    if isinstance(dataset, DatasetPlan):  # its buckets are known by image size only: it has no latents yet
+        plan = dataset.plan()
+        return plan, samples_by_size(plan)
+    cache = dataset.open()
+    return cache, samples_by_bucket(cache)
 
 
 def _image(sample: Sample, decode: Decode | None) -> Image.Image:

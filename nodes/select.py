@@ -7,9 +7,9 @@ import numpy as np
 from comfy_api.latest import io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..dataset_cache import CacheError
+from ..dataset_cache import CacheError, Dataset
 from . import sockets
-from .library import DatasetHandle, is_plan, lazy_field
+from .library import DatasetHandle, DatasetPlan, lazy_field
 
 MAX_LISTED = 4096  # ComfyUI copies lists item by item, so longer ones are not made
 _SIZE = re.compile(r"\s*(\d+)\s*[x×*]\s*(\d+)\s*")
@@ -42,20 +42,23 @@ class StreamCacheSelect(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, dataset: Any, start: int, limit: int, caption: str = "", bucket: str = "", stop: int = 0
+        cls,
+        dataset: DatasetHandle | DatasetPlan,
+        start: int,
+        limit: int,
+        caption: str = "",
+        bucket: str = "",
+        stop: int = 0,
     ) -> io.NodeOutput:
-        if is_plan(dataset):
-            raise CacheError(
-                "this dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here"
-            )
-        handle = dataset.select(choose(dataset.open(), start, stop, limit, caption, bucket))
+        saved = dataset.saved()
+        handle = saved.select(choose(saved.open(), start, stop, limit, caption, bucket))
         return io.NodeOutput(handle, *_lists(handle))
 
 
 NODES = [StreamCacheSelect]
 
 
-def choose(dataset: Any, start: int, stop: int, limit: int, caption: str, bucket: str) -> np.ndarray:
+def choose(dataset: Dataset, start: int, stop: int, limit: int, caption: str, bucket: str) -> np.ndarray:
     """The numbers of matching samples from `start` up to but not including `stop` (0: the end), at most `limit`."""
     numbers = np.arange(len(dataset))[start : stop or None]
     if bucket.strip():
@@ -72,7 +75,7 @@ def choose(dataset: Any, start: int, stop: int, limit: int, caption: str, bucket
     return found[:limit] if limit else found
 
 
-def _in_bucket(dataset: Any, text: str) -> np.ndarray:
+def _in_bucket(dataset: Dataset, text: str) -> np.ndarray:
     """Samples of a width and height, in image pixels as encoded or in latent pixels."""
     match = _SIZE.fullmatch(text)
     if match is None:
@@ -97,7 +100,7 @@ def _lists(handle: DatasetHandle) -> tuple[Any, Any, Any]:
     return _field(handle, dataset, "latent"), _field(handle, dataset, "conditioning"), captions
 
 
-def _field(handle: DatasetHandle, dataset: Any, name: str) -> Any:
+def _field(handle: DatasetHandle, dataset: Dataset, name: str) -> Any:
     if not dataset.variants(name).all():
         return ExecutionBlocker(f"some of these samples have no {name}; encode the dataset with a VAE and a CLIP")
     return [lazy_field(handle, n, name) for n in range(len(handle))]

@@ -14,7 +14,6 @@ Options = io.Custom("STREAMCACHE_OPTIONS")  # training settings
 
 CATEGORY = "StreamCache"
 ADVANCED = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
-RARE = ADVANCED
 
 
 def first(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, free_name, read_manifest, realize
+from ..dataset_cache import CacheError, Dataset, free_name, read_manifest, realize
 from ..lora_train import (
     Curves,
     Prompt,
@@ -155,7 +155,7 @@ class Trained:
 
 def train_lora(
     patcher: Any,
-    dataset: Any,
+    dataset: Dataset,
     config: TrainConfig,
     host: HostSettings,
     images: SampleImages,
@@ -263,7 +263,7 @@ def _used(folder: Path) -> bool:
     return folder.exists() and any(folder.iterdir())
 
 
-def _prompts(images: SampleImages, dataset: Any) -> list[Prompt] | None:
+def _prompts(images: SampleImages, dataset: Dataset) -> list[Prompt] | None:
     if not images.prompts:
         return None
     bucket = max(dataset.buckets().items(), key=lambda item: len(item[1]))[0]

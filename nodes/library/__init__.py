@@ -1,8 +1,8 @@
 """Datasets as nodes pass them on: names and paths, handles and plans, open caches, saving, freshness."""
 
 from .freshness import forget_result, record_result, result_fingerprint
-from .handles import DatasetHandle, DatasetPlan, handle_of, is_plan, lazy_field, published_generation
-from .open_caches import Kept, close_idle
+from .handles import DatasetHandle, DatasetPlan, handle_of, lazy_field, published_generation
+from .open_caches import OpenPool, close_idle
 from .paths import (
     Choices,
     contained,
@@ -24,7 +24,7 @@ __all__ = [
     "DatasetHandle",
     "DatasetPlan",
     "Given",
-    "Kept",
+    "OpenPool",
     "Saved",
     "close_idle",
     "contained",
@@ -32,7 +32,6 @@ __all__ = [
     "forget_result",
     "gather_parts",
     "handle_of",
-    "is_plan",
     "is_published",
     "lazy_field",
     "list_caches",

@@ -7,16 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from ...dataset_cache import CacheError, LazyTensor, Subset, iter_tensors, map_tensors, read_manifest
+from ...dataset_cache import (
+    CacheError,
+    Dataset,
+    Encoder,
+    ImageEncoder,
+    LazyTensor,
+    Plan,
+    Settings,
+    Source,
+    Subset,
+    iter_tensors,
+    make_plan,
+    map_tensors,
+    read_manifest,
+)
 from .open_caches import opened
-
-if TYPE_CHECKING:
-    from ...dataset_cache import Encoder, ImageEncoder, Plan, Settings, Source
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,7 @@ class DatasetHandle:
     generation: str
     indices: np.ndarray | None = field(default=None, compare=False, repr=False)  # None: all
 
-    def open(self) -> Any:
+    def open(self) -> Dataset:
         """The dataset. While the caller keeps it, a lease protects its files from cleaning."""
         cache = opened(self.path, self.generation)
         return cache if self.indices is None else Subset(cache, self.indices)
@@ -37,6 +48,9 @@ class DatasetHandle:
         """A handle of some of these samples."""
         chosen = indices if self.indices is None else self.indices[indices]
         return DatasetHandle(self.name, self.path, self.generation, chosen)
+
+    def saved(self) -> DatasetHandle:
+        return self
 
     def __len__(self) -> int:
         return len(self.open()) if self.indices is None else len(self.indices)
@@ -52,8 +66,6 @@ class DatasetPlan:
     settings: Settings
 
     def plan(self) -> Plan:
-        from ...dataset_cache import make_plan  # on use: ComfyUI starts faster
-
         return make_plan(
             list(self.sources),
             image_encoder=self.image_encoder,
@@ -61,9 +73,8 @@ class DatasetPlan:
             settings=self.settings,
         )
 
-
-def is_plan(dataset: Any) -> bool:
-    return isinstance(dataset, DatasetPlan)
+    def saved(self) -> DatasetHandle:
+        raise CacheError("this dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here")
 
 
 def handle_of(name: str, path: Path) -> DatasetHandle:

@@ -25,7 +25,7 @@ class OfGeneration(Protocol):
 T = TypeVar("T", bound=OfGeneration)
 
 
-class Kept(Generic[T]):
+class OpenPool(Generic[T]):
     """Open things by folder and generation. The disk is never accessed under the lock: a slow one blocks no other."""
 
     def __init__(
@@ -84,12 +84,12 @@ class Kept(Generic[T]):
 
 def opened(path: Path, generation: str) -> Cache:
     """The cache at `path` in this generation: the published one, or one that is still open."""
-    return KEPT.get(path, generation)
+    return OPEN_CACHES.get(path, generation)
 
 
 def close_idle(path: Path | None = None) -> None:
     """Drop the cache at `path`, or all of them. Callers that still use one keep it open."""
-    KEPT.close(path)
+    OPEN_CACHES.close(path)
 
 
 def _open_generation(path: Path, generation: str) -> Cache:
@@ -106,4 +106,4 @@ def _open_generation(path: Path, generation: str) -> Cache:
     return cache
 
 
-KEPT = Kept(_open_generation)
+OPEN_CACHES = OpenPool(_open_generation)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ...dataset_cache import (
     CacheError,
     CacheWriter,
+    EncodeProgress,
+    EncodeReport,
     Manifest,
     Part,
+    encode,
     gather,
     peek_bucket_counts,
     read_manifest,
     split_rows,
 )
 from .handles import DatasetHandle, DatasetPlan, published_generation
-
-if TYPE_CHECKING:
-    from ...dataset_cache import EncodeProgress, EncodeReport
 
 _PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
 _MAX_BUCKETS = 500  # in the facts of a saved cache
@@ -76,8 +76,6 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
 
 
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
-    from ...dataset_cache import encode  # on use: ComfyUI starts faster
-
     def progress(now: EncodeProgress) -> None:
         left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
         what = _PHASES.get(now.phase, now.phase)

@@ -26,7 +26,7 @@ from ...dataset_cache import (
     read_manifest,
     usage_of,
 )
-from ..library import Kept
+from ..library import OpenPool
 from .cache_list import CacheRow
 from .untrusted import Refused, as_dict, as_list, cut, cut_text
 
@@ -146,7 +146,7 @@ def _open_published(folder: Path, generation: str) -> View:
     raise Refused(f"{folder.name} is being saved; try again", 409)
 
 
-VIEWS = Kept(_open_published, _MAX_VIEWS)
+VIEWS = OpenPool(_open_published, _MAX_VIEWS)
 
 
 def _in_bucket(view: View, bucket: str) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....dataset_cache import map_tensors
+from ....dataset_cache import Dataset, map_tensors
 from ....lora_train import TrainError
 
 # Handled by ComfyUI's sampler, which mixes several predictions per step; a training step makes only one.
@@ -38,7 +38,7 @@ class Sizes:
     crop: np.ndarray  # [samples, 4] left, top, width, height in the resized image
 
     @classmethod
-    def of(cls, dataset: Any) -> Sizes:
+    def of(cls, dataset: Dataset) -> Sizes:
         return cls(np.asarray(dataset.column("original_size")), np.asarray(dataset.column("crop")))
 
     def inputs(self, index: int, latent: Sequence[int], downscale: int) -> dict[str, int]:

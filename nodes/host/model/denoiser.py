@@ -37,7 +37,7 @@ from .inplace import Blocks
 from .schedule import ModelSchedule
 
 if TYPE_CHECKING:
-    from ....dataset_cache import Batch
+    from ....dataset_cache import Batch, Dataset
 
 # When this much memory is requested, ComfyUI unloads everything else, as for its own trainer.
 EVERYTHING = 1e20
@@ -87,7 +87,7 @@ class HostDenoiser:
         """The family: the name of ComfyUI's configuration class, in lower case."""
         return fit.family(self.model).lower()
 
-    def prepare_for(self, dataset: Any) -> None:
+    def prepare_for(self, dataset: Dataset) -> None:
         self.sizes = conds.Sizes.of(dataset)
         if self.preview.negative is None and EMPTY_CAPTION in dataset.named:
             empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
@@ -183,7 +183,7 @@ class HostDenoiser:
             self.patcher.pre_run()
 
     @torch.no_grad()
-    def _try_out(self, dataset: Any) -> None:
+    def _try_out(self, dataset: Dataset) -> None:
         """Send one sample through the model: a layer that does not fit its text raises, and blocks that write in place
         are found."""
         batch = dataset.read_batch([fit.smallest_sample(dataset)])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ....dataset_cache import Dataset
 from ....lora_train import TrainError
 from .conditioning import only_entry, widths
 
@@ -18,7 +19,7 @@ def family(model: Any) -> str:
     return type(model.model_config).__name__
 
 
-def check_latents(model: Any, dataset: Any) -> None:
+def check_latents(model: Any, dataset: Dataset) -> None:
     """Channels and axes of every bucket."""
     form, name = model.latent_format, family(model)
     for bucket in dataset.buckets():
@@ -36,14 +37,14 @@ def check_latents(model: Any, dataset: Any) -> None:
             )
 
 
-def check_entries(dataset: Any) -> None:
+def check_entries(dataset: Dataset) -> None:
     """The conditioning of one sample per bucket has one plain entry."""
     for indices in dataset.buckets().values():
         first = int(indices[0])
         only_entry(dataset[first].conditioning, f"sample {first} ({dataset.source(first)})")
 
 
-def smallest_sample(dataset: Any) -> int:
+def smallest_sample(dataset: Dataset) -> int:
     """A sample of the smallest bucket, for a trial run."""
     _, indices = min(dataset.buckets().items(), key=lambda item: torch.Size(item[0].shape).numel())
     return int(indices[0])

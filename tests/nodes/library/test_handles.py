@@ -15,7 +15,7 @@ from streamcache.dataset_cache.format.tensors import Codec, register_codec
 from streamcache.dataset_cache.read.leases import holders
 from streamcache.nodes.library import open_caches
 from streamcache.nodes.library.handles import handle_of, lazy_field
-from streamcache.nodes.library.open_caches import Kept
+from streamcache.nodes.library.open_caches import OpenPool
 
 from ...support.samples import assert_holds, conditioning, latent, write_cache
 
@@ -126,7 +126,7 @@ def test_an_unfinished_cache_has_no_handle(tmp_path: Path):
 
 
 def test_idle_caches_close_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(open_caches, "KEPT", Kept(open_caches._open_generation, idle_seconds=0.2))
+    monkeypatch.setattr(open_caches, "OPEN_CACHES", OpenPool(open_caches._open_generation, idle_seconds=0.2))
     path = write_cache(tmp_path / "set", 1)
     handle_of("set", path).open()
     for _ in range(600):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache.format.manifest import MANIFEST
-from streamcache.nodes.library.open_caches import Kept
+from streamcache.nodes.library.open_caches import OpenPool
 
 
 @dataclass(eq=False)
@@ -23,7 +23,7 @@ def published(folder: Path) -> Path:
 
 def test_the_same_generation_is_opened_once_and_again_after_it_was_let_go(tmp_path: Path):
     folder, opened = published(tmp_path / "set"), []
-    kept = Kept(lambda path, generation: opened.append(generation) or Thing("a"))
+    kept = OpenPool(lambda path, generation: opened.append(generation) or Thing("a"))
     first = kept.get(folder)
     assert kept.get(folder, "a") is first and opened == [""]
     kept.close(tmp_path / "other")
@@ -34,7 +34,7 @@ def test_the_same_generation_is_opened_once_and_again_after_it_was_let_go(tmp_pa
 
 def test_what_was_removed_is_not_given_again(tmp_path: Path):
     folder = published(tmp_path / "set")
-    kept = Kept(
+    kept = OpenPool(
         lambda path, generation: Thing("a") if (path / MANIFEST).exists() else pytest.fail("asked, as it should be")
     )
     kept.get(folder, "a")
@@ -45,7 +45,7 @@ def test_what_was_removed_is_not_given_again(tmp_path: Path):
 
 def test_the_one_that_was_used_longest_ago_goes_first(tmp_path: Path):
     folders = [published(tmp_path / str(n)) for n in range(3)]
-    kept = Kept(lambda path, generation: Thing("a"), most=2)
+    kept = OpenPool(lambda path, generation: Thing("a"), most=2)
     first, second = kept.get(folders[0]), kept.get(folders[1])
     assert kept.get(folders[0], "a") is first
     kept.get(folders[2])
@@ -54,7 +54,7 @@ def test_the_one_that_was_used_longest_ago_goes_first(tmp_path: Path):
 
 def test_a_tick_closes_only_what_is_idle(tmp_path: Path):
     folder = published(tmp_path / "set")
-    kept = Kept(lambda path, generation: Thing("a"))
+    kept = OpenPool(lambda path, generation: Thing("a"))
     thing = kept.get(folder)
     kept.tick()
     assert kept.get(folder, "a") is thing
@@ -73,7 +73,7 @@ def test_a_slow_folder_stops_nobody_else_and_two_who_open_one_get_the_same(tmp_p
             assert go_on.wait(30)
         return Thing("a")
 
-    kept, found = Kept(open_slowly), []
+    kept, found = OpenPool(open_slowly), []
     threads = [threading.Thread(target=lambda: found.append(kept.get(slow))) for _ in range(2)]
     for thread in threads:
         thread.start()

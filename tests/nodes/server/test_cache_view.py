@@ -12,7 +12,7 @@ import pytest
 
 from streamcache.dataset_cache.errors import CacheError
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
-from streamcache.nodes.library.open_caches import Kept
+from streamcache.nodes.library.open_caches import OpenPool
 from streamcache.nodes.server import cache_view
 from streamcache.nodes.server.cache_list import cache_row
 from streamcache.nodes.server.cache_view import (
@@ -107,7 +107,7 @@ def test_details_add_up(tmp_path: Path):
 
 
 def test_an_idle_view_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache_view, "VIEWS", Kept(_open_published, idle_seconds=0.05))
+    monkeypatch.setattr(cache_view, "VIEWS", OpenPool(_open_published, idle_seconds=0.05))
     gone = weakref.ref(open_view(write_cache(tmp_path / "set", 1)))
     end = time.monotonic() + 30
     while gone() is not None and time.monotonic() < end:
