@@ -2,17 +2,20 @@
 
     python inside.py <scenario> <host folder> <base directory> <result file>
 
-A scenario is a module of this folder with `run(base: Path) -> dict`. It runs as a node does: under inference mode.
+A scenario is a module of this folder with `run(base: Path) -> dict`. It runs in inference mode, as nodes do.
 """
 
 import asyncio
 import importlib
-import importlib.util
 import json
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+# A script in ComfyUI's Python: the tests' packages are not importable yet.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from package import register_package
+
+sys.path.pop(0)
 
 
 def main(scenario: str, host: str, base: str, result: str) -> None:
@@ -39,16 +42,6 @@ def enter_host(host: str, base: str) -> None:
 
     folder_paths.add_model_folder_path("loras", str(Path(folder_paths.get_output_directory()) / "loras"))
     asyncio.run(nodes.init_extra_nodes(init_custom_nodes=False, init_api_nodes=False))
-
-
-def register_package() -> None:
-    """The pack under a fixed name, as in tests/conftest.py."""
-    spec = importlib.util.spec_from_file_location(
-        "streamcache", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
-    )
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["streamcache"] = package
-    spec.loader.exec_module(package)
 
 
 if __name__ == "__main__":

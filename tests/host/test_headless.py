@@ -45,8 +45,8 @@ def test_the_host_is_set_up_with_its_devices_and_saved_models(host: dev.Host, tm
     options = ["--cpu", "--cuda-device", "1", "--output-directory", str(tmp_path)]
     command = [str(host.python), "-c", ENTER, str(HEADLESS), str(host.folder), *options]
     with_devices = {**os.environ, **environment(options)}
-    told = subprocess.run(command, env=with_devices, check=True, capture_output=True, text=True).stdout
-    found = json.loads(told.splitlines()[-1])
+    printed = subprocess.run(command, env=with_devices, check=True, capture_output=True, text=True).stdout
+    found = json.loads(printed.splitlines()[-1])
     assert found.pop("cuda") == "1" and not found.pop("torch"), "torch is not imported on the way"
     folders = {
         kind: [Path(path).name for path in paths if Path(path).parent == tmp_path] for kind, paths in found.items()

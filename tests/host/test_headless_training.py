@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from streamcache.cli.main import main
 from streamcache.dataset_cache import CacheWriter
 from streamcache.tests.host.test_headless import arguments
 from streamcache.tests.host.tiny_models import FLOW_MODEL
+from streamcache.tests.support.package import run_python
 
 pytestmark = pytest.mark.host
 
@@ -48,8 +48,8 @@ def test_training_on_a_model_of_the_host_draws_sample_images(
 ):
     samples = ["--sample-every", "2", "--sample-steps", "2", "--guidance", "1.5", "--json"]
     assert main(command(host, base, dataset, tmp_path / "a.safetensors", *samples)) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["step"] == 4 and Path(told["lora"]) == tmp_path / "a.safetensors"
+    printed = json.loads(capfd.readouterr().out)
+    assert printed["step"] == 4 and Path(printed["lora"]) == tmp_path / "a.safetensors"
     assert all(key.startswith("diffusion_model.") for key in load_file(tmp_path / "a.safetensors"))
     assert len(list((tmp_path / "runs" / "a" / "samples").glob("step-*.png"))) == 3
 
@@ -64,9 +64,8 @@ def test_a_vae_draws_sample_images_even_without_an_interval(host: dev.Host, base
 def test_ctrl_c_saves_and_resume_continues(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):
     out, metrics = tmp_path / "b.safetensors", tmp_path / "runs" / "b" / "metrics.jsonl"
     arguments_ = command(host, base, dataset, out, "--steps", "1000000", "--save-every", "0")
-    start = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); import tests.conftest\n"
-    start += f"from streamcache.cli.main import main; sys.exit(main({arguments_!r}))"
-    process = subprocess.Popen([sys.executable, "-c", start], start_new_session=True)
+    code = "from streamcache.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(run_python(code, *arguments_), start_new_session=True)
     try:
         end = time.monotonic() + 200
         while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
