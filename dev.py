@@ -1,13 +1,13 @@
-"""A newcomer's commands, on a fresh machine with only Python: `python dev.py demo | test | lint | bench | host`."""
+"""Commands for contributors, on a machine with only Python: `python dev.py demo | test | lint | bench | host`."""
 
 import platform
 import sys
 
-# Before all else: an older Python may lack what the next lines import.
+# First of all: an older Python may lack what the next lines import.
 if sys.version_info < (3, 10):
     sys.exit(
         f"StreamCache needs Python 3.10 or newer; this is {platform.python_version()} ({sys.executable}). "
-        "Run dev.py with a newer one, for example: python3.12 dev.py demo"
+        "Use a newer one, for example: python3.12 dev.py demo"
     )
 
 import hashlib
@@ -18,6 +18,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +28,11 @@ WINDOWS = os.name == "nt"
 PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 STAMP = VENV / "streamcache-installed.txt"
 PINS = ROOT / "requirements-dev.txt"
-MOST_WORKERS = 4  # each of them starts a ComfyUI of its own
+MOST_WORKERS = 4  # each of them starts its own ComfyUI
 HOW_TO_GET_A_HOST = (
-    "no ComfyUI found. Get one: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
-    "python -m venv ~/comfy/ComfyUI/.venv and its pip install -r requirements.txt; or set COMFYUI_PATH "
-    "(and COMFYUI_PYTHON) to yours"
+    "not found. To install it: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
+    "python -m venv ~/comfy/ComfyUI/.venv, and install its requirements.txt there; or set COMFYUI_PATH "
+    "(and COMFYUI_PYTHON) to an existing one"
 )
 
 
@@ -44,7 +45,7 @@ class Host:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; what follows its name goes to the tool behind it."""
+    """Run one command and pass it the remaining arguments."""
     if not arguments or arguments[0] not in COMMANDS:
         print(f"usage: python dev.py {' | '.join(COMMANDS)}\n")
         for name, command in COMMANDS.items():
@@ -54,23 +55,23 @@ def main(arguments: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
-    """do the pack's main job on a small made-up dataset, without ComfyUI"""
+    """encode a small made-up dataset and train a LoRA on it, without ComfyUI (--quick for a few steps)"""
     install()
     return run([PYTHON, "-m", "streamcache.reference.tour", *arguments])
 
 
 def test(arguments: list[str]) -> int:
-    """run all tests; arguments go to pytest (--slow runs the slow ones too)"""
+    """run all tests, or those given; other arguments go to pytest (--slow runs the slow ones too)"""
     install()
     chosen = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else ["tests"]
-    # All tests are many: they share the cores, a file at a time, since the tests of a file share what they prepared.
+    # The whole suite runs on several cores, file by file: the tests of a file share fixtures.
     workers = [f"-n{min(os.cpu_count() or 1, MOST_WORKERS)}", "--dist=loadfile"] if chosen else []
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that each take all cores only wait for one another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that each use all cores only wait for each other
     report = VENV / "last-test.xml"
     report.unlink(missing_ok=True)
     started = time.monotonic()
     code = run([PYTHON, "-m", "pytest", f"--junitxml={report}", *workers, *arguments, *chosen])
-    tell_tests(report, code, time.monotonic() - started)
+    report_tests(report, code, time.monotonic() - started)
     return code
 
 
@@ -91,29 +92,29 @@ def bench(arguments: list[str]) -> int:
 
 
 def host(arguments: list[str]) -> int:
-    """say where ComfyUI was found, or how to get it"""
+    """show where ComfyUI was found, or how to get it"""
     try:
         found = find_host()
     except ValueError as problem:
-        return say(f"Host: {problem}", code=1)
+        return say(f"ComfyUI: {problem}", code=1)
     if found is None:
-        return say(f"Host: {HOW_TO_GET_A_HOST}.", code=1)
-    return say(f"Host: {found.folder}, run by {found.python}")
+        return say(f"ComfyUI: {HOW_TO_GET_A_HOST}.", code=1)
+    return say(f"ComfyUI: {found.folder}, with {found.python}")
 
 
 COMMANDS = {"demo": demo, "test": test, "lint": lint, "bench": bench, "host": host}
 
 
 def find_host() -> Host | None:
-    """The first of COMFYUI_PATH, the host that this folder is a pack of, ~/comfy/ComfyUI; None where there is none."""
+    """COMFYUI_PATH, or the ComfyUI whose custom_nodes this folder is in, or ~/comfy/ComfyUI; None if there is none."""
     named = os.environ.get("COMFYUI_PATH")
     if named and not is_host(Path(named)):
-        raise ValueError(f"COMFYUI_PATH is {named}, which holds no main.py; name ComfyUI's own folder, or unset it")
+        raise ValueError(f"COMFYUI_PATH is {named}, which contains no main.py; set it to ComfyUI's folder, or unset it")
     candidates = [Path(named)] if named else [ROOT.parent.parent, Path.home() / "comfy" / "ComfyUI"]
     for folder in filter(is_host, candidates):
         python = find_host_python(folder)
         if python is None:
-            raise ValueError(f"{folder} has no .venv or venv; set COMFYUI_PYTHON to the interpreter that runs it")
+            raise ValueError(f"{folder} has no .venv or venv; set COMFYUI_PYTHON to the Python that runs it")
         return Host(folder.resolve(), python)
     return None
 
@@ -123,7 +124,7 @@ def is_host(folder: Path) -> bool:
 
 
 def find_host_python(folder: Path) -> Path | None:
-    """COMFYUI_PYTHON, else the host's own environment."""
+    """COMFYUI_PYTHON, or else the Python of ComfyUI's own environment."""
     if os.environ.get("COMFYUI_PYTHON"):
         return Path(os.environ["COMFYUI_PYTHON"])
     inside = "Scripts/python.exe" if WINDOWS else "bin/python"
@@ -131,27 +132,27 @@ def find_host_python(folder: Path) -> Path | None:
 
 
 def install() -> None:
-    """Make .venv hold exactly what the pins say; a stamp makes the second run free and a broken run repeat."""
+    """Install the pinned packages into .venv. A stamp file makes later calls free and repeats an interrupted one."""
     wanted = fingerprint()
     if PYTHON.exists() and STAMP.exists() and STAMP.read_text(encoding="utf-8") == wanted:
         return
     started = time.monotonic()
-    say(f"Installing into {VENV} (once; a minute or two, longer where torch is downloaded)")
+    say(f"Installing into {VENV} (once; a minute or two, longer if torch must be downloaded)")
     STAMP.unlink(missing_ok=True)
     if not python_works():
         make_venv()
     pip = pip_command()
     require(run([*pip, "install", "--quiet", "-r", PINS]), "installing requirements-dev.txt")
-    # Without isolation the pinned setuptools builds, so that a machine without network can do it.
+    # Without build isolation the pinned setuptools is used, so that this works without a network.
     editable = ["install", "--quiet", "--no-build-isolation", "--no-deps", "-e", str(ROOT)]
     require(run([*pip, *editable]), "installing the package itself")
-    # The stamp goes last: without it the next run does all of this again.
+    # The stamp is written last: without it the next call repeats all of this.
     STAMP.write_text(wanted, encoding="utf-8")
     say(f"Installed in {time.monotonic() - started:.0f} s")
 
 
 def fingerprint() -> str:
-    """Changes with the pins, the package's own definition, and the place: an editable install points to its folder."""
+    """Changes with the pins, with pyproject.toml, and with the folder, to which the editable install points."""
     digest = hashlib.sha256()
     for part in (PINS.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), str(ROOT).encode()):
         digest.update(hashlib.sha256(part).digest())
@@ -159,7 +160,7 @@ def fingerprint() -> str:
 
 
 def python_works() -> bool:
-    """A venv dies with the Python that it was made from."""
+    """Whether .venv runs: it breaks if the Python that made it is removed."""
     if not PYTHON.exists():
         return False
     check = "import sys; sys.exit(sys.version_info < (3, 10))"
@@ -168,7 +169,7 @@ def python_works() -> bool:
 
 def make_venv() -> None:
     shutil.rmtree(VENV, ignore_errors=True)
-    # Debian ships venv without ensurepip; then this Python's own pip can serve the new environment.
+    # Debian ships venv without ensurepip; then this Python's own pip installs into the new environment.
     own_pip = importlib.util.find_spec("ensurepip") is not None
     require(run([sys.executable, "-m", "venv", *([] if own_pip else ["--without-pip"]), VENV]), "making .venv")
 
@@ -182,24 +183,29 @@ def pip_command() -> list[object]:
     sys.exit(f"{sys.executable} has neither ensurepip nor pip; on Debian or Ubuntu: sudo apt install python3-venv")
 
 
-def tell_tests(report: Path, code: int, seconds: float) -> None:
-    """Say what was done, and what was skipped and why, from pytest's own report."""
+def report_tests(report: Path, code: int, seconds: float) -> None:
+    """Print how many tests passed and failed, and which were skipped and why, from pytest's report."""
     if not report.exists():
-        say(f"\nDone: nothing; pytest stopped with exit code {code} before it ran a test")
+        say(f"\nDone: pytest stopped with exit code {code} before it ran a test")
         return
     cases = list(ElementTree.parse(report).iter("testcase"))
-    skipped = Counter(case.find("skipped").get("message", "") for case in cases if case.find("skipped") is not None)
+    skips = [skip for case in cases if (skip := case.find("skipped")) is not None]
+    skipped = Counter(skip.get("message", "") for skip in skips)
     failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
     passed = len(cases) - failed - sum(skipped.values())
-    say(f"\nDone: {passed} tests passed, {failed} failed, in {seconds:.0f} s")
+    say(f"\nDone: {count_tests(passed)} passed, {failed} failed, in {seconds:.0f} s")
     for reason, count in skipped.most_common():
-        say(f"Skipped: {count} tests: {reason}")
+        say(f"Skipped: {count_tests(count)}: {reason}")
     if not skipped:
         say("Skipped: nothing")
 
 
-def run(command: list[object]) -> int:
-    """Run in the project's folder with its output shown; Ctrl-C ends both."""
+def count_tests(count: int) -> str:
+    return "1 test" if count == 1 else f"{count:,} tests"
+
+
+def run(command: Sequence[object]) -> int:
+    """Run a command in the project's folder and show its output; Ctrl-C ends both."""
     try:
         return subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode
     except KeyboardInterrupt:
@@ -208,7 +214,7 @@ def run(command: list[object]) -> int:
 
 def require(code: int, what: str) -> None:
     if code:
-        sys.exit(f"{what} failed (exit code {code}); the lines above say why. Run the same command again to repair.")
+        sys.exit(f"{what} failed (exit code {code}); the lines above show why. Run the same command again to retry.")
 
 
 def say(text: str, code: int = 0) -> int:

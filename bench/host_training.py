@@ -21,7 +21,7 @@ def measure_host_training(folder: Path, settings: Settings) -> list[Figure]:
     """No figures if ComfyUI is not installed."""
     host = dev.find_host()
     if host is None:
-        print(f"Skipped: {dev.HOW_TO_GET_A_HOST}", file=sys.stderr)
+        print(f"Skipped: ComfyUI {dev.HOW_TO_GET_A_HOST}", file=sys.stderr)
         return []
     from ..tests.host.tiny_models import write_models
 

@@ -24,7 +24,7 @@ def host() -> dev.Host:
     except ValueError as problem:
         pytest.skip(str(problem))
     if found is None:
-        pytest.skip(dev.HOW_TO_GET_A_HOST)
+        pytest.skip(f"ComfyUI {dev.HOW_TO_GET_A_HOST}")
     check = subprocess.run([found.python, "-c", "import torch, xxhash"], capture_output=True, text=True, check=False)
     if check.returncode:
         reason = check.stderr.strip().rpartition("\n")[2]

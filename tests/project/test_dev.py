@@ -1,4 +1,4 @@
-"""dev.py: it installs once and repairs itself, finds a host, and tells what was skipped and why."""
+"""dev.py: it installs once and repairs itself, finds ComfyUI, and reports what was skipped and why."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ packages = []
 
 @pytest.fixture
 def no_host_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine whose home folder and surroundings hold no ComfyUI."""
+    """A machine without ComfyUI in the home folder or around the pack."""
     monkeypatch.delenv("COMFYUI_PATH", raising=False)
     monkeypatch.delenv("COMFYUI_PYTHON", raising=False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
@@ -42,19 +42,19 @@ def make_host(folder: Path, environment: str | None = ".venv") -> Path:
     return folder
 
 
-def test_without_a_host_it_says_how_to_get_one(no_host_named: Path, capsys: pytest.CaptureFixture):
+def test_without_comfyui_it_shows_how_to_get_it(no_host_named: Path, capsys: pytest.CaptureFixture):
     assert dev.host([]) == 1
     assert "git clone" in capsys.readouterr().out
 
 
-def test_the_host_in_the_home_folder_is_found(no_host_named: Path):
+def test_comfyui_in_the_home_folder_is_found(no_host_named: Path):
     folder = make_host(no_host_named / "comfy" / "ComfyUI", "venv")
     found = dev.find_host()
     assert found.folder == folder.resolve()
     assert found.python.exists()
 
 
-def test_the_host_that_the_pack_lives_in_comes_before_the_home_folder(no_host_named: Path):
+def test_the_comfyui_around_the_pack_comes_before_the_home_folder(no_host_named: Path):
     make_host(no_host_named / "comfy" / "ComfyUI")
     around = make_host(no_host_named / "outer")
     assert dev.find_host().folder == around.resolve()
@@ -67,19 +67,19 @@ def test_comfyui_path_and_python_come_first(no_host_named: Path, monkeypatch: py
     assert dev.find_host() == dev.Host((no_host_named / "mine").resolve(), Path(sys.executable))
 
 
-def test_a_comfyui_path_without_a_host_is_named(no_host_named: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_comfyui_path_without_comfyui_is_reported(no_host_named: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COMFYUI_PATH", str(no_host_named / "nowhere"))
     with pytest.raises(ValueError, match="nowhere.*main.py"):
         dev.find_host()
 
 
-def test_a_host_without_an_environment_asks_for_its_python(no_host_named: Path, capsys: pytest.CaptureFixture):
+def test_comfyui_without_an_environment_needs_comfyui_python(no_host_named: Path, capsys: pytest.CaptureFixture):
     make_host(no_host_named / "comfy" / "ComfyUI", environment=None)
     assert dev.host([]) == 1
     assert "COMFYUI_PYTHON" in capsys.readouterr().out
 
 
-def test_the_closing_lines_count_and_give_reasons(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_the_last_lines_count_tests_and_give_reasons_for_skips(tmp_path: Path, capsys: pytest.CaptureFixture):
     (tmp_path / "test_some.py").write_text(
         "import pytest\n"
         "def test_good(): pass\n"
@@ -91,26 +91,26 @@ def test_the_closing_lines_count_and_give_reasons(tmp_path: Path, capsys: pytest
     report = tmp_path / "report.xml"
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, f"--junitxml={report}", str(tmp_path)]
     code = subprocess.run(pytest_command, capture_output=True, cwd=tmp_path, check=False).returncode
-    dev.tell_tests(report, code, 1.0)
-    told = capsys.readouterr().out
-    assert "1 tests passed, 1 failed" in told
-    assert "Skipped: 2 tests: no moon" in told
+    dev.report_tests(report, code, 1.0)
+    printed = capsys.readouterr().out
+    assert "1 test passed, 1 failed" in printed
+    assert "Skipped: 2 tests: no moon" in printed
 
 
-def test_a_run_that_never_started_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture):
-    dev.tell_tests(tmp_path / "missing.xml", 4, 1.0)
+def test_a_run_that_never_started_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture):
+    dev.report_tests(tmp_path / "missing.xml", 4, 1.0)
     assert "exit code 4" in capsys.readouterr().out
 
 
 def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture):
     assert dev.main(["dance"]) == 2
-    told = capsys.readouterr().out
-    assert all(name in told for name in dev.COMMANDS)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in dev.COMMANDS)
 
 
 @pytest.mark.slow
-def test_install_repairs_what_broke_and_then_is_free(tmp_path: Path):
-    """A real environment in a copy with pins that need only setuptools, which the package index must offer."""
+def test_install_repairs_a_broken_environment_and_then_is_free(tmp_path: Path):
+    """A real environment in a copy of the project that pins only setuptools, which the package index must have."""
     shutil.copy(dev.__file__, tmp_path / "dev.py")
     (tmp_path / "pyproject.toml").write_text(TINY_PROJECT)
     pins = tmp_path / "requirements-dev.txt"
