@@ -41,7 +41,7 @@ class DiffusionSchedule:
     def __init__(self, alphas_cumprod: Tensor, prediction: Prediction = "eps") -> None:
         if prediction not in ("eps", "v"):
             raise TrainError(f'schedule: prediction is "{prediction}", expected "eps" or "v"')
-        self.prediction = prediction
+        self.prediction: Prediction = prediction
         self.alphas_cumprod = alphas_cumprod.detach().to(torch.float32)
 
     def timestep(self, t: Tensor) -> Tensor:
