@@ -7,6 +7,7 @@ batch = cache.read_batch([0, 5, 9])
 """
 
 from .encode import (
+    EMPTY_CAPTION,
     ENCODE_SETTINGS,
     PLAN_SETTINGS,
     SOURCE_SETTINGS,
@@ -130,6 +131,7 @@ __all__ = [
     "COLOUR",
     "COLOURS",
     "DEBRIS",
+    "EMPTY_CAPTION",
     "ENCODE_SETTINGS",
     "MANIFEST",
     "NUMBERS",

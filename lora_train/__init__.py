@@ -26,11 +26,9 @@ from .run import (
     thin_curve,
 )
 from .samples import Decode, Prompt, sample_file_name
-from .session import EMPTY_CAPTION
 from .step import Ema
 
 __all__ = [
-    "EMPTY_CAPTION",
     "EPS_PER_NATIVE",
     "RENAMED_SETTINGS",
     "SNR_BOUND",

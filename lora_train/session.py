@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ..dataset_cache import map_tensors, realize
+from ..dataset_cache import EMPTY_CAPTION, map_tensors, realize
 from . import export
 from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
@@ -24,8 +24,6 @@ from .optim import make_optimizer, set_mode
 from .run import Run, SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 from .step import Dropout, Ema, NonFiniteLoss, Stepper, Weights
 from .validation import HeldOut, Validation, hold_out
-
-EMPTY_CAPTION = "empty caption"  # its name among the named entries of a dataset
 
 
 @dataclass

@@ -4,7 +4,7 @@ from .encode import encode
 from .encoders import Encoder, ImageEncoder, Surroundings
 from .identity import digest_of, file_identity, files_identity, object_identity
 from .on_demand import OnDemand
-from .plan import Plan, make_plan
+from .plan import EMPTY_CAPTION, Plan, make_plan
 from .report import EncodeProgress, EncodeReport, Report
 from .settings import (
     ENCODE_SETTINGS,
@@ -17,6 +17,7 @@ from .settings import (
 )
 
 __all__ = [
+    "EMPTY_CAPTION",
     "ENCODE_SETTINGS",
     "PLAN_SETTINGS",
     "SOURCE_SETTINGS",

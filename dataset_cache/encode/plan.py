@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import CacheError
-from ..read import Bucket, Fields, Sample
+from ..read import Bucket, Fields, Sample, Samples
 from ..sources import THUMBNAIL, Counts, Source, SourceMemory, check_sets, open_memory
 from .encoders import Encoder, Failure, ImageEncoder, Phase, Surroundings
 from .prepare import Preparer
@@ -45,7 +45,7 @@ def named_captions(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from ((f"prompt of {s.set}", s.prompt) for s in plan.sources if s.prompt is not None)
 
 
-class Plan:
+class Plan(Samples):
     """What to encode and how. The sources are listed once, when first needed; a new plan lists them again."""
 
     def __init__(

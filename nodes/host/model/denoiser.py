@@ -17,9 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ....dataset_cache import realize
+from ....dataset_cache import EMPTY_CAPTION, realize
 from ....lora_train import (
-    EMPTY_CAPTION,
     Naming,
     NoiseSchedule,
     PreparedBatch,
