@@ -47,7 +47,7 @@ def test_models_are_never_chosen_silently(small, tmp_path, capsys):
     assert "--comfyui FOLDER" in error and "--reference" in error and not (tmp_path / "cache").exists()
 
 
-def test_a_dry_run_does_nothing_and_says_what_it_would_do(small, tmp_path, capsys):
+def test_a_dry_run_reports_and_changes_nothing(small, tmp_path, capsys):
     assert run(*small, "--dry-run") == 0
     assert "latent: 6 to encode (6 new)" in capsys.readouterr().out
     assert not (tmp_path / "cache").exists()
@@ -55,7 +55,7 @@ def test_a_dry_run_does_nothing_and_says_what_it_would_do(small, tmp_path, capsy
     assert told(capsys)["encoded"] == {"latent": 6, "conditioning": 2, "thumbnail": 6}
 
 
-def test_strict_tells_of_exclusions_in_its_exit_code(small, tmp_path, capsys):
+def test_strict_reports_exclusions_in_the_exit_code(small, tmp_path, capsys):
     (tmp_path / "set" / "bad.png").write_bytes(b"")
     assert run(*small) == 0
     assert "set/bad.png: the file is empty" in capsys.readouterr().out
@@ -184,7 +184,7 @@ def test_the_documentation_has_every_setting_with_its_default_and_meaning():
         ("= nonsense", "not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_told_by_name(text, word, tmp_path, capsys):
+def test_an_invalid_file_is_reported_by_name(text, word, tmp_path, capsys):
     (tmp_path / "sets.toml").write_text(text)
     assert run("encode", "--reference", "--config", tmp_path / "sets.toml", "--to", tmp_path / "cache") == 1
     assert word in capsys.readouterr().err
@@ -220,7 +220,7 @@ def test_info_shows_buckets_captions_sharing_and_provenance(small, tmp_path, cap
     assert facts["bytes_unshared"] > facts["blob_bytes"]
 
 
-def test_encode_tells_what_has_no_caption_or_mask_and_how_much_an_epoch_has(small, tmp_path, picture, capsys):
+def test_encode_reports_missing_captions_and_masks_and_the_size_of_an_epoch(small, tmp_path, picture, capsys):
     picture("set/plain.png", size=(96, 96))
     picture("set/0-masklabel.png", size=(96, 64))
     assert run(*small, "--masks", "file", "--repeats", 3) == 0
@@ -251,7 +251,7 @@ def test_info_shows_pixels_repeats_and_missing_shards(small, tmp_path, capsys):
     assert f"DAMAGED: 1 shard missing or truncated ({shard.name})" in capsys.readouterr().out
 
 
-def test_info_calls_encoders_by_their_names(small, tmp_path, monkeypatch, capsys):
+def test_info_shows_the_names_of_encoders(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ReferenceImageEncoder, "name", "my_vae", raising=False)
     run(*small)
     assert open_cache(tmp_path / "cache").provenance["encode"]["encoder_names"] == {"image": "my_vae"}
@@ -268,7 +268,7 @@ def test_a_contact_sheet_without_thumbnails_is_refused(small, tmp_path, capsys):
     assert "has no thumbnails" in capsys.readouterr().err
 
 
-def test_info_of_nothing_is_refused(tmp_path, capsys):
+def test_info_on_an_empty_folder_is_refused(tmp_path, capsys):
     assert run("info", tmp_path) == 1
     assert "not a StreamCache dataset" in capsys.readouterr().err
 
@@ -300,31 +300,31 @@ def test_a_number_out_of_range_is_one_line(small, flags, words, capsys):
         ('[[source]]\npath = "."\nrepeats = "x"', "repeats = 'x' (str): expected a whole number"),
     ],
 )
-def test_a_file_with_a_value_of_another_kind_is_one_line(small, text, words, tmp_path, capsys):
+def test_a_value_of_the_wrong_type_is_one_line(small, text, words, tmp_path, capsys):
     (tmp_path / "sets.toml").write_text(text)
     assert run(*small[:5], "--config", tmp_path / "sets.toml") == 1
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
 
 
-def test_whole_numbers_stand_for_fractions_in_a_file(small, tmp_path):
+def test_whole_numbers_are_accepted_as_fractions_in_a_file(small, tmp_path):
     (tmp_path / "sets.toml").write_text("[transform]\nmax_aspect = 2")
     assert run(*small, "--config", tmp_path / "sets.toml", "--dry-run") == 0
 
 
-def test_a_file_is_no_source(small, tmp_path, capsys):
+def test_a_file_is_refused_as_a_source(small, tmp_path, capsys):
     assert run("encode", "--reference", tmp_path / "set" / "0.png", "--to", tmp_path / "cache") == 1
     assert "is a file, expected a folder of images" in capsys.readouterr().err
 
 
-def test_a_broken_picture_is_named_once_for_all_resolutions(small, tmp_path, capsys):
+def test_a_broken_image_is_reported_once_for_all_resolutions(small, tmp_path, capsys):
     whole = (tmp_path / "set" / "0.png").read_bytes()
     (tmp_path / "set" / "broken.png").write_bytes(whole[: len(whole) // 2])
     assert run(*small[:3], tmp_path / "two", "--reference", "--resolution", 64, 96, "--step", 8, "--json") == 0
     assert len(told(capsys)["excluded"]) == 1
 
 
-def test_a_contact_sheet_that_is_no_picture_is_one_line(small, tmp_path, capsys):
+def test_an_unknown_format_of_the_contact_sheet_is_one_line(small, tmp_path, capsys):
     assert run(*small) == 0
     capsys.readouterr()
     assert run("info", tmp_path / "cache", "--contact-sheet", tmp_path / "sheet.foo") == 1

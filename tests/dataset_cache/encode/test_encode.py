@@ -106,7 +106,7 @@ def test_a3_ten_thousand_images_with_one_caption_encode_once(run, tmp_path, pict
     assert open_cache(tmp_path / "cache").manifest.counts["entries"] == 3
 
 
-def test_a3_what_a_caption_names_beside_the_weights_is_part_of_its_key(run, picture, texts):
+def test_a3_embeddings_named_in_a_caption_are_part_of_its_key(run, picture, texts):
     for n in range(3):
         picture(f"set/{n}.png", seed=n, caption="a style" if n else "plain")
     settle()
@@ -262,7 +262,7 @@ def test_a9_an_unchanged_set_ends_early_and_an_unrelated_file_changes_nothing(ru
     assert not run("set").unchanged and images.count == 1
 
 
-def test_a9_a_lost_state_costs_hashing_and_no_encode(run, tmp_path, picture, images, texts, state_dir):
+def test_a9_a_lost_memory_costs_hashing_but_no_encoding(run, tmp_path, picture, images, texts, state_dir):
     for n in range(5):
         picture(f"set/{n}.png", seed=n, caption=str(n))
     settle()
@@ -280,7 +280,7 @@ def _scribble(folder) -> None:
         file.write_bytes(os.urandom(5000))
 
 
-def test_a11_a_plan_looks_at_its_files_once(tmp_path, picture, images, texts, monkeypatch):
+def test_a11_a_plan_lists_its_files_once(tmp_path, picture, images, texts, monkeypatch):
     for n in range(5):
         picture(f"set/{n}.png", seed=n)
     settle()
@@ -344,7 +344,7 @@ def test_a21_other_encoders_and_settings_have_other_keys(change, encoded, run, p
     assert back.encoded == {} and back.generation not in (changed.generation,)
 
 
-def test_a21_a_background_matters_only_where_something_shows_through(run, picture, tmp_path):
+def test_a21_a_background_matters_only_for_transparent_images(run, picture, tmp_path):
     from PIL import Image
 
     picture("set/opaque.png")
@@ -415,7 +415,7 @@ def test_d7_the_cached_latent_equals_the_uncached_one(tmp_path, picture, images,
         assert (before.original_size, before.crop) == (after.original_size, after.crop)
 
 
-def test_flipped_variants_stand_beside_the_plain_ones(run, tmp_path, picture, images):
+def test_flipped_variants_are_stored_next_to_the_plain_ones(run, tmp_path, picture, images):
     picture("set/a.png", seed=1)
     run("set", settings=Settings(Transform((64,), step=8, flip=True), thumbnail=0), masks=Masks("auto"))
     cache = open_cache(tmp_path / "cache")
@@ -439,14 +439,14 @@ def test_a_step_that_does_not_fit_the_encoder_is_refused(run, picture, images):
         run("set")
 
 
-def test_an_encoder_that_lies_about_its_downscale_is_refused(run, picture, images):
+def test_an_encoder_with_a_wrong_downscale_factor_is_refused(run, picture, images):
     picture("set/a.png")
     images.make = lambda item: {"samples": torch.zeros(1, 4, 3, 3)}
     with pytest.raises(CacheError, match="for its downscale factor of 8"):
         run("set")
 
 
-def test_samples_that_another_program_saved_are_replaced_though_nothing_is_encoded(run, tmp_path, picture):
+def test_samples_saved_by_another_program_are_replaced_even_if_nothing_is_encoded(run, tmp_path, picture):
     picture("set/a.png", caption="a cat")
     run("set")
     with CacheWriter(tmp_path / "cache", append=True) as writer:
@@ -456,7 +456,7 @@ def test_samples_that_another_program_saved_are_replaced_though_nothing_is_encod
     assert [sample.source for sample in open_cache(tmp_path / "cache")] == ["set/a.png"]
 
 
-def test_runs_that_each_add_a_little_leave_no_older_generation_and_no_shard_behind(run, tmp_path, picture):
+def test_many_small_runs_leave_no_old_generations_or_shards(run, tmp_path, picture):
     for n in range(SMALL_SHARDS + 2):  # enough for small shards to be merged on the way
         picture(f"set/{n}.png", seed=n)
         run("set")

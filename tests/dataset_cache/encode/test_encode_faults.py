@@ -54,7 +54,7 @@ def test_a14_stopped_at_40_percent_the_next_run_encodes_the_rest(plan, tmp_path,
     assert images.count == 60 and not report.stopped and report.samples == 100
 
 
-def test_a14_the_old_generation_is_served_meanwhile(plan, tmp_path, picture, images):
+def test_a14_readers_see_the_old_generation_meanwhile(plan, tmp_path, picture, images):
     for n in range(10):
         picture(f"set/{n}.png", seed=n)
     first = encode(plan(), tmp_path / "cache")
@@ -78,7 +78,7 @@ def test_a14_a_stop_while_captions_are_encoded_keeps_them(plan, tmp_path, pictur
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_passes_and_what_was_encoded_is_durable(interrupt, plan, tmp_path, picture, images):
+def test_an_interrupt_propagates_and_encoded_entries_are_durable(interrupt, plan, tmp_path, picture, images):
     for n in range(20):
         picture(f"set/{n}.png", seed=n)
     real = images.encode
@@ -183,7 +183,7 @@ def test_a15_one_bad_file_never_aborts_and_is_never_trained_on(name, plan, tmp_p
     assert again.unchanged and excluded(again) == excluded(report) and images.loads == 0
 
 
-def test_an_enormous_picture_is_excluded_without_being_decoded(plan, tmp_path, picture, monkeypatch):
+def test_an_enormous_image_is_excluded_without_being_decoded(plan, tmp_path, picture, monkeypatch):
     picture("set/a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     Image.new("1", (20_000, 10_000)).save(tmp_path / "set" / "bomb.png")
@@ -191,13 +191,13 @@ def test_an_enormous_picture_is_excluded_without_being_decoded(plan, tmp_path, p
     assert report.samples == 1 and "scale it down" in excluded(report)["set/bomb.png"]
 
 
-def test_a_mislabelled_picture_is_used_and_noted(plan, tmp_path, picture):
+def test_an_image_with_the_wrong_extension_is_used_and_noted(plan, tmp_path, picture):
     picture("set/a.png").rename(tmp_path / "set" / "a.jpg")
     report = encode(plan(), tmp_path / "cache")
     assert report.samples == 1 and [n.text for n in report.notes] == ["is in fact a PNG file"]
 
 
-def test_bad_captions_exclude_their_picture_and_odd_ones_are_noted(plan, tmp_path, picture):
+def test_bad_captions_exclude_their_image_and_odd_ones_are_noted(plan, tmp_path, picture):
     for name in ("good", "broken", "bom", "long", "json"):
         picture(f"set/{name}.png", caption="fine")
     folder = tmp_path / "set"
@@ -221,7 +221,7 @@ def test_bad_captions_exclude_their_picture_and_odd_ones_are_noted(plan, tmp_pat
     }
 
 
-def test_a_mask_of_another_shape_excludes_its_picture(plan, tmp_path, picture):
+def test_a_mask_of_another_aspect_ratio_excludes_its_image(plan, tmp_path, picture):
     for name in ("a", "b", "c"):
         picture(f"set/{name}.png", size=(64, 48))
     picture("set/a-masklabel.png", size=(128, 96))
@@ -270,7 +270,7 @@ def test_a_file_that_changes_during_the_run_is_stored_as_it_was_decoded(plan, tm
     assert encode(plan(), tmp_path / "cache").samples == 4 and images.count == 0
 
 
-def test_a_mask_that_changes_during_the_run_excludes_its_picture_this_time(plan, tmp_path, picture):
+def test_a_mask_that_changes_during_the_run_excludes_its_image_this_time(plan, tmp_path, picture):
     for n in range(2):
         picture(f"set/{n}.png", seed=n)
         picture(f"set/{n}-masklabel.png", seed=10 + n)
@@ -283,7 +283,7 @@ def test_a_mask_that_changes_during_the_run_excludes_its_picture_this_time(plan,
     assert encode(plan(masks=Masks("file")), tmp_path / "cache").samples == 2
 
 
-def test_a17_a_source_that_is_gone_is_refused_and_nothing_changes(plan, tmp_path, picture):
+def test_a17_a_missing_source_is_refused_and_nothing_changes(plan, tmp_path, picture):
     for n in range(3):
         picture(f"set/{n}.png", seed=n)
     first = encode(plan(), tmp_path / "cache")
@@ -307,7 +307,7 @@ def test_encoding_into_a_source_is_refused(plan, tmp_path, picture):
     assert encode(plan(), tmp_path / "set" / "cache").unchanged
 
 
-def test_a_set_of_bad_files_only_is_refused(plan, tmp_path):
+def test_a_set_with_only_bad_files_is_refused(plan, tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.png").write_bytes(b"")
     with pytest.raises(CacheError, match=r"1 files were excluded.*set/a\.png: the file is empty"):
@@ -333,7 +333,7 @@ def test_a20_captions_are_encoded_in_batches(plan, tmp_path, picture, texts):
     assert texts.batches == [8, 8, 5]
 
 
-def test_an_encoder_that_always_fails_is_an_error_of_its_own(plan, tmp_path, picture, images):
+def test_an_encoder_that_always_fails_stops_the_run(plan, tmp_path, picture, images):
     for n in range(12):
         picture(f"set/{n}.png", seed=n)
 
@@ -363,7 +363,7 @@ OUT_OF_MEMORY = [
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
-def test_out_of_memory_halves_the_batch_and_goes_on(error, plan, tmp_path, picture, images):
+def test_out_of_memory_halves_the_batch_and_continues(error, plan, tmp_path, picture, images):
     for n in range(20):
         picture(f"set/{n}.png", seed=n)
     real = images.encode
@@ -378,7 +378,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(error, plan, tmp_path, pictu
     assert report.samples == 20 and images.batches == [2] * 10
 
 
-def test_out_of_memory_for_a_single_item_is_told_as_it_is(images):
+def test_out_of_memory_for_a_single_item_is_raised(images):
     def hungry(items):
         raise MemoryError("no room")
 
@@ -393,7 +393,7 @@ def test_a_wrong_number_of_results_is_an_error(texts):
         list(phase.encode(["a", "b"]))
 
 
-def test_failures_stand_where_their_items_stood(texts):
+def test_failures_keep_the_positions_of_their_items(texts):
     with Phase(texts, 3) as phase:
         made = [value for batch in phase.encode(["a", "poison", "c", "d"]) for value in batch]
     assert [isinstance(value, Failure) for value in made] == [False, True, False, False]
@@ -410,7 +410,7 @@ def test_a24_eight_threads_and_one_caption_encode_once(tmp_path, picture, images
     assert cache.manifest.counts["entries"] == 52
 
 
-def test_a_full_disk_is_an_error_and_the_next_run_goes_on(plan, tmp_path, picture, images, monkeypatch):
+def test_a_full_disk_is_an_error_and_the_next_run_continues(plan, tmp_path, picture, images, monkeypatch):
     for n in range(20):
         picture(f"set/{n}.png", seed=n)
     real, stored = CacheWriter.put, []
@@ -448,7 +448,7 @@ def test_threads_end_with_the_run(plan, tmp_path, picture):
     shutil.rmtree(tmp_path / "cache")
 
 
-def test_counting_encoders_are_what_the_protocol_asks_for():
+def test_counting_encoders_fulfil_the_protocol():
     from streamcache.dataset_cache.encode.encoders import Encoder, ImageEncoder
 
     assert isinstance(CountingTexts(), Encoder) and isinstance(CountingImages(), ImageEncoder)

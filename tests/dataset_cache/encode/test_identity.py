@@ -1,4 +1,4 @@
-"""Identities are contents."""
+"""Identities of weights are hashes of their content."""
 
 import builtins
 import shutil
@@ -54,7 +54,7 @@ def test_e5_a_changed_weight_file_has_another_identity(tmp_path):
     assert file_identity(path) != first
 
 
-def test_a_touched_weight_file_is_the_same(tmp_path):
+def test_a_touched_weight_file_keeps_its_identity(tmp_path):
     path = tmp_path / "vae.safetensors"
     path.write_bytes(b"weights")
     settle()
@@ -70,7 +70,7 @@ def test_a_model_of_several_files_depends_on_all_of_them(tmp_path):
     assert files_identity(paths) != files_identity(paths[::-1])
 
 
-def test_a_missing_weight_file_is_named(tmp_path):
+def test_a_missing_weight_file_is_reported(tmp_path):
     with pytest.raises(CacheError, match=r"gone\.safetensors: the weights cannot be read"):
         file_identity(tmp_path / "gone.safetensors")
 
@@ -91,5 +91,5 @@ def test_weights_without_values_are_refused():
         object_identity({"a": torch.zeros(3, device="meta")})
 
 
-def test_settings_are_hashed_whatever_their_order():
+def test_the_order_of_settings_does_not_change_their_hash():
     assert digest_of({"a": 1, "b": [2]}) == digest_of({"b": [2], "a": 1}) != digest_of({"a": 1, "b": [3]})

@@ -79,7 +79,7 @@ def test_e2_memory_returns_to_the_baseline_after_release():
 
 
 @pytest.mark.parametrize("make", [Net, Wrapper])
-def test_e3_it_is_frozen_and_in_eval_mode_always(make):
+def test_e3_it_is_always_frozen_and_in_eval_mode(make):
     model = stand_in(make)
     for refuse in (model.train, lambda: model.train(True), model.requires_grad_):
         with pytest.raises(CacheError, match="is frozen; load it with the usual loader"):
@@ -156,7 +156,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
         _ = stand_in().nonsense
 
 
-def test_e2_a_model_that_refers_to_itself_is_gone_after_release():
+def test_e2_a_model_with_reference_cycles_is_freed_after_release():
     alive: list[weakref.ref] = []
 
     def load() -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""Plans: what they say before encoding, and that they are datasets. Rows A7, A12, A16 and A25."""
+"""Plans: their reports, and the samples they show before encoding. Rows A7, A12, A16 and A25."""
 
 import shutil
 
@@ -38,7 +38,7 @@ def three(picture):
     settle()
 
 
-def test_a_report_tells_everything_before_anything_is_encoded(plan, tmp_path, picture, three, images, texts):
+def test_a_report_is_complete_before_anything_is_encoded(plan, tmp_path, picture, three, images, texts):
     (tmp_path / "set" / "bad.png").write_bytes(b"")
     picture("set/wide.png", size=(128, 64), caption="caption 0")
     report = plan().report(tmp_path / "cache")
@@ -51,7 +51,7 @@ def test_a_report_tells_everything_before_anything_is_encoded(plan, tmp_path, pi
     assert report.to_json()["encoded"] == report.encoded
 
 
-def test_a_report_counts_what_is_reused_and_the_bytes_expected(plan, tmp_path, picture, three, images, texts):
+def test_a_report_counts_reused_entries_and_estimates_the_size(plan, tmp_path, picture, three, images, texts):
     encode(plan(), tmp_path / "cache")
     picture("set/new.png", size=(64, 48), seed=9, caption="caption 1")
     texts.bytes_per_caption = 100
@@ -61,7 +61,7 @@ def test_a_report_counts_what_is_reused_and_the_bytes_expected(plan, tmp_path, p
     assert plan().report().bytes_expected is None
 
 
-def test_a_report_counts_the_rest_of_an_unfinished_build_as_reused(plan, tmp_path, picture, images):
+def test_a_report_counts_entries_of_an_unfinished_build_as_reused(plan, tmp_path, picture, images):
     for n in range(12):
         picture(f"set/{n}.png", seed=n)
     encode(plan(), tmp_path / "cache", stop=lambda: images.count >= 8)
@@ -175,14 +175,14 @@ def test_masks_come_from_files_folders_or_alpha(plan, tmp_path, picture):
     }
 
 
-def test_a_folder_of_masks_is_not_trained_on_and_said_so(plan, tmp_path, picture):
+def test_a_folder_of_masks_is_skipped_and_reported(plan, tmp_path, picture):
     picture("set/a.png")
     picture("set/masks/a.png")
     report = encode(plan(), tmp_path / "cache")
     assert report.samples == 1 and "masks are off" in report.excluded[0].reason
 
 
-def test_folders_of_masks_beside_pictures_further_below_are_found_and_never_trained_on(plan, tmp_path, picture):
+def test_folders_of_masks_next_to_images_in_subfolders_are_found(plan, tmp_path, picture):
     half = Image.new("L", (64, 64), 0)
     half.paste(255, (0, 0, 32, 64))
     picture("set/sub/a.png")
@@ -195,7 +195,7 @@ def test_folders_of_masks_beside_pictures_further_below_are_found_and_never_trai
     assert open_cache(tmp_path / "cache")[0].realize().fields["mask"][0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_a12_trust_serves_what_is_known_builds_what_is_missing_and_says_so(plan, tmp_path, picture, three, images):
+def test_a12_trust_uses_known_files_encodes_missing_ones_and_reports_it(plan, tmp_path, picture, three, images):
     path = tmp_path / "cache"
     encode(plan(), path)
     old = open_cache(path)[1].realize().latent["samples"]
@@ -228,7 +228,7 @@ def test_a16_the_cache_alone_is_enough(plan, tmp_path, three, state_dir):
         assert torch.equal(one[0][0], two[0][0]) and torch.equal(one[0][1]["pooled_output"], two[0][1]["pooled_output"])
 
 
-def test_a_plan_is_a_dataset(plan, tmp_path, picture, three):
+def test_a_plan_shows_the_samples_that_the_cache_will_have(plan, tmp_path, picture, three):
     picture("set/wide.png", size=(128, 64), caption="one\ntwo")
     made = plan(settings=Settings(Transform((64,), step=8, flip=True)), repeats=3, weight=0.5)
     encode(made, tmp_path / "cache")
@@ -272,12 +272,12 @@ def test_lists_of_images_and_texts_are_a_source_too(plan, tmp_path, picture, ima
         ([torch.full((8, 8, 3), float("nan"))], ["a"], "not finite"),
     ],
 )
-def test_wrong_lists_are_refused(plan, tmp_path, images_given, texts_given, word):
+def test_invalid_lists_are_refused(plan, tmp_path, images_given, texts_given, word):
     with pytest.raises(CacheError, match=word):
         encode(plan(ListSource(images_given, texts_given)), tmp_path / "cache")
 
 
-def test_wrong_plans_are_refused(plan, tmp_path, three, images, texts):
+def test_invalid_plans_are_refused(plan, tmp_path, three, images, texts):
     with pytest.raises(CacheError, match="no sources"):
         make_plan([], image_encoder=images)
     with pytest.raises(CacheError, match="needs an image encoder"):
@@ -297,7 +297,7 @@ def test_a_random_crop_is_the_same_in_plan_and_cache(plan, tmp_path, picture):
     assert planned == [sample.crop for sample in open_cache(tmp_path / "cache")] and len(set(planned)) > 1
 
 
-def test_pictures_that_may_not_grow_are_excluded_if_they_are_too_small(plan, tmp_path, picture):
+def test_images_that_are_too_small_are_excluded_if_upscaling_is_off(plan, tmp_path, picture):
     picture("set/big.png", size=(96, 96))
     picture("set/tiny.png", size=(6, 96))
     report = plan(settings=Settings(Transform((64,), step=8, upscale=False))).report()
@@ -312,7 +312,7 @@ def test_images_or_texts_alone_make_a_dataset(plan, tmp_path, three, images, tex
     assert open_cache(tmp_path / "captions").fields == ("conditioning",)
 
 
-def test_progress_is_told_between_batches(plan, tmp_path, picture):
+def test_progress_is_reported_between_batches(plan, tmp_path, picture):
     for n in range(10):
         picture(f"set/{n}.png", seed=n, caption=str(n))
     told = []

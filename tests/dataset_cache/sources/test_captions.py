@@ -30,12 +30,12 @@ def test_a_caption_of_100_000_characters_is_kept():
     assert len(read_lines("a.txt", decode_text("a.txt", b"x" * 100_000))[0]) == 100_000
 
 
-def test_a_file_that_is_far_too_big_is_no_caption():
+def test_a_file_that_is_far_too_big_is_not_a_caption():
     with pytest.raises(Unusable, match="too many for a caption"):
         decode_text("a.txt", b"x" * (17 << 20))
 
 
-def test_lines_are_trimmed_and_blank_ones_left_out():
+def test_lines_are_trimmed_and_blank_ones_skipped():
     assert read_lines("a.txt", " one \r\n\n two\rthree\u2028still three\n") == ["one", "two", "three\u2028still three"]
     assert read_lines("a.txt", "\n") == [""]
 
@@ -85,7 +85,7 @@ def test_a_trigger_inside_another_word_does_not_count():
     assert caption_variants(["a catalog"], Captions(trigger="cat")) == ("cat, a catalog",)
 
 
-def test_the_trigger_word_stands_once():
+def test_the_trigger_word_appears_once():
     settings = Captions(trigger="sks")
     assert caption_variants(["a cat", "a [trigger] cat", "sks cat", ""], settings) == (
         "sks, a cat",
@@ -107,7 +107,7 @@ def test_tag_shuffles_keep_the_first_tags_and_are_the_same_each_time():
     assert made != caption_variants([line], Captions(shuffles=4, keep_tags=2, seed=1))
 
 
-def test_editing_one_line_leaves_the_shuffles_of_the_others():
+def test_editing_one_line_does_not_change_the_shuffles_of_the_others():
     settings = Captions(shuffles=2)
     before = caption_variants(["a, b, c, d", "e, f, g, h"], settings)
     after = caption_variants(["a, b, c, d", "e, f, g, i"], settings)
@@ -115,6 +115,6 @@ def test_editing_one_line_leaves_the_shuffles_of_the_others():
 
 
 @pytest.mark.parametrize("wrong", [{"lines": "all"}, {"fallback": "name"}, {"shuffles": -1}])
-def test_wrong_settings_are_named(wrong):
+def test_invalid_settings_are_named(wrong):
     with pytest.raises(CacheError, match="expected"):
         Captions(**wrong)

@@ -1,4 +1,4 @@
-"""Pictures find their captions; folders say more than their files."""
+"""A folder as a source: images find their captions, and names of folders count."""
 
 import pytest
 
@@ -42,13 +42,13 @@ def test_the_first_sidecar_that_exists_is_the_caption(tmp_path, picture, collect
     }
 
 
-def test_one_metadata_file_may_speak_for_folders_below_it(tmp_path, picture, collected):
+def test_a_metadata_file_covers_the_folders_below_it(tmp_path, picture, collected):
     picture("set/deep/er/a.png")
     (tmp_path / "set" / "metadata.jsonl").write_text('{"file_name": "deep/er/a.png", "text": "far"}')
     assert captions(collected()) == {"set/deep/er/a.png": ["far"]}
 
 
-def test_broken_metadata_excludes_the_pictures_that_need_it(tmp_path, picture, collected):
+def test_broken_metadata_excludes_the_images_that_need_it(tmp_path, picture, collected):
     picture("set/a.png", caption="own")
     picture("set/b.png")
     (tmp_path / "set" / "metadata.jsonl").write_bytes(b"\xff\xff\xff")
@@ -62,7 +62,7 @@ def test_a_folder_named_like_a_file_keeps_its_captions(picture, collected):
     assert captions(collected()) == {"set/set.png_v2/a.png": ["still here"]}
 
 
-def test_a_folder_name_is_a_caption_if_asked_for(picture, collected):
+def test_a_folder_name_is_a_caption_if_enabled(picture, collected):
     picture("set/10_black cat/a.png")
     assert captions(collected()) == {"set/10_black cat/a.png": [""]}
     plan = collected(captions=Captions(fallback="folder"))
@@ -70,19 +70,19 @@ def test_a_folder_name_is_a_caption_if_asked_for(picture, collected):
     assert plan.column("repeats").tolist() == [10]
 
 
-def test_a_folder_may_be_taken_without_those_below(picture, collected):
+def test_subfolders_can_be_excluded(picture, collected):
     picture("set/a.png")
     picture("set/below/b.png")
     assert len(collected()) == 2 and len(collected(recursive=False)) == 1
 
 
-def test_samples_come_in_sorted_order_whatever_the_disk_says(picture, collected):
+def test_samples_are_sorted_whatever_order_the_disk_lists(picture, collected):
     for name in ("b/2.png", "b/10.png", "a.png", "B.png", "a/z.png"):
         picture(f"set/{name}")
     assert list(captions(collected())) == ["set/B.png", "set/a.png", "set/a/z.png", "set/b/10.png", "set/b/2.png"]
 
 
-def test_a_prompt_is_the_caption_of_all(picture, collected):
+def test_a_prompt_is_the_caption_of_all_images(picture, collected):
     picture("set/a.png", caption="its own")
     assert captions(collected(prompt="a dog", captions=Captions(prefix="photo of "))) == {
         "set/a.png": ["photo of a dog"]

@@ -1,4 +1,4 @@
-"""Every kind of picture file becomes upright RGB, or a clear word."""
+"""Image files of all kinds become upright RGB, or a clear error."""
 
 import io
 
@@ -75,7 +75,7 @@ def test_sixteen_bit_colour_keeps_its_brightness():
     assert pixel(data) == (255, 128, 0)
 
 
-def test_float_pixels_are_taken_in_their_range_only():
+def test_float_pixels_must_be_in_range():
     data = saved(Image.fromarray(np.array([[0.0, 0.5, 1.0]], np.float32)), "TIFF")
     assert [pixel(data, (x, 0))[0] for x in range(3)] == [0, 128, 255]
     with pytest.raises(Unusable, match="expected 0 to 1"):
@@ -116,7 +116,7 @@ def test_an_animation_gives_its_first_frame():
     ("kind", "lenient"),
     [(kind, False) for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF")] + [("PNG", True), ("JPEG", True)],
 )
-def test_truncated_pictures_are_refused_even_where_pillow_was_told_to_load_them(kind, lenient, monkeypatch):
+def test_truncated_images_are_refused_even_if_pillow_is_told_to_load_them(kind, lenient, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
     data = saved(noise, kind)
@@ -126,7 +126,7 @@ def test_truncated_pictures_are_refused_even_where_pillow_was_told_to_load_them(
 
 
 @pytest.mark.parametrize(("data", "word"), [(b"", "empty"), (b"hello" * 99, "not an image")])
-def test_what_is_no_picture_is_said_so(data, word):
+def test_a_file_that_is_not_an_image_is_refused(data, word):
     for read in (decode, lambda raw: probe(io.BytesIO(raw))):
         with pytest.raises(Unusable, match=word):
             read(data)
@@ -144,7 +144,7 @@ def test_a_decompression_bomb_is_refused_without_being_decoded(limit, monkeypatc
         probe(io.BytesIO(data))
 
 
-def test_an_unchanged_size_renders_the_pixels_themselves():
+def test_rendering_at_the_same_size_keeps_the_pixels():
     noise = np.random.default_rng(0).integers(0, 255, (16, 24, 3), dtype=np.uint8)
     picture = decode(saved(Image.fromarray(noise)))
     placement = Placement(24, 16, (24, 16), 0, 0)
@@ -152,7 +152,7 @@ def test_an_unchanged_size_renders_the_pixels_themselves():
     assert torch.equal(picture.render(placement, flip=True), torch.from_numpy(noise[:, ::-1].copy()).float() / 255)
 
 
-def test_rendering_cuts_where_the_placement_says():
+def test_rendering_crops_at_the_placement():
     picture = decode(saved(halves((200, 100))))
     transform = Transform((64,), step=64)
     middle = picture.render(place_image((200, 100), (64, 64), transform, b"x"))
@@ -160,6 +160,6 @@ def test_rendering_cuts_where_the_placement_says():
     assert middle[32, 2].tolist() == [1, 0, 0] and middle[32, -3].tolist() == [0, 0, 1]
 
 
-def test_names_tell_what_is_an_image():
+def test_images_are_recognised_by_extension():
     assert images.is_image("A.JPG") and images.is_image("x.y.webp") and not images.is_image("png")
     assert images.format_of("a.JPG") == "JPEG" and images.format_of("b.png") == "PNG"

@@ -1,4 +1,4 @@
-"""Masks at the latent's shape."""
+"""Masks at the size of latents."""
 
 import io
 
@@ -21,7 +21,7 @@ def left_half(size: tuple[int, int], mode: str = "L") -> Picture:
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "1", "P"])
-def test_a_mask_is_averaged_to_the_latent_shape(mode):
+def test_a_mask_is_averaged_to_the_latent_size(mode):
     mask = grey_mask(left_half((64, 32), mode), (64, 32))
     weights = render_mask(mask, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
     assert weights.shape == (1, 4, 8)
@@ -30,13 +30,13 @@ def test_a_mask_is_averaged_to_the_latent_shape(mode):
     assert torch.equal(flipped, weights.flip(-1))
 
 
-def test_a_mask_is_cut_as_its_picture_is():
+def test_a_mask_is_cropped_like_its_image():
     placement = place_image((256, 64), (64, 64), Transform((64,), step=64), b"x")
     weights = render_mask(grey_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
     assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_a_mask_of_another_resolution_fits_and_of_another_shape_does_not():
+def test_a_mask_may_have_another_resolution_but_not_another_aspect_ratio():
     small = grey_mask(left_half((32, 16)), (64, 32))
     weights = render_mask(small, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
     assert weights[0, 0, 0] == 1 and weights[0, 0, -1] == 0
@@ -44,11 +44,11 @@ def test_a_mask_of_another_resolution_fits_and_of_another_shape_does_not():
         grey_mask(left_half((64, 64)), (64, 32))
 
 
-def test_without_a_mask_everything_counts():
+def test_without_a_mask_all_weights_are_one():
     assert render_mask(None, Placement(64, 64, (64, 64), 0, 0), False, (8, 8)).eq(1).all()
 
 
-def test_mask_files_are_no_pictures():
+def test_mask_files_are_not_training_images():
     assert is_mask("a-masklabel.png") and not is_mask("a.png") and not is_mask("masklabel.png")
 
 

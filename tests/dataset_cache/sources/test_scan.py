@@ -1,4 +1,4 @@
-"""Walking source folders and noticing what changed."""
+"""Scanning source folders and noticing changes."""
 
 import os
 import sys
@@ -21,9 +21,9 @@ def listed(root, **options) -> dict[str, list[str]]:
     return {os.path.relpath(listing.directory, root): sorted(listing.names) for listing in listings}
 
 
-def inventory(root, state: SourceMemory, counts: Counts | None = None, **options) -> Inventory:
+def inventory(root, memory: SourceMemory, counts: Counts | None = None, **options) -> Inventory:
     listings, _ = walk_folder(str(root), True, trust=options.get("trust", False))
-    return take_inventory(listings, state, counts or Counts(), **{"hash_new": True, **options})
+    return take_inventory(listings, memory, counts or Counts(), **{"hash_new": True, **options})
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def tree(tmp_path, picture):
     return tmp_path / "set"
 
 
-def test_folders_come_sorted_and_only_with_relevant_files(tree):
+def test_folders_are_sorted_and_list_only_relevant_files(tree):
     (tree / "notes.pdf").write_text("x")
     (tree / ".hidden.png").write_text("x")
     (tree / ".git").mkdir()
@@ -44,7 +44,7 @@ def test_folders_come_sorted_and_only_with_relevant_files(tree):
     assert found["b"] == ["1.png", "1.txt", "2.png", "2.txt"] and found["."] == ["0.png", "0.txt"]
 
 
-def test_a_walk_may_stay_on_top_and_skip_folders(tree):
+def test_a_walk_can_skip_folders_and_subfolders(tree):
     assert [listing.directory for listing in walk_folder(str(tree), False)[0]] == [str(tree)]
     assert list(listed(tree, skip=[str(tree / "a")])) == [".", "b"]
 
@@ -59,34 +59,34 @@ def test_a9_an_unrelated_file_changes_no_digest_and_an_edit_changes_one(tree):
 
 
 def test_a9_one_scandir_per_folder_one_stat_per_file_nothing_opened(tree, monkeypatch):
-    with SourceMemory(None) as state:
-        inventory(tree, state)
+    with SourceMemory(None) as memory:
+        inventory(tree, memory)
         scans = []
         real = os.scandir
         monkeypatch.setattr(os, "scandir", lambda path: (scans.append(str(path)), real(path))[1])
         monkeypatch.setattr(scan, "read_facts", None)
         counts = Counts()
-        inventory(tree, state, counts)
+        inventory(tree, memory, counts)
     assert sorted(scans) == sorted({str(tree), str(tree / "a"), str(tree / "b")})
     assert (counts.listed, counts.opened, counts.hashed) == (8, 0, 0)
 
 
 def test_a10_only_changed_candidates_are_opened_and_hashed(tree, picture):
-    with SourceMemory(None) as state:
+    with SourceMemory(None) as memory:
         first = Counts()
-        inventory(tree, state, first)
+        inventory(tree, memory, first)
         assert (first.opened, first.hashed) == (8, 8)
         touch(tree / "0.png")
         picture("set/b/1.png", size=(32, 16), seed=5)
         (tree / "a" / "9.txt").write_text("edited")
         settle()
         counts = Counts()
-        found = inventory(tree, state, counts)
+        found = inventory(tree, memory, counts)
         assert (counts.opened, counts.hashed) == (3, 3)
         assert found.folders[str(tree / "b")]["1.png"].width == 32
         assert found.folders[str(tree / "a")]["9.txt"].text == "edited"
         again = Counts()
-        inventory(tree, state, again)
+        inventory(tree, memory, again)
         assert again.opened == 0
 
 
@@ -97,58 +97,58 @@ def test_a10_the_largest_candidates_come_first(tree, picture, monkeypatch):
     order = []
     real = module.read_facts
     monkeypatch.setattr(module, "read_facts", lambda path, whole: (order.append(path), real(path, whole))[1])
-    with SourceMemory(None) as state:
-        inventory(tree, state, threads=1)
+    with SourceMemory(None) as memory:
+        inventory(tree, memory, threads=1)
     sizes = [os.path.getsize(path) for path in order]
     assert sizes == sorted(sizes, reverse=True) and order[0].endswith("big.txt")
 
 
 def test_a1_an_edit_that_keeps_size_and_time_is_found_by_ctime(tree):
     path = tree / "b" / "1.txt"
-    with SourceMemory(None) as state:
-        inventory(tree, state)
+    with SourceMemory(None) as memory:
+        inventory(tree, memory)
         status = path.stat()
         path.write_text("B/1.PNG")
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
         counts = Counts()
-        found = inventory(tree, state, counts)
+        found = inventory(tree, memory, counts)
     assert counts.opened == 1 and found.folders[str(tree / "b")]["1.txt"].text == "B/1.PNG"
 
 
-def test_new_files_need_only_their_header_read_when_they_are_decoded_anyway(tree):
-    with SourceMemory(None) as state:
+def test_only_headers_of_new_files_are_read_if_they_are_decoded_anyway(tree):
+    with SourceMemory(None) as memory:
         counts = Counts()
-        found = inventory(tree, state, counts, hash_new=False)
+        found = inventory(tree, memory, counts, hash_new=False)
         assert counts.opened == 8 and counts.hashed == 4  # the captions
         facts = found.folders[str(tree)]["0.png"]
         assert facts.content == b"" and (facts.width, facts.height) == (16, 16)
 
 
-def test_trust_stats_and_opens_nothing_that_is_known(tree, picture, monkeypatch):
-    with SourceMemory(None) as state:
-        inventory(tree, state)
+def test_trust_neither_stats_nor_opens_known_files(tree, picture, monkeypatch):
+    with SourceMemory(None) as memory:
+        inventory(tree, memory)
         (tree / "0.txt").write_text("edited")
         picture("set/new.png", size=(8, 8))
         counts = Counts()
-        found = inventory(tree, state, counts, trust=True)
+        found = inventory(tree, memory, counts, trust=True)
         assert found.folders[str(tree)]["0.txt"].text == "0.png"  # stale, as asked
         assert found.trusted == 8 and counts.opened == 1
 
 
 def test_a_file_written_a_moment_ago_is_read_again_next_time(tree, monkeypatch):
-    with SourceMemory(None) as state:
+    with SourceMemory(None) as memory:
         with monkeypatch.context() as patch:
-            inventory(tree, state)
+            inventory(tree, memory)
             patch.setattr(source_files, "_TICK_NS", 10**12)  # this machine may be slow: a moment is what we say it is
             (tree / "0.txt").write_text("just now")
-            assert not inventory(tree, state).settled
+            assert not inventory(tree, memory).settled
         settle()
         counts = Counts()
-        assert inventory(tree, state, counts).settled and counts.opened == 1
+        assert inventory(tree, memory, counts).settled and counts.opened == 1
 
 
-def test_times_of_whole_seconds_need_a_longer_rest():
+def test_times_of_whole_seconds_settle_later():
     def stamp(mtime: int) -> bytes:
         return b"".join(n.to_bytes(8, sys.byteorder) for n in (1, mtime, 2, mtime))
 
@@ -158,7 +158,7 @@ def test_times_of_whole_seconds_need_a_longer_rest():
     assert len(stamp(1)) == STAMP_BYTES == len(UNSETTLED)
 
 
-def test_a_cache_inside_a_source_is_no_part_of_it(tree):
+def test_a_cache_inside_a_source_is_skipped(tree):
     (tree / "cache" / "shards").mkdir(parents=True)
     (tree / "cache" / "dataset.json").write_text("{}")
     (tree / "cache" / "sheet.png").write_text("x")
@@ -171,7 +171,7 @@ def test_a_missing_source_folder_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
-def test_symlink_loops_end_and_are_named(tree):
+def test_symlink_loops_end_and_are_reported(tree):
     (tree / "a" / "loop").symlink_to(tree)
     (tree / "0_link").symlink_to(tree / "b")
     (tree / "self.png").symlink_to(tree / "self.png")
@@ -193,7 +193,7 @@ def test_linked_folders_and_files_are_followed(tree, tmp_path, picture):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
-def test_names_that_are_not_unicode_are_named_and_left_out(tree):
+def test_names_that_are_not_unicode_are_reported_and_skipped(tree):
     with open(os.fsencode(tree) + b"/caf\xe9.png", "wb") as file:
         file.write(b"x")
     os.mkdir(os.fsencode(tree) + b"/caf\xe9")
@@ -205,23 +205,23 @@ def test_names_that_are_not_unicode_are_named_and_left_out(tree):
     ]
 
 
-def test_files_that_vanish_while_scanning_are_left_out(tree, monkeypatch):
+def test_files_that_vanish_while_scanning_are_skipped(tree, monkeypatch):
     listings, _ = walk_folder(str(tree), True)
     (tree / "0.png").unlink()
-    with SourceMemory(None) as state:
-        found = take_inventory(listings, state, Counts(), hash_new=True)
+    with SourceMemory(None) as memory:
+        found = take_inventory(listings, memory, Counts(), hash_new=True)
     assert "cannot be read" in found.folders[str(tree)]["0.png"].error
     assert found.folders[str(tree)]["0.txt"].text == "0.png"
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="this user may read everything")
-def test_unreadable_files_and_folders_are_named(tree):
+def test_unreadable_files_and_folders_are_reported(tree):
     (tree / "0.png").chmod(0)
     (tree / "b").chmod(0)
     try:
         listings, problems = walk_folder(str(tree), True)
-        with SourceMemory(None) as state:
-            found = take_inventory(listings, state, Counts(), hash_new=True)
+        with SourceMemory(None) as memory:
+            found = take_inventory(listings, memory, Counts(), hash_new=True)
         assert "Permission denied" in found.folders[str(tree)]["0.png"].error
         assert "cannot be listed" in problems[0].reason
     finally:
@@ -229,7 +229,7 @@ def test_unreadable_files_and_folders_are_named(tree):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX")
-def test_what_is_no_regular_file_is_named_and_not_waited_for(tree):
+def test_pipes_and_sockets_are_reported_without_waiting(tree):
     import socket
 
     os.mkfifo(tree / "pipe.png")
@@ -240,8 +240,8 @@ def test_what_is_no_regular_file_is_named_and_not_waited_for(tree):
             end.bind("socket.png")
         finally:
             os.chdir(place)
-        with SourceMemory(None) as state:
-            found = inventory(tree, state).folders[str(tree)]
+        with SourceMemory(None) as memory:
+            found = inventory(tree, memory).folders[str(tree)]
     assert found["pipe.png"].error == "cannot be read: not a regular file"
     assert found["socket.png"].error.startswith("cannot be read")
 
@@ -257,11 +257,11 @@ def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    with SourceMemory(None) as state:
+    with SourceMemory(None) as memory:
         with pytest.raises(KeyboardInterrupt):
-            inventory(tree, state, check=check)
+            inventory(tree, memory, check=check)
         counts = Counts()
-        inventory(tree, state, counts)
+        inventory(tree, memory, counts)
         assert counts.opened == 5
 
 
@@ -280,7 +280,7 @@ def test_a_folder_with_a_million_entries_is_listed_in_little_memory():
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
 
 
-def test_a9_where_listings_have_no_inodes_an_unchanged_file_is_still_known(tmp_path, picture, monkeypatch):
+def test_a9_an_unchanged_file_is_known_even_if_listings_have_no_inodes(tmp_path, picture, monkeypatch):
     picture("set/a.png")
     scandir, fields = os.scandir, ("st_size", "st_mtime_ns", "st_ctime_ns")
 

@@ -10,11 +10,11 @@ from streamcache.dataset_cache.sources.transforms import Transform, bucket_size,
 SIDES = st.integers(16, 6000)
 
 
-def test_a_square_picture_gets_the_square_bucket():
+def test_a_square_image_gets_the_square_bucket():
     assert bucket_size(700, 700, 1024, Transform()) == (1024, 1024)
 
 
-def test_three_to_two_gets_the_bucket_that_sdxl_knows():
+def test_three_to_two_gets_the_sdxl_bucket():
     assert bucket_size(3000, 2000, 1024, Transform()) == (1216, 832)
     assert bucket_size(2000, 3000, 1024, Transform()) == (832, 1216)
 
@@ -36,7 +36,7 @@ def test_portrait_and_landscape_mirror_each_other(width, height):
 
 
 @given(SIDES, SIDES)
-def test_no_upscale_never_grows_a_picture(width, height):
+def test_without_upscaling_no_image_grows(width, height):
     transform = Transform((512,), upscale=False)
     size = bucket_size(width, height, 512, transform)
     if size is None:
@@ -47,7 +47,7 @@ def test_no_upscale_never_grows_a_picture(width, height):
 
 
 @given(SIDES, SIDES, st.sampled_from(["centre", "random", "none"]), st.binary(min_size=1, max_size=16))
-def test_a_placement_stays_inside_the_picture(width, height, crop, content):
+def test_a_placement_stays_inside_the_image(width, height, crop, content):
     transform = Transform((512,), crop=crop)
     placement = place_image((width, height), bucket_size(width, height, 512, transform), transform, content)
     left, top, right, bottom = placement.box(width, height)
@@ -56,7 +56,7 @@ def test_a_placement_stays_inside_the_picture(width, height, crop, content):
     assert placement.top + placement.height <= placement.resized[1]
 
 
-def test_no_crop_uses_the_whole_picture():
+def test_without_cropping_the_whole_image_is_used():
     transform = Transform((512,), crop="none")
     assert place_image((1000, 300), (704, 320), transform, b"x").box(1000, 300) == (0, 0, 1000, 300)
 
@@ -88,6 +88,6 @@ def test_several_resolutions_give_several_sizes_once_each():
         ({"max_aspect": float("inf")}, "max_aspect = inf: expected a finite number of at least 1"),
     ],
 )
-def test_wrong_settings_are_named(wrong, word):
+def test_invalid_settings_are_named(wrong, word):
     with pytest.raises(CacheError, match=word):
         Transform(**wrong)
