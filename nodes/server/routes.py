@@ -17,7 +17,8 @@ from .runs import RunPlaces, Runs
 from .thumbnail import TYPE, thumbnail
 
 SMOOTHING = 980  # thousandths; the same as the trainer's default
-_REPORT_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+# ComfyUI may replace the policy by its own (--disable-api-nodes), but not the disposition.
+_REPORT_HEADERS = {"Content-Disposition": 'attachment; filename="report.html"', "Content-Security-Policy": "sandbox"}
 _MAX_NUMBER = (1 << 53) - 1  # the largest integer that JavaScript represents exactly
 
 
@@ -89,10 +90,11 @@ def show_run_sample(params: Params) -> FileResponse:
 
 
 def show_run_report(params: Params) -> FileResponse:
-    """The report page of a run. Its folder may come from elsewhere, so it may not run scripts or load files."""
+    """The report page of a run, as a download: the folder may come from elsewhere, so a browser must not open the page
+    on ComfyUI's own address. The Training tab shows it in a sandboxed frame."""
     name = params.text("name")
     params.refuse_unknown()
-    return FileResponse(_runs().report(name), "text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
+    return FileResponse(_runs().report(name), "text/html", headers=_REPORT_HEADERS)
 
 
 def stop_run(params: Params) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import { acceptDrops } from "./canvas.js";
 import { CachesPanel } from "./panel.js";
 
 const slot = new TabSlot((element) => {
-  useStyle("../caches/caches");
+  for (const name of ["caches", "samples/samples", "details"]) useStyle(`../caches/${name}`);
   return new CachesPanel(element);
 });
 

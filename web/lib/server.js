@@ -20,6 +20,13 @@ export function get(path, query = {}, options = {}) {
   return ask(path + search(query), options);
 }
 
+/** getText("/run/report", {name}) resolves to a file as text. */
+export async function getText(path, query = {}) {
+  const response = await send(path + search(query), {});
+  if (!response.ok) throw await refusal(response);
+  return response.text();
+}
+
 /** For requests that change something. */
 export function post(path, body = {}, options = {}) {
   const headers = { "Content-Type": "application/json" };
@@ -39,18 +46,29 @@ export function listen(event, callback) {
 }
 
 async function ask(path, options) {
-  let response;
+  const response = await send(path, options);
+  if (!response.ok) throw await refusal(response);
+  return readJson(response);
+}
+
+async function send(path, options) {
   try {
-    response = await api.fetchApi(PREFIX + path, options);
+    return await api.fetchApi(PREFIX + path, options);
   } catch (error) {
     if (isAbort(error)) throw error;
     throw new Refusal(words("server.unreachable"), 0);
   }
-  const found = await response.json().catch((error) => {
+}
+
+function readJson(response) {
+  return response.json().catch((error) => {
     if (isAbort(error)) throw error;
   });
-  if (!response.ok) throw new Refusal(found?.error || words("server.failed", { status: response.status }), response.status);
-  return found;
+}
+
+async function refusal(response) {
+  const found = await readJson(response);
+  return new Refusal(found?.error || words("server.failed", { status: response.status }), response.status);
 }
 
 function search(query) {

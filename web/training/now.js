@@ -1,10 +1,11 @@
 // The card of one run: its status, its numbers, and the button that stops and saves it.
 
 import { button, fill, h, icon } from "../lib/dom.js";
-import { address } from "../lib/server.js";
+import { notify } from "../lib/host.js";
 import { shortNumber } from "../lib/ticks.js";
 import { age, bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
+import { openReport } from "./report.js";
 import { store } from "./runs.js";
 
 const LOOKS = { running: "good", stopping: "warn", done: "", stopped: "warn", interrupted: "warn", failed: "bad" };
@@ -31,7 +32,7 @@ export class RunCard {
     this.line = h("div", { class: "sc-row sc-small sc-soft sc-number" });
     this.tiles = h("dl", { class: "sc-tiles" });
     this.message = h("div", { role: "status" });
-    this.report = h("a", { class: "sc-small sc-report", target: "_blank", rel: "noopener", title: words("training.report_tip") }, words("training.report"));
+    this.report = button(words("training.report"), () => this.#openReport(), { look: "plain sc-report", title: words("training.report_tip") });
     const head = h("div", { class: "sc-row wrap" }, this.title, this.state, this.stop, this.report);
     this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.message, this.tiles);
   }
@@ -47,7 +48,6 @@ export class RunCard {
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);
     this.report.hidden = row.live || !curves?.report;
-    this.report.href = address("/run/report", { name: row.name });
     const share = row.steps ? Math.min(row.step / row.steps, 1) : 0;
     this.bar.style.width = `${100 * share}%`;
     this.progress.setAttribute("aria-valuemax", row.steps || 1);
@@ -67,6 +67,14 @@ export class RunCard {
     this.message.dataset.text = text;
     const sign = { good: "check-circle", bad: "times-circle", warn: "info-circle" }[look];
     fill(this.message, text && h("div", { class: `sc-notice ${look}` }, icon(sign), h("span", {}, text)));
+  }
+
+  async #openReport() {
+    try {
+      await openReport(this.name);
+    } catch (error) {
+      notify("error", error.message);
+    }
   }
 
   async #stop() {
