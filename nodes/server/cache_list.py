@@ -31,7 +31,7 @@ _MAX_READERS = 50
 _MAX_BUCKETS = 500
 _MAX_FOLDERS = 50  # source folders looked up per cache
 _HASH = re.compile(r"[0-9a-f]{32,}")
-_SHORT = 12  # characters of a hash: enough to tell encoders apart
+_SHORT = 12  # characters of a hash: enough to distinguish encoders
 _FIELDS = {"image": "latent", "text": "conditioning"}
 
 

@@ -35,7 +35,7 @@ _MAX_VIEWS = 4
 _ATTEMPTS = 5
 _MAX_LISTED = 200
 _MAX_WORDS, _MAX_CAPTIONS, _MAX_SEARCHES = 20, 8, 8
-_MAX_TEXTS, _MAX_TEXT_BYTES = 5_000_000, 1 << 30  # that a search goes through
+_MAX_TEXTS, _MAX_TEXT_BYTES = 5_000_000, 1 << 30  # that can be searched
 _NAME = 500
 
 

@@ -220,8 +220,8 @@ def test_a_node_is_added_at_a_free_place(tab: CacheTab):
     boxes = tab.page.run("app.graph.nodes.map((node) => [...node.pos, ...node.size])")
     for one, (x, y, width, height) in enumerate(boxes):
         for left, top, wide, high in boxes[:one]:
-            beside = x >= left + wide or left >= x + width
-            assert beside or y - 30 >= top + high or top - 30 >= y + height
+            apart = x >= left + wide or left >= x + width
+            assert apart or y - 30 >= top + high or top - 30 >= y + height
     tab.page.run("app.graph.clear()")
 
 

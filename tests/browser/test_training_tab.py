@@ -31,39 +31,41 @@ PICTURE = f"{PANEL}.querySelector('.sc-picture img')"
 def test_a_restarted_run_shows_nothing_of_the_previous_one(training: TrainingPage, server: Server):
     write_run(server, "again", [0.5] * 30)
     training.open_tab()
-    training.tell(run="again", status="done", live=False)
+    training.send_event(run="again", status="done", live=False)
     until(lambda: len(training.kept("again", "loss") or []) == 30)
     training.page.run(HOLD)
-    training.tell(run="again", status="done", live=False)  # it ended, and asks how
+    training.send_event(run="again", status="done", live=False)  # it ended, and loads its result
     training.page.wait_for("window.release", 20)
     write_run(server, "again", [0.4, 0.3])
-    training.tell(run="again", status="running", live=True, step=0)
+    training.send_event(run="again", status="running", live=True, step=0)
     until(lambda: len(training.kept("again", "loss") or []) == 2, 20)
     training.page.run(LET_GO)
-    training.tell(run="again", status="running", live=True, step=3, points=[[3, 0.2]])
+    training.send_event(run="again", status="running", live=True, step=3, points=[[3, 0.2]])
     assert training.kept("again", "loss") == [[1, 0.4], [2, 0.3], [3, 0.2]]
-    training.tell(run="again", status="done", live=False)
+    training.send_event(run="again", status="done", live=False)
 
 
 def test_a_long_curve_is_loaded_once(training: TrainingPage, server: Server):
     write_run(server, "long", [0.5])
     training.open_tab()
-    training.tell(run="long", status="running", live=True, step=1)
+    training.send_event(run="long", status="running", live=True, step=1)
     until(lambda: training.kept("long", "loss"))
     training.page.run(HOLD)
     for first in range(2, 5000, 1250):
-        training.tell(run="long", status="running", live=True, points=[[first + each, 0.5] for each in range(1250)])
+        training.send_event(
+            run="long", status="running", live=True, points=[[first + each, 0.5] for each in range(1250)]
+        )
     training.page.wait_for("window.release", 20)
     training.page.run("new Promise((go) => setTimeout(go, 300))")
     assert training.page.run("window.questions") == 1
     training.page.run(LET_GO)
-    training.tell(run="long", status="done", live=False)
+    training.send_event(run="long", status="done", live=False)
 
 
 def test_a_lost_connection_leaves_no_gap_in_a_curve(training: TrainingPage, server: Server):
     write_run(server, "unheard", [0.5] * 4)
     training.open_tab()
-    training.tell(run="unheard", status="done", live=False)
+    training.send_event(run="unheard", status="done", live=False)
     until(lambda: len(training.kept("unheard", "loss") or []) == 4)
     write_run(server, "unheard", [0.4] * 3)
     training.page.run("app.api.dispatchEvent(new CustomEvent('reconnected'))")
@@ -76,10 +78,10 @@ def test_the_status_of_a_run_follows_the_server(training: TrainingPage, server: 
     training.refresh()
     training.choose("held")
     until(lambda: len(training.kept("held", "loss") or []) == 3)
-    training.tell(run="held", status="running", live=True, step=2)
+    training.send_event(run="held", status="running", live=True, step=2)
     stop = f"{CARD}.querySelector('.sc-stop').checkVisibility()"
     training.page.wait_for(f"{CARD}?.innerText.includes('held') && {stop}", 10)
-    training.tell(run="held", status="running", live=False, step=3)  # its end was not written down
+    training.send_event(run="held", status="running", live=False, step=3)  # its end was not saved
     training.page.wait_for(f"!{stop}", 10)
 
 
@@ -106,7 +108,7 @@ def test_the_clicked_image_is_enlarged(training: TrainingPage, server: Server):
     training.refresh()
     training.choose("drawn")
     training.page.wait_for(f"{PICTURE}?.alt === 'Sample 1 at step 2'", 20)
-    training.tell(run="drawn", status="done", live=False)  # everything is loaded again, unchanged
+    training.send_event(run="drawn", status="done", live=False)  # everything is loaded again, unchanged
     training.page.run("new Promise((go) => setTimeout(go, 500))")
     training.page.click(f"{PICTURE}.parentElement")
     training.page.wait_for("document.querySelector('.sc-large figcaption')?.textContent === 'step 2'", 10)
@@ -119,7 +121,7 @@ def test_undo_works_during_training(training: TrainingPage, server: Server):
     for name in ("thrown", "busy"):
         write_run(server, name, [0.5] * 3)
     training.open_tab()
-    training.tell(run="busy", status="running", live=True, step=1)
+    training.send_event(run="busy", status="running", live=True, step=1)
     page.wait_for(f"{RUNS}.includes('thrown')")
     notice = f"{PANEL}.querySelector('.sc-notice')"
     for press in ("button.plain", "button"):
@@ -127,7 +129,7 @@ def test_undo_works_during_training(training: TrainingPage, server: Server):
         page.wait_for(f"document.activeElement === {notice}?.querySelector('button')", 20)
         page.run(f"window.noticed = {notice}")
         for step in range(2, 6):
-            training.tell(run="busy", status="running", live=True, step=step, points=[[step, 0.5]])
+            training.send_event(run="busy", status="running", live=True, step=step, points=[[step, 0.5]])
             page.run("new Promise((go) => setTimeout(go, 60))")
         assert page.run(f"window.noticed === {notice}"), "the button that the user is about to press stays"
         page.click(f"{notice}.querySelector('{press}')")
@@ -137,7 +139,7 @@ def test_undo_works_during_training(training: TrainingPage, server: Server):
             write_run(server, "thrown", [0.5] * 3)
             training.refresh()
         page.wait_for(f"{RUNS}.includes('thrown')")
-    training.tell(run="busy", status="done", live=False)
+    training.send_event(run="busy", status="done", live=False)
 
 
 def test_a_key_opens_the_tab_and_moves_the_focus_into_it(training: TrainingPage):
@@ -202,16 +204,16 @@ def test_a_node_shows_its_error_and_nothing_of_the_previous_run(training: Traini
     page.run(RELOAD_RUNS)
     page.run(f"app.loadGraphData({workflow}, true, true, null)")
     page.wait_for(f"{NODE}?.innerText.includes('before')", 20)
-    training.tell(run="before", status="stopped", live=False, step=2, steps=4)
+    training.send_event(run="before", status="stopped", live=False, step=2, steps=4)
     said = f"{NODE}.querySelector('.sc-said')?.textContent"
-    tell = "app.api.dispatchEvent(new CustomEvent('%s', {detail: %s}))"
+    dispatch = "app.api.dispatchEvent(new CustomEvent('%s', {detail: %s}))"
     failure = {"node_id": str(node), "node_type": "StreamCacheTrain", "exception_message": "rank is 8, not 4\n"}
     failure |= {"exception_type": "ValueError", "traceback": [], "prompt_id": ""}
-    page.run(tell % ("execution_error", json.dumps(failure)))
+    page.run(dispatch % ("execution_error", json.dumps(failure)))
     page.wait_for(f"{said} === 'rank is 8, not 4'", 10)
-    page.run(tell % ("executing", json.dumps(str(node))))
+    page.run(dispatch % ("executing", json.dumps(str(node))))
     page.wait_for(f"{said} === ''", 10)
-    page.run(tell % ("executing", "null"))
+    page.run(dispatch % ("executing", "null"))
 
 
 def test_a_run_is_shown_alone_by_its_name_and_keeps_its_colour(training: TrainingPage, server: Server):
@@ -297,11 +299,11 @@ def test_a_long_name_leaves_room_for_the_stop_button(training: TrainingPage, ser
     training.refresh()
     training.choose(name)
     until(lambda: len(training.kept(name, "loss") or []) == 2)
-    training.tell(run=name, status="running", live=True, step=1, steps=2)
+    training.send_event(run=name, status="running", live=True, step=1, steps=2)
     page.wait_for(f"{CARD}.querySelector('.sc-stop').checkVisibility()", 10)
     size = f"(({{width, height}}) => [width, height])({CARD}.querySelector('%s').getBoundingClientRect())"
     width, height = page.run(size % "h3")
     assert width > 100 and height < 60
     assert page.run(size % ".sc-stop")[1] < 40 and page.run(f"{CARD}.scrollWidth <= {CARD}.clientWidth")
     training.shot("long_name")
-    training.tell(run=name, status="done", live=False)
+    training.send_event(run=name, status="done", live=False)

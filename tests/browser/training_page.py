@@ -96,7 +96,7 @@ class TrainingPage:
                 # Not with the mouse: images that appear meanwhile may move the box.
                 self.page.run(f"{TICK % name}.click()")
 
-    def tell(self, **facts: Any) -> None:
+    def send_event(self, **facts: Any) -> None:
         """Dispatch an event as the server sends it during training."""
         self.page.run(
             f"app.api.dispatchEvent(new CustomEvent('streamcache.training', {{detail: {json.dumps(facts)}}}))"

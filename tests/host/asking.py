@@ -1,4 +1,4 @@
-"""Asking the server as a page does, or as an attacker would; and the base folder before and after."""
+"""Requests to the server as pages or attackers send them, and snapshots of its base folder."""
 
 import http.client
 import json
@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 
 from .server import Server
 
-COMING_AND_GOING = (".leases", ".lock", ".lock.holder")  # with readers and writers
+TEMPORARY = (".leases", ".lock", ".lock.holder")  # of readers and writers
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def snapshot(base: Path, skip: tuple[str, ...] = ("server.log",)) -> dict[str, t
     found = {}
     for path in sorted(base.rglob("*")):
         name = path.relative_to(base).as_posix()
-        if name in skip or any(part in COMING_AND_GOING for part in path.relative_to(base).parts):
+        if name in skip or any(part in TEMPORARY for part in path.relative_to(base).parts):
             continue
         status = path.lstat()
         found[name] = (status.st_size, 0 if path.is_dir() else status.st_mtime_ns)

@@ -158,9 +158,9 @@ export class LineChart {
     const value = ([each, point]) => `${each.label ?? each.name}: ${this.shown.format(point[1], 4)}`;
     this.summary = [this.read(step), ...read.map(value)].join(", ");
     this.tip.hidden = false;
-    const beside = x(step) > width / 2;
-    this.tip.style.left = beside ? "" : `${x(step) + 10}px`;
-    this.tip.style.right = beside ? `${width - x(step) + 10}px` : "";
+    const onLeft = x(step) > width / 2;
+    this.tip.style.left = onLeft ? "" : `${x(step) + 10}px`;
+    this.tip.style.right = onLeft ? `${width - x(step) + 10}px` : "";
   }
 
   #row(series, [, value]) {
