@@ -9,7 +9,7 @@ import { words } from "../lib/words.js";
 export async function openReport(run) {
   const frame = h("iframe", { class: "sc-report-frame", title: words("training.report"), sandbox: "", srcdoc: await getText("/run/report", { name: run }) });
   const close = iconButton("times", words("training.close"), () => dialog.close());
-  const head = h("div", { class: "sc-row" }, h("h2", { class: "sc-clip sc-grow" }, run), close);
+  const head = h("header", { class: "sc-head" }, h("h2", { class: "sc-clip" }, run), close);
   const dialog = h("dialog", { class: "sc sc-dialog wide sc-large", "aria-label": words("training.report") }, head, frame);
   show(dialog);
 }
