@@ -5,7 +5,9 @@ TOML files, command-line flags, node inputs, documentation and validation all co
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -314,10 +316,6 @@ def _plain(value: Any) -> Any:
 
 def _toml() -> Any:
     try:
-        import tomllib
+        return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
-        try:
-            import tomli as tomllib
-        except ImportError:
-            raise TrainError("TOML files need Python 3.11, or the package tomli: pip install tomli") from None
-    return tomllib
+        raise TrainError("TOML files need Python 3.11, or the package tomli: pip install tomli") from None

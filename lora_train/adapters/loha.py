@@ -49,7 +49,8 @@ class Loha(nn.Module):
         factors = {name: parts[name].float().clone() for name in cls.parts if name in parts}
         made = cls(layer, factors, parts["hada_w1_b"].shape[0] if alpha is None else alpha)
         with torch.no_grad():
-            made._product("1", where), made._product("2", where)
+            made._product("1", where)
+            made._product("2", where)
         return made
 
     @property

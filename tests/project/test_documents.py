@@ -1,6 +1,7 @@
 """Documents name files and functions that exist, and link to pages that exist."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.
 DOCUMENTS = [document for document in DOCUMENTS if document.exists()]
 PATH = re.compile(rf"^(?:(?:{'|'.join(TOPS)}|\.github)/[\w./-]*|dev\.py|[\w-]+\.(?:md|toml|txt))$")
 CODE = ("dataset_cache", "lora_train", "reference", "nodes", "cli")
+PUBLIC = ("streamcache.dataset_cache", "streamcache.lora_train", "streamcache.reference")
 MADE = ("demo/",)  # written by a command, not part of the repository
 
 
@@ -57,6 +59,16 @@ def test_every_function_in_a_document_exists(document: Path):
 def test_links_between_documents_lead_somewhere(document: Path):
     targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose(document))
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
+def test_code_in_documents_imports_public_names(document: Path):
+    blocks = re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.S | re.M)
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+    named = [(node.module or "", alias.name) for node in nodes for alias in node.names]
+    for module, name in named:
+        if module.partition(".")[0] == "streamcache":
+            assert module in PUBLIC and name in importlib.import_module(module).__all__, f"{module}.{name}"
 
 
 def test_every_page_is_in_the_index():

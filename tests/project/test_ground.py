@@ -85,6 +85,8 @@ def test_pre_commit_uses_the_pinned_tools():
 
 def test_version_is_the_same_everywhere():
     assert PROJECT["project"]["version"] == streamcache.__version__
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[{re.escape(streamcache.__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.M)
     assert re.fullmatch(r"\d+\.\d+\.\d+", streamcache.__version__)
 
 
