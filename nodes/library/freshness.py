@@ -19,6 +19,8 @@ _FORGOTTEN = object()
 
 @dataclass
 class _Left:
+    """How a node left its result: `look` returned `state`; `number` is its fingerprint."""
+
     look: Callable[[], Hashable]
     state: Hashable
     number: int

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class _Swap:
+    """One tensor that an alias replaces."""
+
     table: dict[str, Any]  # a module's own parameters, buffers or attributes
     name: str
     own: Tensor

@@ -36,6 +36,8 @@ def frozen_layers(layers: Iterable[nn.Module]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Layer:
+    """A base layer and its own `forward`."""
+
     module: nn.Module
     forward: Callable[..., Tensor]
     known: bool  # whether the operation is one of torch's, whose gradient is known
