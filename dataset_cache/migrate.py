@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .errors import CacheError
 from .format import read_manifest
-from .write import CacheWriter, existing_folder
+from .write import CacheWriter, existing_storage
 
 
 def migrate(path: str | Path) -> bool:
@@ -12,7 +12,7 @@ def migrate(path: str | Path) -> bool:
 
     Returns whether anything changed.
     """
-    folder = existing_folder(path)
+    folder = existing_storage(path).path
     before = read_manifest(folder)
     if before is None:
         raise CacheError(f"{folder}: nothing was published here, so there is nothing to migrate")

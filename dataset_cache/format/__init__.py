@@ -99,7 +99,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, TensorSpec, split
-from .storage import LocalStorage, Place, Storage, StoredFile, storage_at
+from .storage import LocalStorage, Lock, Place, Storage, StoredFile, storage_at
 from .tensors import (
     DTYPES,
     NAMES,
@@ -149,6 +149,7 @@ __all__ = [
     "Layout",
     "LazyTensor",
     "LocalStorage",
+    "Lock",
     "Manifest",
     "OpenFile",
     "Place",

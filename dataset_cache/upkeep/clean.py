@@ -1,10 +1,9 @@
-"""Cleaning: what a dataset's folder holds beyond its current samples, counted first, then removed exactly as counted.
+"""Clean and compact: remove from a cache's folder what its current samples do not need.
 
-Bytes are the sizes of the folder's files as a listing shows them: after cleaning, their sum is smaller by just the
-number that the preview said, rewritten shards, index and manifest included.
+A preview counts it, and cleaning removes exactly that. Bytes are file sizes as a listing shows them: after cleaning,
+their sum is smaller by the previewed number, with rewritten shards, index and manifest included.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,13 @@ from ..format import (
     MANIFEST,
     SHARDS,
     Manifest,
+    Place,
+    Storage,
     blob_table,
     derive,
     index_size,
     prune,
     read_manifest,
-    remove_file,
 )
 from ..read import holders, were_possible
 from ..write import (
@@ -31,7 +31,7 @@ from ..write import (
     PublishLock,
     Rewrite,
     current_publisher,
-    existing_folder,
+    existing_storage,
     index_generation,
     open_checked,
     open_exclusive,
@@ -45,32 +45,32 @@ from ..write import (
 from .contents import Contents, folder_contents, total_bytes
 
 DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
-# In the order in which they are removed: publishing without unused entries may make files again that an interrupted
-# run left behind, so these must be gone before.
+# In the order of removal: debris goes first, because publishing without unused entries may write files of the same name
+# as those that an interrupted run left behind.
 CATEGORIES = {
     DEBRIS: "files that no generation, unfinished build or reader needs",
     SUPERSEDED: "older generations",
-    UNUSED: "entries that no sample and no name uses, and what is stored of them",
+    UNUSED: "entries that no sample and no name uses, with their tensors",
 }
 GRACE_SECONDS = 24 * 3600
-_UNSEEN = "no reader ever left a lease here and one may read unseen, so generations of the last 24 hours stay"
+_NO_LEASES = "readers cannot register here (read-only folder?), so generations of the last 24 hours are kept"
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What goes in one category. `count` is of files, entries or generations."""
+    """What is removed in one category. `count` counts files, entries or generations."""
 
     category: str
     count: int = 0
     bytes: int = 0
     files: tuple[str, ...] = ()
-    kept: str = ""  # why something that belongs here stays
+    kept: str = ""  # why some of this category is kept
     held_by: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class CleanPlan:
-    """What `clean` would remove from the dataset as it is now."""
+    """What `clean` would remove from the cache in its current state."""
 
     path: Path
     generation: str | None
@@ -81,33 +81,33 @@ class CleanPlan:
         return sum(removal.bytes for removal in self.removals)
 
 
-def preview_clean(path: str | Path, categories: Iterable[str] = tuple(CATEGORIES)) -> CleanPlan:
-    """Count what could go, category by category. Nothing is changed."""
-    folder = existing_folder(path)
-    return _plan(folder, _checked(categories), publishing=current_publisher(folder) is not None)
+def preview_clean(path: Place, categories: Iterable[str] = tuple(CATEGORIES)) -> CleanPlan:
+    """Count what could be removed, by category. Nothing is changed."""
+    storage = existing_storage(path)
+    return _plan(storage, _checked(categories), publishing=current_publisher(storage) is not None)
 
 
-def clean(what: CleanPlan | str | Path, categories: Iterable[str] | None = None) -> CleanPlan:
-    """Remove exactly what a plan lists, or what these categories hold now. Returns the plan that was carried out.
+def clean(what: CleanPlan | Place, categories: Iterable[str] | None = None) -> CleanPlan:
+    """Remove exactly what a plan lists, or the current contents of these categories. Returns the plan carried out.
 
-    Refused, before anything is removed, while somebody writes, while a lease on something listed is held, and if the
-    dataset is no longer as the plan found it.
+    Refused, before anything is removed, while another process writes or holds a lease on a listed file, and if the
+    cache has changed since the plan was made.
     """
     expected = what if isinstance(what, CleanPlan) else None
-    folder = existing_folder(what.path if expected else what)
+    storage = existing_storage(what.path if isinstance(what, CleanPlan) else what)
     if expected is None and categories is None:
-        raise CacheError(f"{folder}: say what to remove: {', '.join(CATEGORIES)}")
-    wanted = [removal.category for removal in expected.removals] if expected else _checked(categories)
-    lock = PublishLock(folder)
+        raise CacheError(f"{storage.path}: choose what to remove: {', '.join(CATEGORIES)}")
+    wanted = [removal.category for removal in expected.removals] if expected else _checked(categories or ())
+    lock = PublishLock(storage)
     try:
-        plan = _plan(folder, wanted, publishing=False)
-        if expected is not None and plan != replace(expected, path=folder):
-            raise CacheError(f"{folder}: has changed since the preview; look at it again")
+        plan = _plan(storage, wanted, publishing=False)
+        if expected is not None and plan != replace(expected, path=storage.path):
+            raise CacheError(f"{storage.path}: has changed since the preview; preview it again")
         _refuse_if_held(plan)
         for removal in plan.removals:
             if removal.category == UNUSED and removal.files:
-                _rewrite(folder)
-            _remove(folder, removal)
+                _rewrite(storage)
+            _remove(storage, removal)
         return plan
     finally:
         lock.release()
@@ -117,61 +117,60 @@ def _checked(categories: Iterable[str]) -> list[str]:
     wanted = list(categories)
     unknown = [name for name in wanted if name not in CATEGORIES]
     if unknown:
-        raise CacheError(f"{unknown[0]!r} cannot be cleaned; one of {', '.join(CATEGORIES)} is expected")
+        raise CacheError(f"unknown category {unknown[0]!r}; expected one of {', '.join(CATEGORIES)}")
     return [name for name in CATEGORIES if name in wanted]
 
 
-def _plan(folder: Path, categories: Sequence[str], publishing: bool) -> CleanPlan:
-    manifest = read_manifest(folder)
-    found = folder_contents(folder, manifest, publishing)
+def _plan(storage: Storage, categories: Sequence[str], publishing: bool) -> CleanPlan:
+    manifest = read_manifest(storage)
+    found = folder_contents(storage, manifest, publishing)
     removals = []
     for category in categories:
         if category == DEBRIS:
-            removals.append(_removal(folder, DEBRIS, len(found.debris), found.debris))
+            removals.append(_removal(storage, DEBRIS, len(found.debris), found.debris))
         elif category == SUPERSEDED:
-            removals.append(_superseded(folder, found))
+            removals.append(_superseded(storage, found))
         else:
-            removals.append(_unused(folder, manifest, found) if manifest else Removal(UNUSED))
-    return CleanPlan(folder, manifest.generation if manifest else None, tuple(removals))
+            removals.append(_unused(storage, manifest, found) if manifest else Removal(UNUSED))
+    return CleanPlan(storage.path, manifest.generation if manifest else None, tuple(removals))
 
 
-def _removal(folder: Path, category: str, count: int, paths: Sequence[Path]) -> Removal:
-    names = tuple(path.relative_to(folder).as_posix() for path in paths)
-    return Removal(category, count, total_bytes(paths), names)
+def _removal(storage: Storage, category: str, count: int, names: Sequence[str]) -> Removal:
+    return Removal(category, count, total_bytes(storage, names), tuple(names))
 
 
-def _superseded(folder: Path, found: Contents) -> Removal:
-    young = _young(folder, found.old_indexes)
-    going = [path for path in found.old_indexes if path not in young]
-    # Which shards a kept generation reads is not known: with one of them, all shards stay.
-    paths = going if young else found.superseded
-    removal = _removal(folder, SUPERSEDED, len(going), paths)
-    held_by = _holders(folder, {index_generation(path) for path in found.old_indexes})
-    return replace(removal, kept=_UNSEEN if young else "", held_by=held_by)
+def _superseded(storage: Storage, found: Contents) -> Removal:
+    recent = _recent(storage, found.old_indexes)
+    going = [name for name in found.old_indexes if name not in recent]
+    # Which shards a kept generation reads is unknown, so all are kept with it.
+    names = going if recent else found.superseded
+    removal = _removal(storage, SUPERSEDED, len(going), names)
+    held_by = _holders(storage, {index_generation(name) for name in found.old_indexes})
+    return replace(removal, kept=_NO_LEASES if recent else "", held_by=held_by)
 
 
-def _unused(folder: Path, manifest: Manifest, found: Contents) -> Removal:
-    current = open_checked(folder, manifest)
+def _unused(storage: Storage, manifest: Manifest, found: Contents) -> Removal:
+    current = open_checked(storage, manifest)
     pruned = _without_unused(current, found)
     if pruned is None:
         return Removal(UNUSED)
-    if _young(folder, [folder / manifest.index_name, *found.old_indexes]):
-        return Removal(UNUSED, kept=_UNSEEN)
+    if _recent(storage, [manifest.index_name, *found.old_indexes]):
+        return Removal(UNUSED, kept=_NO_LEASES)
     rewrite, draft = pruned
     listed = {shard.file for shard in rewrite.shards}
-    gone = [folder / SHARDS / shard.file for shard in manifest.shards if shard.file not in listed]
-    before = [folder / MANIFEST, folder / manifest.index_name, *gone]
+    gone = [f"{SHARDS}/{shard.file}" for shard in manifest.shards if shard.file not in listed]
     size = index_size(derive(rewrite.arrays, len(manifest.fields)))
     new_manifest = replace(draft, index_bytes=size, index_hash=manifest.index_hash).to_json()
+    before = total_bytes(storage, [MANIFEST, manifest.index_name, *gone])
     after = size + len(new_manifest) + sum(shard.file.bytes for shard in rewrite.packing.shards)
-    removal = _removal(folder, UNUSED, int((~current.used).sum()), [folder / manifest.index_name, *gone])
+    removal = _removal(storage, UNUSED, int((~current.used).sum()), [manifest.index_name, *gone])
     # Readers of an older generation may read the same shards.
-    held_by = tuple(map(str, holders(folder)))
-    return replace(removal, bytes=total_bytes(before) - after, held_by=held_by)
+    held_by = tuple(map(str, holders(storage)))
+    return replace(removal, bytes=before - after, held_by=held_by)
 
 
 def _without_unused(current: CheckedGeneration, found: Contents) -> tuple[Rewrite, Manifest] | None:
-    """The generation without unused entries, in shards without what nothing refers to; None if it is so already."""
+    """The generation without unused entries, in shards without unreferenced blobs; None if nothing would change."""
     manifest = current.manifest
     everything = np.ones(len(current.arrays.samples), bool)
     arrays = prune(current.arrays, len(manifest.fields), everything, current.used)
@@ -183,60 +182,63 @@ def _without_unused(current: CheckedGeneration, found: Contents) -> tuple[Rewrit
     return rewrite, current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
 
 
-def _rewrite(folder: Path) -> None:
-    """Publish the generation without unused entries. Nothing is removed here, and nothing of the old one stays open."""
-    manifest = read_manifest(folder)
-    current = open_checked(folder, manifest)
-    rewrite, draft = _without_unused(current, folder_contents(folder, manifest, publishing=False))
-    write_packing(folder, rewrite.packing, current.files.file)
-    published = publish(folder, rewrite.arrays, draft)
-    # A reader may have come while shards were written. It keeps what it opened; that goes as superseded, later.
-    late = [holder for holder in holders(folder) if holder.generation != published.generation]
+def _rewrite(storage: Storage) -> None:
+    """Publish the generation without unused entries. Removes nothing, and leaves no file of the old one open."""
+    manifest = read_manifest(storage)
+    current = open_checked(storage, manifest)
+    pruned = _without_unused(current, folder_contents(storage, manifest, publishing=False))
+    assert pruned is not None, "the plan found something to remove, and nothing can change under the lock"
+    rewrite, draft = pruned
+    write_packing(storage, rewrite.packing, current.files.file)
+    published = publish(storage, rewrite.arrays, draft)
+    # A reader may have opened the old generation meanwhile. It keeps its files; they can be cleaned as superseded.
+    late = [holder for holder in holders(storage) if holder.generation != published.generation]
     if late:
-        raise CacheBusy(f"{folder}: {late[0]} opened it meanwhile; clean {SUPERSEDED} generations when it is done")
+        raise CacheBusy(f"{storage.path}: {late[0]} opened it meanwhile; clean {SUPERSEDED} generations later")
 
 
 def _refuse_if_held(plan: CleanPlan) -> None:
     for removal in plan.removals:
         if removal.held_by and removal.files:
             raise CacheBusy(
-                f"{plan.path}: {removal.category}: {removal.held_by[0]} reads what would be removed; "
+                f"{plan.path}: {removal.category}: {removal.held_by[0]} reads files that would be removed; "
                 "close it there, or clean the other categories"
             )
 
 
-def _remove(folder: Path, removal: Removal) -> None:
-    manifest = read_manifest(folder)
-    needed = set(folder_contents(folder, manifest, publishing=False).current)
-    assert not needed & {folder / name for name in removal.files}, "what is published is never removed"
-    held = [name for name in removal.files if not remove_file(folder / name)]
-    for parent in {(folder / name).parent for name in removal.files if name.startswith(f"{BUILD}/")}:
-        _remove_empty(parent, folder)
+def _remove(storage: Storage, removal: Removal) -> None:
+    manifest = read_manifest(storage)
+    needed = set(folder_contents(storage, manifest, publishing=False).current)
+    assert not needed & set(removal.files), "published files are never removed"
+    held = [name for name in removal.files if not storage.remove(name)]
+    for parent in {name.rpartition("/")[0] for name in removal.files if name.startswith(f"{BUILD}/")}:
+        _remove_empty(storage, parent)
     if held:
-        raise CacheBusy(f"{folder / held[0]}: is held open by another program; close it there and clean again")
+        raise CacheBusy(f"{storage.path / held[0]}: another program has it open; close it there and clean again")
 
 
-def _remove_empty(parent: Path, folder: Path) -> None:
-    while parent != folder and parent.is_dir() and not any(parent.iterdir()):
-        os.rmdir(parent)
-        parent = parent.parent
+def _remove_empty(storage: Storage, folder: str) -> None:
+    while folder:
+        storage.remove_folder(folder)
+        folder = folder.rpartition("/")[0]
 
 
-def _holders(folder: Path, generations: Iterable[str | None]) -> tuple[str, ...]:
+def _holders(storage: Storage, generations: Iterable[str | None]) -> tuple[str, ...]:
     wanted = set(generations)
-    return tuple(str(holder) for holder in holders(folder) if holder.generation in wanted)
+    return tuple(str(holder) for holder in holders(storage) if holder.generation in wanted)
 
 
-def _young(folder: Path, indexes: Sequence[Path]) -> list[Path]:
-    """The recent generations among these, where readers could leave no leases: somebody may be reading unseen."""
-    if were_possible(folder):
+def _recent(storage: Storage, indexes: Sequence[str]) -> list[str]:
+    """The recent generations among these if readers cannot leave leases: a process may be reading them."""
+    if were_possible(storage):
         return []
-    return [path for path in indexes if time.time() - path.stat().st_mtime < GRACE_SECONDS]
+    statuses = {name: storage.stat(name) for name in indexes}
+    return [name for name, found in statuses.items() if found and time.time() - found.modified < GRACE_SECONDS]
 
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What compaction made of the shards."""
+    """The shards before and after compaction."""
 
     path: Path
     generation: str
@@ -248,33 +250,41 @@ class CompactReport:
         return f"{self.path.name}: {few:,} → {fewer:,} shards, {large / 1e6:,.1f} → {small / 1e6:,.1f} MB"
 
 
-def compact(path: str | Path, progress: Callable[[int, int], None] | None = None) -> CompactReport:
-    """Leave blobs behind that nothing refers to, and merge small shards. Samples and entries stay as they are.
+def compact(path: Place, progress: Callable[[int, int], None] | None = None) -> CompactReport:
+    """Merge small shards and drop blobs that nothing refers to. Samples and entries are unchanged.
 
-    The old files go at once, or when the last reader of the old generation is done. `progress` is called with (bytes
-    written, bytes in all).
+    The old files are removed now, or once the last reader of the old generation has finished. `progress` is called with
+    (bytes written, total bytes).
     """
     with open_exclusive(path) as current:
         before = published = current.manifest
-        # An unfinished build names shards that it shares blobs with, or has moved here already: they must stay.
-        protected = folder_contents(current.folder, before, publishing=False).protected
-        victims = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
-        if victims:
+        # An unfinished build refers to these shards, or has moved them here already.
+        protected = folder_contents(current.storage, before, publishing=False).protected
+        chosen = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
+        if chosen:
             source = current.files.file
-            rewrite = plan_rewrite(current.arrays, current.table, before.shards, victims, before.next_shard, source)
-            write_packing(current.folder, rewrite.packing, source, progress)
+            rewrite = plan_rewrite(current.arrays, current.table, before.shards, chosen, before.next_shard, source)
+            write_packing(current.storage, rewrite.packing, source, progress)
             draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
-            published = publish(current.folder, rewrite.arrays, draft)
-            remove_superseded(current.folder, published, keep=protected)
-        sizes = tuple(sum(shard.bytes for shard in manifest.shards) for manifest in (before, published))
-        return CompactReport(current.folder, published.generation, (len(before.shards), len(published.shards)), sizes)
+            published = publish(current.storage, rewrite.arrays, draft)
+            remove_superseded(current.storage, published, keep=protected)
+        return CompactReport(
+            path=current.folder,
+            generation=published.generation,
+            shards=(len(before.shards), len(published.shards)),
+            bytes=(_shard_bytes(before), _shard_bytes(published)),
+        )
+
+
+def _shard_bytes(manifest: Manifest) -> int:
+    return sum(shard.bytes for shard in manifest.shards)
 
 
 def _worth_rewriting(current: CheckedGeneration) -> set[int]:
     shards = current.manifest.shards
-    victims = set(wasteful_shards(current.files, current.table))
+    chosen = set(wasteful_shards(current.files, current.table))
     by_kind: dict[str, list[int]] = {}
     for number in small_shards(current.table, shards):
         by_kind.setdefault(shards[number].file[0], []).append(number)
-    victims.update(number for numbers in by_kind.values() if len(numbers) > 1 for number in numbers)
-    return victims
+    chosen.update(number for numbers in by_kind.values() if len(numbers) > 1 for number in numbers)
+    return chosen

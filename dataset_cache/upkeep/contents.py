@@ -1,90 +1,107 @@
-"""What stands in a dataset's folder and who needs it. Files that this format does not make are left out of it."""
+"""Sorts the files of a cache's folder by what needs them. Files that this format does not write are ignored.
+
+A name is relative to the folder, with `/` between its parts.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..format import BUILD, JOURNAL, MANIFEST, SEGMENT_LOCK, SHARDS, Manifest, abandoned, is_link, recover, storage_at
-from ..write import index_generation, shards_inside
+from ..format import BUILD, JOURNAL, MANIFEST, SEGMENT_LOCK, SHARDS, Manifest, Storage, abandoned, recover
+from ..write import index_generation, list_shards
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Files by who needs them; `protected` are names of shards that an unfinished build refers to."""
+    """Names of files by what needs them. `protected` are shards that an unfinished build refers to."""
 
-    current: tuple[Path, ...]
-    superseded: tuple[Path, ...]
-    building: tuple[Path, ...]
-    debris: tuple[Path, ...]
+    current: tuple[str, ...]
+    superseded: tuple[str, ...]
+    building: tuple[str, ...]
+    debris: tuple[str, ...]
     protected: frozenset[str]
 
     @property
-    def old_indexes(self) -> list[Path]:
-        return [path for path in self.superseded if index_generation(path) is not None]
+    def old_indexes(self) -> list[str]:
+        return [name for name in self.superseded if index_generation(name) is not None]
 
 
-def folder_contents(folder: Path, manifest: Manifest | None, publishing: bool) -> Contents:
-    """Sort the files of a dataset. While somebody is `publishing`, unlisted files may be theirs and count as needed."""
-    listed = _listed(folder, manifest)
+def folder_contents(storage: Storage, manifest: Manifest | None, publishing: bool) -> Contents:
+    """Sort the files of a cache. While a process is `publishing`, unlisted files may be its own and count as needed."""
+    listed = _listed(manifest)
     known = set(listed)
-    segments = list(_segments(folder, publishing))
-    protected = frozenset(name for s in segments for name in s.shards)
-    indexes = [path for path in sorted(folder.glob("index-*")) if index_generation(path) and path not in known]
-    unlisted = [path for path in shards_inside(folder) if path not in known and path.name not in protected]
-    temporary = [path for path in sorted(folder.glob(".*")) if _TEMPORARY.fullmatch(path.name)]
-    # Which shards an older generation reads is not known, so while there is one, all unlisted ones may be its own.
+    segments = list(_segments(storage, publishing))
+    protected = frozenset(file for segment in segments for file in segment.shards)
+    top = storage.list()
+    indexes = [name for name in top if index_generation(name) and name not in known]
+    shards = [file for file in list_shards(storage) if file not in protected]
+    unlisted = [f"{SHARDS}/{file}" for file in shards if f"{SHARDS}/{file}" not in known]
+    temporary = [name for name in top if _TEMPORARY.fullmatch(name)]
+    # Which shards an older generation reads is unknown. While there is one, all unlisted shards may be its own.
     has_old = bool(indexes) and manifest is not None
     superseded = [*indexes, *unlisted] if has_old else []
     strays = [*temporary, *([] if has_old else [*indexes, *unlisted])]
-    building = [path for s in segments for path in s.needed] + (strays if publishing else [])
-    debris = [path for s in segments for path in s.debris] + ([] if publishing else strays)
-    current = tuple(path for path in listed if path.exists())
+    building = [name for segment in segments for name in segment.needed] + (strays if publishing else [])
+    debris = [name for segment in segments for name in segment.debris] + ([] if publishing else strays)
+    current = tuple(name for name in listed if storage.stat(name) is not None)
     return Contents(current, tuple(superseded), tuple(building), tuple(debris), protected)
 
 
-def total_bytes(paths: Iterable[Path]) -> int:
-    """The sizes of these files as a listing shows them, not the blocks they take on a disk."""
-    return sum(path.lstat().st_size for path in paths)
+def total_bytes(storage: Storage, names: Iterable[str]) -> int:
+    """The sizes of these files as a listing shows them, not the disk blocks they take."""
+    return sum(file_bytes(storage, name) for name in names)
+
+
+def file_bytes(storage: Storage, name: str) -> int:
+    status = storage.stat(name)
+    return status.size if status is not None else 0
 
 
 @dataclass(frozen=True)
 class _Segment:
-    needed: tuple[Path, ...]
-    debris: tuple[Path, ...]
-    shards: frozenset[str]
+    needed: tuple[str, ...] = ()
+    debris: tuple[str, ...] = ()
+    shards: frozenset[str] = frozenset()
 
 
-def _segments(folder: Path, publishing: bool) -> Iterator[_Segment]:
-    storage = storage_at(folder)
-    left = {folder / name for name in abandoned(storage)}
-    for path in _own(folder / BUILD):
-        if is_link(path) or not path.is_dir():
-            yield _Segment((path,), (), frozenset()) if publishing else _Segment((), (path,), frozenset())
+def _segments(storage: Storage, publishing: bool) -> Iterator[_Segment]:
+    left = set(abandoned(storage))
+    for name in storage.list(BUILD):
+        folder = f"{BUILD}/{name}"
+        if not _is_folder(storage, folder):
+            yield _Segment(needed=(folder,)) if publishing else _Segment(debris=(folder,))
             continue
-        found = recover(storage, path.relative_to(folder).as_posix())
-        inside = tuple(p for p in sorted(path.rglob("*")) if not p.is_dir())
-        shards = frozenset(name for entry in found.entries for name, _, _ in entry.refs)
+        found = recover(storage, folder)
+        inside = tuple(_files_below(storage, folder))
+        shards = frozenset(file for entry in found.entries for file, _, _ in entry.refs)
         shards |= {shard.file for shard in found.shards if shard.file is not None}
-        if publishing or path not in left:
+        if publishing or folder not in left:
             yield _Segment(inside, (), shards)
         elif not found.entries:
-            yield _Segment((), inside, frozenset())
+            yield _Segment(debris=inside)
         else:
-            keep = {folder / shard.place for shard in found.shards} | {path / JOURNAL, path / SEGMENT_LOCK}
-            needed = tuple(p for p in inside if p in keep)
-            yield _Segment(needed, tuple(p for p in inside if p not in keep), shards)
+            keep = {shard.place for shard in found.shards} | {f"{folder}/{JOURNAL}", f"{folder}/{SEGMENT_LOCK}"}
+            needed = tuple(file for file in inside if file in keep)
+            yield _Segment(needed, tuple(file for file in inside if file not in keep), shards)
 
 
-def _listed(folder: Path, manifest: Manifest | None) -> list[Path]:
+def _files_below(storage: Storage, folder: str) -> Iterator[str]:
+    for name in storage.list(folder):
+        inner = f"{folder}/{name}"
+        if _is_folder(storage, inner):
+            yield from _files_below(storage, inner)
+        else:
+            yield inner
+
+
+def _is_folder(storage: Storage, name: str) -> bool:
+    status = storage.stat(name)
+    return status is not None and status.kind == "folder"
+
+
+def _listed(manifest: Manifest | None) -> list[str]:
     if manifest is None:
         return []
-    shards = [folder / SHARDS / shard.file for shard in manifest.shards]
-    return [folder / MANIFEST, folder / manifest.index_name, *shards]
-
-
-def _own(folder: Path) -> list[Path]:
-    """What stands in a folder of the dataset; behind a link stands what may belong to somebody else."""
-    return sorted(folder.iterdir()) if folder.is_dir() and not is_link(folder) else []
+    return [MANIFEST, manifest.index_name, *(f"{SHARDS}/{shard.file}" for shard in manifest.shards)]

@@ -199,12 +199,12 @@ def _select_shards(
 
 def _read_core_shard(path: Path) -> Iterator[Item]:
     shard = _load_torch_file(path)
-    lists = [shard.get(key) for key in ("latents", "conditioning")] if isinstance(shard, dict) else []
-    if len(lists) != 2 or not all(isinstance(values, list) for values in lists) or len(lists[0]) != len(lists[1]):
+    latents, conditionings = (shard.get("latents"), shard.get("conditioning")) if isinstance(shard, dict) else (0, 0)
+    if not isinstance(latents, list) or not isinstance(conditionings, list) or len(latents) != len(conditionings):
         raise CacheError(
             f"{path}: expected a dict with two lists of equal length, latents and conditioning; not written by ComfyUI"
         )
-    for i, (latent, conditioning) in enumerate(zip(*lists, strict=True)):
+    for i, (latent, conditioning) in enumerate(zip(latents, conditionings, strict=True)):
         name = f"{path.name}#{i}"
         walk = _Walk(f"{path}: sample {i}")
         yield Item(name, walk.copy(latent), walk.copy(conditioning))
@@ -304,16 +304,16 @@ class _Walk:
     def _copy_container(self, value: dict | list | tuple, depth: int) -> Any:
         if isinstance(value, dict):
             if self._fetch is not None and list(value) == [_TENSOR_MARK]:
-                return self._tensor(value[_TENSOR_MARK])
+                return self._tensor(value[_TENSOR_MARK], self._fetch)
             return {key: self.copy(item, depth + 1) for key, item in value.items()}
         kind = list if isinstance(value, list) else tuple  # torch.Size is a tuple
         return kind(self.copy(item, depth + 1) for item in value)
 
-    def _tensor(self, key: Any) -> torch.Tensor:
+    def _tensor(self, key: Any, fetch: Callable[[str], torch.Tensor]) -> torch.Tensor:
         if not isinstance(key, str):
             raise CacheError(f"{self._place}: marks a tensor with {key!r}, expected a name")
         try:
-            return self._fetch(key)
+            return fetch(key)
         except SafetensorError as error:
             raise CacheError(
                 f"{self._place}: tensor {key!r} is missing from the shard: {_first_line(error)}"

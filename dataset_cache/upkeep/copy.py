@@ -1,21 +1,20 @@
 """Copies of a cache in a new folder: its current samples only, with whole shards as hard links if possible."""
 
-import os
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import CacheError
-from ..format import MANIFEST, SHARDS, ShardFile, blob_table, link_or_copy, prune, read_manifest, sync_folder
+from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, blob_table, prune, read_manifest, storage_at
 from ..write import (
     CheckedGeneration,
     PublishLock,
     Rewrite,
-    existing_folder,
+    existing_storage,
     leased_manifest,
     open_checked,
     plan_rewrite,
@@ -46,24 +45,24 @@ class CopyReport:
         )
 
 
-def export(path: str | Path, destination: str | Path, progress: Progress | None = None) -> CopyReport:
+def export(path: Place, destination: Place, progress: Progress | None = None) -> CopyReport:
     """Copy a cache with its id, so that what is known about the sources of one is known for the other."""
     return _copy(path, destination, None, progress)
 
 
-def duplicate(path: str | Path, destination: str | Path, progress: Progress | None = None) -> CopyReport:
+def duplicate(path: Place, destination: Place, progress: Progress | None = None) -> CopyReport:
     """Copy a cache as an independent one with a new id."""
     return _copy(path, destination, secrets.token_hex(16), progress)
 
 
-def require_new(destination: str | Path) -> Path:
+def require_new(destination: Place) -> Storage:
     """A folder without a cache in it."""
-    folder = Path(destination)
-    if folder.exists() and not folder.is_dir():
-        raise CacheError(f"{folder}: is a file; a cache is a folder")
-    if read_manifest(folder) is not None:
-        raise CacheError(f"{folder}: already contains a cache; choose another folder")
-    return folder
+    storage = storage_at(destination)
+    if storage.stat("") is not None and not storage.exists():
+        raise CacheError(f"{storage.path}: is a file; a cache is a folder")
+    if read_manifest(storage) is not None:
+        raise CacheError(f"{storage.path}: already contains a cache; choose another folder")
+    return storage
 
 
 def free_name(name: str, is_free: Callable[[str], bool], numbered: Callable[[int], str] | None = None) -> str:
@@ -72,12 +71,12 @@ def free_name(name: str, is_free: Callable[[str], bool], numbered: Callable[[int
     return name if is_free(name) else next(filter(is_free, candidates))
 
 
-def _copy(source: str | Path, destination: str | Path, new_id: str | None, progress: Progress | None) -> CopyReport:
-    folder, target = existing_folder(source), require_new(destination)
-    if os.path.realpath(folder) in map(os.path.realpath, target.absolute().parents):
-        raise CacheError(f"{target}: is inside the cache itself; choose a folder outside it")
-    with leased_manifest(folder) as manifest:
-        current = open_checked(folder, manifest)
+def _copy(place: Place, destination: Place, new_id: str | None, progress: Progress | None) -> CopyReport:
+    source, target = existing_storage(place), require_new(destination)
+    if source.path.resolve() in target.path.resolve().parents:
+        raise CacheError(f"{target.path}: is inside the cache itself; choose a folder outside it")
+    with leased_manifest(source) as manifest:
+        current = open_checked(source, manifest)
         lock = PublishLock(target)
         try:
             return _write(current, target, new_id, progress)
@@ -85,24 +84,23 @@ def _copy(source: str | Path, destination: str | Path, new_id: str | None, progr
             lock.release()
 
 
-def _write(current: CheckedGeneration, target: Path, new_id: str | None, progress: Progress | None) -> CopyReport:
+def _write(current: CheckedGeneration, target: Storage, new_id: str | None, progress: Progress | None) -> CopyReport:
     rewrite = _compacted(current)
     new = {shard.file.file for shard in rewrite.packing.shards}
     whole = [shard for shard in rewrite.shards if shard.file not in new]
     total, before = sum(shard.bytes for shard in rewrite.shards), sum(shard.bytes for shard in whole)
-    linked = _link_shards(current.folder, target, whole, lambda done: progress(done, total) if progress else None)
+    linked = _link_shards(current.storage, target, whole, lambda done: progress(done, total) if progress else None)
     write_packing(
         target,
         rewrite.packing,
         current.files.file,
         lambda done, _: progress(before + done, total) if progress else None,
     )
-    changes = {} if new_id is None else {"id": new_id}
-    draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, **changes)
-    published = publish(target, rewrite.arrays, draft)
+    draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
+    published = publish(target, rewrite.arrays, replace(draft, id=new_id or draft.id))
     return CopyReport(
         source=current.folder,
-        destination=target,
+        destination=target.path,
         generation=published.generation,
         samples=published.counts["samples"],
         bytes=total + published.index_bytes,
@@ -121,18 +119,18 @@ def _compacted(current: CheckedGeneration) -> Rewrite:
     return plan_rewrite(arrays, table, manifest.shards, wasteful, manifest.next_shard, current.files.file)
 
 
-def _link_shards(source: Path, target: Path, shards: Sequence[ShardFile], advance: Callable[[int], None]) -> int:
+def _link_shards(source: Storage, target: Storage, shards: Sequence[ShardFile], advance: Callable[[int], None]) -> int:
     """Link or copy these shards to the destination. Returns the number of links."""
-    folder = target / SHARDS
     linked = done = 0
     try:
-        folder.mkdir(exist_ok=True)
+        target.make_folder(SHARDS)
         for shard in shards:
-            (folder / shard.file).unlink(missing_ok=True)  # left by an interrupted copy
-            linked += link_or_copy(source / SHARDS / shard.file, folder / shard.file)
+            name = f"{SHARDS}/{shard.file}"
+            target.remove(name)  # left by an interrupted copy
+            linked += source.link_or_copy(name, target, name)
             done += shard.bytes
             advance(done)
-        sync_folder(folder)
+        target.sync(SHARDS)
     except OSError as error:
-        raise CacheError(f"{target}: cannot be written: {error.strerror}; it has no {MANIFEST} yet") from error
+        raise CacheError(f"{target.path}: cannot be written: {error.strerror}; it has no {MANIFEST} yet") from error
     return linked

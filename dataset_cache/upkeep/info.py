@@ -6,16 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import CacheError
-from ..format import MANIFEST, SHARDS, Manifest, Place, ShardFile, dtype_named, open_index, variant_cells
+from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named, open_index, variant_cells
 from ..read import Samples, holders, open_cache
-from ..write import CheckedGeneration, current_publisher, existing_folder, leased_manifest, open_checked
-from .contents import folder_contents, total_bytes
+from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
+from .contents import file_bytes, folder_contents, total_bytes
 
 _BAR = 32
 _COMMON = 5
@@ -158,11 +157,11 @@ class Overview:
         return self.bytes_unshared / self.blob_bytes if self.blob_bytes else 1.0
 
 
-def overview(path: str | Path) -> Overview:
+def overview(path: Place) -> Overview:
     """Describe a cache from its index; tensors are not read."""
-    folder = existing_folder(path)
-    with leased_manifest(folder) as manifest:
-        return overview_of(open_checked(folder, manifest))
+    storage = existing_storage(path)
+    with leased_manifest(storage) as manifest:
+        return overview_of(open_checked(storage, manifest))
 
 
 def overview_of(current: CheckedGeneration) -> Overview:
@@ -252,43 +251,39 @@ class Usage:
     writer: str | None
 
 
-def usage(path: str | Path) -> Usage:
+def usage(path: Place) -> Usage:
     """Measure a cache from its index and its folder listing; tensors are not read."""
-    folder = existing_folder(path)
+    storage = existing_storage(path)
     # Before this process takes a lease itself.
-    readers, writer = tuple(str(holder) for holder in holders(folder)), current_publisher(folder)
-    with leased_manifest(folder) as manifest:
+    readers, writer = tuple(str(holder) for holder in holders(storage)), current_publisher(storage)
+    with leased_manifest(storage) as manifest:
         if manifest is None:
-            open_cache(folder)  # raises, and reports how far a build came
-            raise CacheError(f"{folder}: was published a moment ago; try again")
-        return usage_of(open_checked(folder, manifest), readers, writer)
+            open_cache(storage)  # raises, and reports how far a build came
+            raise CacheError(f"{storage.path}: was published a moment ago; try again")
+        return usage_of(open_checked(storage, manifest), readers, writer)
 
 
 def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str | None) -> Usage:
     """The usage of a generation that is open already."""
     manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
-    found = folder_contents(current.folder, manifest, publishing=writer is not None)
+    storage, published = current.storage, current.storage.stat(MANIFEST)
+    found = folder_contents(storage, manifest, publishing=writer is not None)
     return Usage(
-        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((current.folder / MANIFEST).stat().st_mtime)),
+        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(published.modified if published else 0)),
         fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
         unused=int(sizes[owners < 0].sum()),
         index=manifest.index_bytes,
         shards=sum(shard.bytes for shard in manifest.shards),
-        older=total_bytes(found.superseded),
+        older=total_bytes(storage, found.superseded),
         older_generations=len(found.old_indexes),
-        building=total_bytes(found.building),
-        debris=total_bytes(found.debris),
-        missing=tuple(shard.file for shard in manifest.shards if not _is_intact(current.folder, shard)),
+        building=total_bytes(storage, found.building),
+        debris=total_bytes(storage, found.debris),
+        missing=tuple(
+            shard.file for shard in manifest.shards if file_bytes(storage, f"{SHARDS}/{shard.file}") != shard.bytes
+        ),
         readers=readers,
         writer=writer,
     )
-
-
-def _is_intact(folder: Path, shard: ShardFile) -> bool:
-    try:
-        return (folder / SHARDS / shard.file).stat().st_size == shard.bytes
-    except OSError:
-        return False
 
 
 def _owners(current: CheckedGeneration) -> np.ndarray:

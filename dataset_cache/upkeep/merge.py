@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import Manifest, SampleFacts, read_manifest
+from ..format import Manifest, Place, SampleFacts, Storage, read_manifest, storage_at
 from ..read import Cache, Dataset
-from ..write import CacheWriter, existing_folder, leased_manifest, open_checked
+from ..write import CacheWriter, existing_storage, leased_manifest, open_checked
 from .copy import free_name, require_new
 
 Keys = dict[str, list[bytes]]
@@ -52,7 +52,7 @@ class MergeReport:
         return text + (f", {self.repeated:,} duplicates skipped" if self.repeated else "")
 
 
-def merge(sources: Sequence[str | Path], destination: str | Path, progress: Progress | None = None) -> MergeReport:
+def merge(sources: Sequence[Place], destination: Place, progress: Progress | None = None) -> MergeReport:
     """Write the samples of all `sources`, with variants, captions, sets and named entries, to a new cache.
 
     One entry is in memory at a time. `progress` is called with (samples done, total). Every copied tensor is compared
@@ -60,12 +60,12 @@ def merge(sources: Sequence[str | Path], destination: str | Path, progress: Prog
     """
     if not sources:
         raise CacheError("merge: name at least one cache")
-    folders = [existing_folder(source) for source in sources]
+    storages = [existing_storage(source) for source in sources]
     target = require_new(destination)
     repeated = done = 0
     seen: set[bytes] = set()
     with ExitStack() as stack:
-        parts = [Part(_open(folder, stack)) for folder in folders]
+        parts = [Part(_open(storage, stack)) for storage in storages]
         total = sum(len(part.dataset) for part in parts)
         with CacheWriter(target, provenance=_merged_provenance([part.dataset for part in parts])) as writer:
             copier = _Copier(writer, rename_all=True)
@@ -87,7 +87,7 @@ def merge(sources: Sequence[str | Path], destination: str | Path, progress: Prog
                 copier.add_named(part.dataset)
     published = _published(target)
     return MergeReport(
-        destination=target,
+        destination=target.path,
         generation=published.generation,
         sources=len(parts),
         samples=published.counts["samples"],
@@ -97,14 +97,14 @@ def merge(sources: Sequence[str | Path], destination: str | Path, progress: Prog
     )
 
 
-def gather(parts: Sequence[Part], path: str | Path, progress: Progress = lambda done, total: None) -> str:
+def gather(parts: Sequence[Part], path: Place, progress: Progress = lambda done, total: None) -> str:
     """Make the samples of all parts, in order, the samples of the cache at `path`. Returns its new generation.
 
     One entry is in memory at a time. `progress` is called before each sample with (samples done, total).
     """
     total = sum(len(part.dataset) for part in parts)
     if not total:
-        raise CacheError(f"{Path(path).name}: no samples to save; choose a dataset with samples")
+        raise CacheError(f"{storage_at(path).path.name}: no samples to save; choose a dataset with samples")
     with CacheWriter(path, provenance=_gathered_provenance([part.dataset for part in parts])) as writer:
         copier = _Copier(writer, rename_all=False)
         done = 0
@@ -114,7 +114,7 @@ def gather(parts: Sequence[Part], path: str | Path, progress: Progress = lambda 
                 copier.add(part.dataset, *copier.describe(part, number))
                 done += 1
             copier.add_named(part.dataset)
-    return _published(Path(path)).generation
+    return _published(path).generation
 
 
 class _Copier:
@@ -181,14 +181,14 @@ class _Copier:
             self._writer.put_split(key, parts, field)
 
 
-def _open(folder: Path, stack: ExitStack) -> Cache:
+def _open(storage: Storage, stack: ExitStack) -> Cache:
     """A cache whose index is fully checked; its files are kept until the stack closes."""
-    checked = open_checked(folder, stack.enter_context(leased_manifest(folder)))
-    return Cache(folder, checked.manifest, checked.index, None)
+    checked = open_checked(storage, stack.enter_context(leased_manifest(storage)))
+    return Cache(storage, checked.manifest, checked.index, None)
 
 
-def _published(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
+def _published(place: Place) -> Manifest:
+    manifest = read_manifest(place)
     assert manifest is not None, "the writer has just published it"
     return manifest
 

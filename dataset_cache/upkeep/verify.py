@@ -16,8 +16,10 @@ from ..format import (
     Blob,
     BlobTable,
     Manifest,
-    OpenFile,
+    Place,
     ShardFile,
+    Storage,
+    StoredFile,
     blob_table,
     hash_start,
     header_hash,
@@ -29,7 +31,7 @@ from ..format import (
 from ..write import (
     CheckedGeneration,
     current_publisher,
-    existing_folder,
+    existing_storage,
     leased_manifest,
     open_checked,
     open_exclusive,
@@ -37,7 +39,7 @@ from ..write import (
     publish,
     write_packing,
 )
-from .contents import folder_contents
+from .contents import file_bytes, folder_contents
 
 MISSING, STRAY = "missing", "debris"  # kinds of problems, with DAMAGED
 _READ_BYTES = 4 << 20
@@ -80,27 +82,27 @@ class RepairReport:
         )
 
 
-def verify(path: str | Path, progress: Progress | None = None) -> Iterator[Problem]:
+def verify(path: Place, progress: Progress | None = None) -> Iterator[Problem]:
     """Check every file of the published generation, and look for debris. Nothing is changed.
 
     Every referenced blob is compared with its hash, in file order. `progress` is called with (bytes done, total bytes).
     A cache in use can be verified; a lease keeps its files meanwhile.
     """
-    folder = existing_folder(path)
+    storage = existing_storage(path)
     try:
-        read_manifest(folder)
+        read_manifest(storage)
     except CacheError as error:
         yield Problem(DAMAGED, MANIFEST, str(error))
         return  # without a manifest the other files cannot be checked
-    with leased_manifest(folder) as manifest:
+    with leased_manifest(storage) as manifest:
         if manifest is None:
             yield Problem(MISSING, MANIFEST, "nothing was published here; run the save again to finish it")
         else:
-            yield from _check_generation(folder, manifest, progress)
-    yield from _find_debris(folder)
+            yield from _check_generation(storage, manifest, progress)
+    yield from _find_debris(storage)
 
 
-def repair(path: str | Path, progress: Progress | None = None) -> RepairReport:
+def repair(path: Place, progress: Progress | None = None) -> RepairReport:
     """Publish a generation without the damaged entries and the samples that need them. Intact data is kept.
 
     A sample that lost only its thumbnail is kept. The keys of dropped entries are remembered as damaged. The files of
@@ -152,19 +154,19 @@ def _examine(current: CheckedGeneration, progress: Progress | None) -> Iterator[
 def _examine_shard(current: CheckedGeneration, number: int, meter: _Meter) -> _ShardState:
     shards, table = current.manifest.shards, current.table
     shard, rows = shards[number], table.rows_of(number)
-    path = current.folder / SHARDS / shard.file
+    name = f"{SHARDS}/{shard.file}"
     try:
-        file = OpenFile(path)
+        file = current.storage.open(name)
     except CacheError as error:
         meter.advance(int(table.nbytes[rows].sum()))
-        return _ShardState(str(error), not path.exists(), rows)
+        return _ShardState(str(error), current.storage.stat(name) is None, rows)
     found = _header_hash(file)
     twin = None if found == shard.hash else next((other.file for other in shards if other.hash == found), None)
     problem = _file_problem(file, shard, found, twin)
     return _ShardState(problem, False, _damaged_rows(file, table, rows, meter), twin)
 
 
-def _file_problem(file: OpenFile, shard: ShardFile, found: str | None, twin: str | None) -> str | None:
+def _file_problem(file: StoredFile, shard: ShardFile, found: str | None, twin: str | None) -> str | None:
     if twin is not None:
         return f"contains the data of {twin}; rename the two files back"
     if file.size != shard.bytes:
@@ -172,7 +174,7 @@ def _file_problem(file: OpenFile, shard: ShardFile, found: str | None, twin: str
     return None if found == shard.hash else f"its header does not match its hash {shard.hash[:8]}…"
 
 
-def _damaged_rows(file: OpenFile, table: BlobTable, rows: np.ndarray, meter: _Meter) -> np.ndarray:
+def _damaged_rows(file: StoredFile, table: BlobTable, rows: np.ndarray, meter: _Meter) -> np.ndarray:
     damaged = []
     for row, blob in zip(rows.tolist(), table.blobs(rows), strict=True):
         try:
@@ -184,7 +186,7 @@ def _damaged_rows(file: OpenFile, table: BlobTable, rows: np.ndarray, meter: _Me
     return np.array(damaged, np.int64)
 
 
-def _blob_hash(file: OpenFile, blob: Blob) -> bytes:
+def _blob_hash(file: StoredFile, blob: Blob) -> bytes:
     digest = hash_start(blob.dtype, blob.shape)
     end = blob.offset + blob.nbytes
     for at in range(blob.offset, end, _READ_BYTES):
@@ -192,7 +194,7 @@ def _blob_hash(file: OpenFile, blob: Blob) -> bytes:
     return digest.digest()
 
 
-def _header_hash(file: OpenFile) -> str | None:
+def _header_hash(file: StoredFile) -> str | None:
     try:
         size = int.from_bytes(file.read(0, 8), "little") + 8
         return header_hash(bytes(file.read(0, size))) if size <= min(file.size, MAX_HEADER_BYTES) else None
@@ -203,11 +205,11 @@ def _header_hash(file: OpenFile) -> str | None:
 # Reporting problems
 
 
-def _check_generation(folder: Path, manifest: Manifest, progress: Progress | None) -> Iterator[Problem]:
+def _check_generation(storage: Storage, manifest: Manifest, progress: Progress | None) -> Iterator[Problem]:
     try:
-        current = open_checked(folder, manifest)
+        current = open_checked(storage, manifest)
     except CacheError as error:
-        kind = DAMAGED if (folder / manifest.index_name).exists() else MISSING
+        kind = MISSING if storage.stat(manifest.index_name) is None else DAMAGED
         yield Problem(kind, manifest.index_name, str(error))
         return
     for number, state in enumerate(_examine(current, progress)):
@@ -235,21 +237,22 @@ def _affected(current: CheckedGeneration, rows: np.ndarray) -> Iterator[Problem]
         source = current.index.string(int(current.arrays.samples["source"][sample]))
         yield Problem(DAMAGED, "", f"{fields[field]}:", sample, source)
     for name, key in current.manifest.named.items():
-        if hit[current.index.find_entry(bytes.fromhex(key))]:
+        entry = current.index.find_entry(bytes.fromhex(key))
+        if entry is not None and hit[entry]:
             yield Problem(DAMAGED, "", f"the entry named {name!r}:")
     for entry in np.flatnonzero(hit & ~current.used).tolist():
         field = fields[int(current.arrays.entries["field"][entry])]
         yield Problem(DAMAGED, "", f"an unused entry ({field}, key {current.index.key_of(entry).hex()}):")
 
 
-def _find_debris(folder: Path) -> Iterator[Problem]:
+def _find_debris(storage: Storage) -> Iterator[Problem]:
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(storage)
     except CacheError:
         return
-    found = folder_contents(folder, manifest, publishing=current_publisher(folder) is not None)
-    for path in found.debris:
-        yield Problem(STRAY, path.relative_to(folder).as_posix(), f"{path.lstat().st_size:,} bytes that nothing needs")
+    found = folder_contents(storage, manifest, publishing=current_publisher(storage) is not None)
+    for name in found.debris:
+        yield Problem(STRAY, name, f"{file_bytes(storage, name):,} bytes that nothing needs")
 
 
 # Repairing
@@ -271,10 +274,10 @@ def _publish_rest(current: CheckedGeneration, damaged: np.ndarray, bad: Sequence
     arrays = prune(current.arrays, len(manifest.fields), ~lost, ~damaged)
     open_shard = _open_unchecked(current)
     rewrite = plan_rewrite(arrays, blob_table(arrays), manifest.shards, bad, manifest.next_shard, open_shard)
-    write_packing(current.folder, rewrite.packing, open_shard)
+    write_packing(current.storage, rewrite.packing, open_shard)
     extra = remember_dropped(manifest.extra, sorted(keys), DAMAGED)
     draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, named, extra=extra)
-    published = publish(current.folder, rewrite.arrays, draft)
+    published = publish(current.storage, rewrite.arrays, draft)
     sources = current.arrays.samples["source"]
     samples = tuple((n, current.index.string(int(sources[n]))) for n in np.flatnonzero(lost).tolist())
     names = tuple(name for name in manifest.named if name not in named)
@@ -282,14 +285,14 @@ def _publish_rest(current: CheckedGeneration, damaged: np.ndarray, bad: Sequence
     return RepairReport(current.folder, published.generation, samples, len(keys), names, shards)
 
 
-def _open_unchecked(current: CheckedGeneration) -> Callable[[int], OpenFile]:
+def _open_unchecked(current: CheckedGeneration) -> Callable[[int], StoredFile]:
     """Opens shards without a check of their header: every blob that is read was compared with its hash before."""
-    opened: dict[int, OpenFile] = {}
+    opened: dict[int, StoredFile] = {}
 
-    def open_shard(number: int) -> OpenFile:
+    def open_shard(number: int) -> StoredFile:
         if number not in opened:
             opened.clear()
-            opened[number] = OpenFile(current.folder / SHARDS / current.manifest.shards[number].file)
+            opened[number] = current.storage.open(f"{SHARDS}/{current.manifest.shards[number].file}")
         return opened[number]
 
     return open_shard

@@ -1,10 +1,9 @@
-"""The blobs a writer can refer to: published before, left ready by a killed writer, or added by itself."""
+"""The blobs that a writer can refer to: published ones, those of a killed writer, and its own. Each is stored once."""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
@@ -21,6 +20,7 @@ from ..format import (
     Segment,
     ShardFile,
     Split,
+    Storage,
     TensorSpec,
     abandoned,
     blob_hash,
@@ -29,7 +29,6 @@ from ..format import (
     recover,
     remove_segment,
     split_location,
-    storage_at,
     tensor_bytes,
 )
 from ..read import ShardFiles
@@ -37,7 +36,7 @@ from ..read import ShardFiles
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor's blob is. `collides` if other bytes of the same hash are stored too."""
+    """The location of a tensor's blob. `collides` if other bytes with the same hash are stored too."""
 
     location: int
     hash: bytes
@@ -45,12 +44,12 @@ class Stored:
 
 
 class BlobStore:
-    """Stores each blob once. Shards are numbered: first the published ones, then the new ones as they appear."""
+    """Stores each blob once. Shards are numbered: first the published ones, then new ones in order of creation."""
 
-    def __init__(self, dataset: Path, manifest: Manifest | None, index: Index | None) -> None:
-        self._dataset, self._storage = dataset, storage_at(dataset)
+    def __init__(self, storage: Storage, manifest: Manifest | None, index: Index | None) -> None:
+        self._storage = storage
         self._index = index
-        self._published = ShardFiles(dataset, manifest.shards if manifest else ())
+        self._published = ShardFiles(storage, manifest.shards if manifest else ())
         self._next_number = manifest.next_shard if manifest else 0
         self._first_new = len(self._published.shards)
         self._new: list[BuildShard] = []
@@ -63,14 +62,14 @@ class BlobStore:
         self.flushed_at = time.monotonic()
 
     def recover(self) -> Iterator[tuple[EntryRecord, list[tuple[int, bytes]]]]:
-        """Take over what killed writers left. Yields their entries with references that are valid here."""
+        """Adopt the segments of killed writers. Yields their entries with references that are valid here."""
         self._adopted = [recover(self._storage, folder) for folder in abandoned(self._storage)]
         shifts: dict[str, int] = {}
         for recovered in self._adopted:
             for shard in recovered.shards:
                 self._adopt(shard)
                 shifts[shard.name] = shard.shift
-        # One segment's entries can refer to another's shards, which may have moved since.
+        # Entries of one segment can refer to shards of another, which may have moved since.
         for recovered in self._adopted:
             for entry in recovered.entries:
                 if all(name in self._ids and at >= shifts.get(name, 0) for name, at, _ in entry.refs):
@@ -78,7 +77,7 @@ class BlobStore:
                     yield entry, [(shard << OFFSET_BITS | at, digest) for shard, at, digest in places]
 
     def _adopt(self, shard: BuildShard) -> None:
-        if shard.file in self._ids:  # it was published just before the kill
+        if shard.file in self._ids:  # published just before the crash
             self._ids[shard.name] = self._ids[shard.file]
             return
         self._number(shard)
@@ -86,22 +85,23 @@ class BlobStore:
             self._blobs.setdefault(blob.hash, self._ids[shard.name] << OFFSET_BITS | blob.offset)
 
     def put(self, tensor: torch.Tensor, kind: str) -> Stored:
-        """Store a tensor's bytes, or find them. Equal hashes are not trusted: the bytes are compared."""
+        """Store a tensor's bytes, or find them stored. On an equal hash the bytes are compared."""
         data = tensor_bytes(tensor)
         spec = _spec(tensor.dtype, tensor.shape)
         digest = blob_hash(data, spec.dtype, spec.shape)
         found = self._find(digest)
         if found is not None and self._read(found, len(data)) == data:
             return Stored(found, digest, False)
-        blob = self._own_segment().append(kind, digest, spec, data, apart=found is not None)
-        shard = next(s for s in reversed(self._segment.shards) if s.kind == kind)
+        segment = self._own_segment()
+        blob = segment.append(kind, digest, spec, data, apart=found is not None)
+        shard = next(s for s in reversed(segment.shards) if s.kind == kind)
         location = self._number(shard) << OFFSET_BITS | blob.offset
         self._blobs.setdefault(digest, location)
         self.unflushed_bytes += len(data)
         return Stored(location, digest, found is not None)
 
     def record(self, key: bytes, field: str, parts: Split, stored: Sequence[Stored]) -> None:
-        """Tell the journal of an entry. References to published shards go by name: their numbers may change."""
+        """Record an entry in the journal. It refers to shards by name: their numbers may change."""
         refs = [(*self._place(s.location), s.hash) for s in stored]
         self._own_segment().record(EntryRecord(key, field, parts.layout, parts.leaves, refs))
 
@@ -111,34 +111,37 @@ class BlobStore:
                 self._segment.flush()
         except OSError as error:
             raise CacheError(
-                f"{self._dataset}: cannot be written: {error.strerror}; what was durable before is safe"
+                f"{self._storage.path}: cannot be written: {error.strerror}; entries flushed before are safe"
             ) from error
         self.unflushed_bytes, self.flushed_at = 0, time.monotonic()
 
     def seal(self) -> tuple[list[ShardFile], dict[int, int], int]:
-        """Finish all new shards. Returns all shards, how far blobs moved in which of them, and the next free number."""
+        """Finish all new shards. Returns all shards, the shift of the blobs in each new one, the next number."""
         self.flush()
         try:
             for number, shard in enumerate(self._new, self._first_new):
                 if shard.file is None:
                     publish_shard(shard, self._next_number)
                     self._next_number += 1
-                    # Kept until they were told: a later shard may fail, and publishing be tried again.
+                    # Kept until returned: a later shard may fail, and publishing may be tried again.
                     self._shifts[number] = shard.shift
             if self._new:
                 self._storage.sync(SHARDS)
         except OSError as error:
             raise CacheError(
-                f"{self._dataset}: cannot be published: {error.strerror}; the last generation stays"
+                f"{self._storage.path}: cannot be published: {error.strerror}; the last generation is unchanged"
             ) from error
-        new = [
-            ShardFile(s.file, self._storage.stat(s.place).size, s.file.split("-")[2].split(".")[0]) for s in self._new
-        ]
+        new = [self._published_file(shard) for shard in self._new]
         shifts, self._shifts = self._shifts, {}
         return [*self._published.shards, *new], shifts, self._next_number
 
+    def _published_file(self, shard: BuildShard) -> ShardFile:
+        status = self._storage.stat(shard.place)
+        assert shard.file is not None and status is not None, "a sealed shard has its name and its place"
+        return ShardFile(shard.file, status.size, shard.file.split("-")[2].split(".")[0])
+
     def drop(self) -> None:
-        """After publishing: the journals have said all they had to say."""
+        """Remove the segments after publishing: everything in them is published."""
         if self._segment is not None:
             self._segment.remove()
             self._segment = None
@@ -146,7 +149,7 @@ class BlobStore:
             recovered.remove()
 
     def close(self) -> None:
-        """Leave what is durable to the next writer."""
+        """Leave flushed entries to the next writer."""
         for recovered in self._adopted:
             recovered.journal.close()
         if self._segment is not None:
@@ -176,7 +179,7 @@ class BlobStore:
         return found
 
     def _read(self, location: int, size: int) -> bytes | bytearray | None:
-        """Stored bytes, to compare; None if they cannot be read, so that a damaged blob is stored anew."""
+        """Stored bytes, to compare; None if they cannot be read, so that a damaged blob is stored again."""
         shard, offset = split_location(location)
         try:
             if shard >= self._first_new:
@@ -190,11 +193,11 @@ class BlobStore:
         shard, offset = split_location(location)
         if shard < self._first_new:
             return self._published.shards[shard].file, offset
-        # Once a shard has moved, its file's name stands for the places that its blobs have there.
+        # Once a shard has moved, locations in it refer to its published file.
         return self._new[shard - self._first_new].file or self._new[shard - self._first_new].name, offset
 
 
 @lru_cache(1024)
 def _spec(dtype: torch.dtype, shape: torch.Size) -> TensorSpec:
-    """One for all tensors that are alike: a large build keeps the type and shape of every blob."""
+    """One object per dtype and shape: a large build keeps a spec for every blob."""
     return TensorSpec(NAMES[dtype], tuple(shape), count_bytes(NAMES[dtype], tuple(shape)))

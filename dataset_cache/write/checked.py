@@ -22,7 +22,9 @@ from ..format import (
     IndexArrays,
     Layout,
     Manifest,
+    Place,
     ShardFile,
+    Storage,
     blob_table,
     bucket_table,
     derive,
@@ -31,6 +33,7 @@ from ..format import (
     open_index,
     read_manifest,
     sort_order,
+    storage_at,
     unpack_variants,
     used_entries,
     variant_cells,
@@ -45,9 +48,13 @@ _ATTEMPTS = 10
 class CheckedGeneration:
     """A generation whose index matches its hash and is consistent."""
 
-    folder: Path
+    storage: Storage
     manifest: Manifest
     index: Index
+
+    @property
+    def folder(self) -> Path:
+        return self.storage.path
 
     @property
     def arrays(self) -> IndexArrays:
@@ -59,7 +66,7 @@ class CheckedGeneration:
 
     @cached_property
     def files(self) -> ShardFiles:
-        return ShardFiles(self.folder, self.manifest.shards)
+        return ShardFiles(self.storage, self.manifest.shards)
 
     @cached_property
     def used(self) -> np.ndarray:
@@ -93,57 +100,60 @@ class CheckedGeneration:
         )
 
 
-def open_checked(folder: Path, manifest: Manifest | None) -> CheckedGeneration:
+def open_checked(place: Place, manifest: Manifest | None) -> CheckedGeneration:
     """Open the published generation with every check that needs no tensor bytes."""
+    storage = storage_at(place)
+    folder = storage.path
     if manifest is None:
         raise CacheError(f"{folder}: {MANIFEST} is missing; this is not a StreamCache cache, or it was never published")
     remedy = "restore it from a copy, or remove the cache and save it again"
     try:
-        index = open_index(folder, manifest, check=True)
+        index = open_index(storage, manifest, check=True)
     except CacheError as error:
         raise CacheError(f"{folder}: cannot use its index: {error}; {remedy}") from error
     problem = find_inconsistency(manifest, index.arrays)
     if problem is not None:
         raise CacheError(f"{folder / manifest.index_name}: {problem}; {remedy}")
-    return CheckedGeneration(folder, manifest, index)
+    return CheckedGeneration(storage, manifest, index)
 
 
 @contextmanager
-def open_exclusive(path: str | Path) -> Iterator[CheckedGeneration]:
+def open_exclusive(place: Place) -> Iterator[CheckedGeneration]:
     """The published generation, while no other process can publish."""
-    folder = existing_folder(path)
-    lock = PublishLock(folder)
+    storage = existing_storage(place)
+    lock = PublishLock(storage)
     try:
-        yield open_checked(folder, read_manifest(folder))
+        yield open_checked(storage, read_manifest(storage))
     finally:
         lock.release()
 
 
 @contextmanager
-def leased_manifest(folder: Path) -> Iterator[Manifest | None]:
+def leased_manifest(place: Place) -> Iterator[Manifest | None]:
     """The manifest of the published generation; its files are not removed inside the `with` block."""
+    storage = storage_at(place)
     for _ in range(_ATTEMPTS):
-        manifest = read_manifest(folder)
+        manifest = read_manifest(storage)
         if manifest is None:
             yield None
             return
-        lease = Lease(folder, manifest.generation)
+        lease = Lease(storage, manifest.generation)
         try:
             # Check again now that the lease exists: a writer that published before it may not have seen it.
-            latest = read_manifest(folder)
+            latest = read_manifest(storage)
             if latest is not None and latest.generation == manifest.generation:
                 yield manifest
                 return
         finally:
             lease.release()
-    raise CacheError(f"{folder}: was republished {_ATTEMPTS} times while it was being opened")
+    raise CacheError(f"{storage.path}: was republished {_ATTEMPTS} times while it was being opened")
 
 
-def existing_folder(path: str | Path) -> Path:
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CacheError(f"{folder}: no such cache")
-    return folder
+def existing_storage(place: Place) -> Storage:
+    storage = storage_at(place)
+    if not storage.exists():
+        raise CacheError(f"{storage.path}: no such cache")
+    return storage
 
 
 def find_inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:

@@ -56,7 +56,8 @@ class IndexBuilder:
 
     def __init__(self, base: Index | None, manifest: Manifest | None, keep_samples: bool) -> None:
         self._base = base
-        self._keep = keep_samples and base is not None
+        kept = manifest if keep_samples and base is not None else None
+        self._keep = kept is not None
         self._base_entries = base.entry_count if base else 0
         self._base_keys = KeyTable(base) if base else None
         self._keys: dict[bytes, int] = {}
@@ -75,11 +76,11 @@ class IndexBuilder:
         # Every entry stores its field number, so fields are kept; sets and buckets are only in samples.
         self.fields: list[str] = list(manifest.fields) if manifest else []
         self._base_width = len(self.fields)
-        self.sets: dict[str, dict[str, Any]] = {k: dict(v) for k, v in manifest.sets.items()} if self._keep else {}
+        self.sets: dict[str, dict[str, Any]] = {k: dict(v) for k, v in kept.sets.items()} if kept else {}
         self.buckets: dict[tuple[str, tuple[int, ...]], int] = {}
-        if self._keep:
-            self.buckets = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
-        self.sample_count = base.sample_count if self._keep else 0
+        if kept:
+            self.buckets = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(kept.buckets)}
+        self.sample_count = base.sample_count if base and kept else 0
 
     def find(self, key: bytes) -> int | None:
         found = self._keys.get(key)
@@ -121,9 +122,9 @@ class IndexBuilder:
         return self.fields.index(name)
 
     def entry_layout(self, entry: int) -> int:
-        if entry >= self._base_entries:
-            return self._entry_layouts[entry - self._base_entries]
-        return self._base.entry_row(entry).layout
+        if self._base is not None and entry < self._base_entries:
+            return self._base.entry_row(entry).layout
+        return self._entry_layouts[entry - self._base_entries]
 
     def move_shards(self, shifts: Mapping[int, int]) -> None:
         """Adjust locations: the blobs of each of these new shards moved `shift` bytes towards the front."""

@@ -13,23 +13,18 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from ..errors import CacheBusy, CacheError
 from ..format import (
     BUILD,
     SHARD_NAME,
     SHARDS,
     IndexArrays,
+    Lock,
     Manifest,
-    create_file,
+    Place,
+    Storage,
     derive,
-    is_link,
-    is_locked,
-    is_regular,
     read_manifest,
-    refuse_link,
-    remove_file,
     storage_at,
     write_index,
     write_manifest,
@@ -45,50 +40,53 @@ _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 class PublishLock:
     """Held from creation until `release`. The system frees it when the process ends, however it ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, place: Place) -> None:
+        self._storage = storage = storage_at(place)
+        self._lock: Lock | None = None
         # Everything written or removed from now on is in these. Behind a link it would belong to another folder.
         for name in (PUBLISH_LOCK, PUBLISH_HOLDER, SHARDS, LEASES, BUILD):
-            refuse_link(folder / name)
-        self._holder = folder / PUBLISH_HOLDER
-        self._lock = FileLock(str(folder / PUBLISH_LOCK), thread_local=False)
+            storage.refuse_link(name)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=_WAIT_SECONDS, poll_interval=0.02)
-            with create_file(self._holder) as file:
+            storage.make_folder()
+            self._lock = storage.lock(PUBLISH_LOCK, _WAIT_SECONDS)
+            with storage.create(PUBLISH_HOLDER, durable=False) as file:
                 file.write(json.dumps(_this_process()).encode())
-        except Timeout:
-            holder = _describe_holder(self._holder)
-            raise CacheBusy(f"{folder}: {holder} is writing to it; wait until it has finished") from None
+        except TimeoutError:
+            holder = _describe_holder(storage)
+            raise CacheBusy(f"{storage.path}: {holder} is writing to it; wait until it has finished") from None
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             self.release()
-            raise CacheError(f"{folder}: cannot be written to: {error}") from error
+            raise CacheError(f"{storage.path}: cannot be written to: {error}") from error
 
     def release(self) -> None:
-        if self._lock.is_locked:
-            remove_file(self._holder)
+        if self._lock is not None:
+            self._storage.remove(PUBLISH_HOLDER)
             self._lock.release()
+            self._lock = None
 
 
-def current_publisher(folder: Path) -> str | None:
+def current_publisher(place: Place) -> str | None:
     """The process that is writing to this cache now, if any."""
-    if not (folder / PUBLISH_LOCK).exists() or is_link(folder / PUBLISH_LOCK):
+    storage = storage_at(place)
+    lock = storage.stat(PUBLISH_LOCK)
+    if lock is None or lock.kind == "link":
         return None
     try:
-        return _describe_holder(folder / PUBLISH_HOLDER) if is_locked(folder / PUBLISH_LOCK) else None
+        return _describe_holder(storage) if storage.is_locked(PUBLISH_LOCK) else None
     except OSError:  # the lock cannot be probed here; the recorded holder is all there is
-        return _describe_holder(folder / PUBLISH_HOLDER) if (folder / PUBLISH_HOLDER).exists() else None
+        return _describe_holder(storage) if storage.stat(PUBLISH_HOLDER) is not None else None
 
 
-def publish(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
+def publish(place: Place, arrays: IndexArrays, draft: Manifest) -> Manifest:
     """Write the index, then the manifest (`draft` with the index's size and hash). Durable on return.
 
     No older file is removed. Call `remove_superseded` once this process has closed the last generation.
     """
-    storage, temporary = storage_at(folder), f".index.{os.getpid()}.tmp"
+    storage, temporary = storage_at(place), f".index.{os.getpid()}.tmp"
     try:
         size, digest = write_index(storage, temporary, derive(arrays, len(draft.fields)))
         manifest = replace(draft, index_bytes=size, index_hash=digest)
-        current = read_manifest(folder)
+        current = read_manifest(storage)
         if current is not None and current.generation == manifest.generation:
             return current
         storage.move(temporary, manifest.index_name)
@@ -96,45 +94,44 @@ def publish(folder: Path, arrays: IndexArrays, draft: Manifest) -> Manifest:
         write_manifest(storage, manifest)
     except OSError as error:
         raise CacheError(
-            f"{folder}: cannot be published: {error.strerror or error}; the last generation is unchanged"
+            f"{storage.path}: cannot be published: {error.strerror or error}; the last generation is unchanged"
         ) from error
     finally:
         storage.remove(temporary)
     return manifest
 
 
-def remove_superseded(folder: Path, manifest: Manifest, keep: Container[str] = ()) -> None:
+def remove_superseded(place: Place, manifest: Manifest, keep: Container[str] = ()) -> None:
     """Remove the files that no generation in use needs; files held open on Windows are removed by a later call.
 
     `keep` names shards to keep because an unfinished build refers to them.
     """
-    for path in superseded(folder, manifest):
-        if path.name not in keep:
-            remove_file(path)
+    storage = storage_at(place)
+    for name in _superseded(storage, manifest):
+        if name.removeprefix(f"{SHARDS}/") not in keep:
+            storage.remove(name)
 
 
-def superseded(folder: Path, manifest: Manifest) -> Iterator[Path]:
+def _superseded(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Indexes and shards that the current generation does not list and no lease protects."""
-    leased = {holder.generation for holder in holders(folder)}
-    for path in folder.glob("index-*"):
-        if index_generation(path) not in (None, manifest.generation, *leased):
-            yield path
+    leased = {holder.generation for holder in holders(storage)}
+    for name in storage.list():
+        if index_generation(name) not in (None, manifest.generation, *leased):
+            yield name
     # Which shards an older generation reads is known only to its readers, so all are kept while there are any.
     if leased <= {manifest.generation}:
         listed = {shard.file for shard in manifest.shards}
-        yield from (path for path in shards_inside(folder) if path.name not in listed)
+        yield from (f"{SHARDS}/{file}" for file in list_shards(storage) if file not in listed)
 
 
-def shards_inside(folder: Path) -> list[Path]:
-    """The files of a cache that have a shard's name. A linked folder is ignored: it may belong to another cache."""
-    shards = folder / SHARDS
-    inside = sorted(shards.iterdir()) if shards.is_dir() and not is_link(shards) else []
-    return [path for path in inside if SHARD_NAME.fullmatch(path.name)]
+def list_shards(storage: Storage) -> list[str]:
+    """The files in the folder of shards that have a shard's name."""
+    return [file for file in storage.list(SHARDS) if SHARD_NAME.fullmatch(file)]
 
 
-def index_generation(path: Path) -> str | None:
+def index_generation(name: str) -> str | None:
     """The generation of an index file, from its name."""
-    match = _INDEX_NAME.fullmatch(path.name)
+    match = _INDEX_NAME.fullmatch(name)
     return match[1] if match else None
 
 
@@ -143,11 +140,10 @@ def _this_process() -> dict[str, str | int]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "program": Path(sys.argv[0]).name, "since": started}
 
 
-def _describe_holder(holder: Path) -> str:
-    if not is_regular(holder):
-        return "another process"
+def _describe_holder(storage: Storage) -> str:
     try:
-        facts = json.loads(holder.read_text())
+        file = storage.open(PUBLISH_HOLDER)
+        facts = json.loads(file.read(0, file.size))
         return f"{facts['program']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -3,13 +3,10 @@
 The layout of the new shards is decided before a byte is copied, so their sizes are known in advance.
 """
 
-import os
 import secrets
-import shutil
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -24,14 +21,15 @@ from ..format import (
     Blob,
     BlobTable,
     IndexArrays,
-    OpenFile,
+    Place,
     ShardFile,
+    Storage,
+    StoredFile,
     blob_table,
     header_hash,
-    move_file,
     read_header,
     render_header,
-    sync_folder,
+    storage_at,
     tight_start,
 )
 from ..read import ShardFiles
@@ -44,7 +42,7 @@ SMALL_COUNT = MAX_HEADER // (8 * 256)  # a shard of many tiny blobs is full befo
 SMALL_SHARDS = 8
 _COPY_BYTES = 8 << 20
 
-OpenShard = Callable[[int], OpenFile]
+OpenShard = Callable[[int], StoredFile]
 Progress = Callable[[int, int], None]
 
 
@@ -87,7 +85,7 @@ class Rewrite:
 
 
 def merge_small(
-    dataset: Path, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
+    storage: Storage, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
 ) -> tuple[IndexArrays, list[ShardFile], int]:
     """Merge the small shards if there are many, so that small incremental runs do not leave many files."""
     unchanged = arrays, list(shards), next_number
@@ -97,10 +95,10 @@ def merge_small(
     small = small_shards(table, shards)
     if len(small) < SMALL_SHARDS:
         return unchanged
-    open_shard = ShardFiles(dataset, shards).file
+    open_shard = ShardFiles(storage, shards).file
     try:
         rewrite = plan_rewrite(arrays, table, shards, small, next_number, open_shard)
-        write_packing(dataset, rewrite.packing, open_shard)
+        write_packing(storage, rewrite.packing, open_shard)
     except CacheError:
         return unchanged  # a damaged shard cannot be merged, but new samples can still be published
     return rewrite.arrays, list(rewrite.shards), rewrite.next_shard
@@ -166,7 +164,7 @@ def pack(table: BlobTable, rows: Iterable[int], kinds: Sequence[str], open_shard
         if twin != row and _read(table, twin, open_shard) == _read(table, row, open_shard):
             twins[row] = twin
             continue
-        kind = kinds[shards[row]]
+        kind = kinds[int(shards[row])]
         target = growing.get(kind)
         if target is None or not target.has_room(int(sizes[row]), digest):
             target = growing[kind] = _Growing(kind)
@@ -175,29 +173,29 @@ def pack(table: BlobTable, rows: Iterable[int], kinds: Sequence[str], open_shard
     return Packing(table, tuple(shard.finish(table, n) for n, shard in enumerate(done, number)), twins)
 
 
-def write_packing(dataset: Path, packing: Packing, open_shard: OpenShard, progress: Progress | None = None) -> None:
+def write_packing(place: Place, packing: Packing, open_shard: OpenShard, progress: Progress | None = None) -> None:
     """Write the new shards and move them into the cache. Nothing reads them until a manifest lists them."""
-    folder = dataset / BUILD / f"compact-{secrets.token_hex(4)}"
+    storage, folder = storage_at(place), f"{BUILD}/compact-{secrets.token_hex(4)}"
     total, done = sum(shard.file.bytes for shard in packing.shards), 0
     try:
-        (dataset / SHARDS).mkdir(parents=True, exist_ok=True)
-        folder.mkdir(parents=True)
+        storage.make_folder(SHARDS)
+        storage.make_folder(folder, new=True)
         for shard in packing.shards:
-            _write_shard(folder / shard.file.file, shard, packing.table, open_shard)
+            with storage.create(f"{folder}/{shard.file.file}") as file:
+                _write_shard(file, shard, packing.table, open_shard)
             done += shard.file.bytes
             if progress is not None:
                 progress(done, total)
         for shard in packing.shards:
-            move_file(folder / shard.file.file, dataset / SHARDS / shard.file.file)
-        sync_folder(dataset / SHARDS)
+            storage.move(f"{folder}/{shard.file.file}", f"{SHARDS}/{shard.file.file}")
+        storage.sync(SHARDS)
     except OSError as error:
         raise CacheError(
-            f"{dataset}: cannot be rewritten: {error.strerror}; the last generation is unchanged"
+            f"{storage.path}: cannot be rewritten: {error.strerror}; the last generation is unchanged"
         ) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # a writer's segment is in it
-            folder.parent.rmdir()
+        storage.remove_folder(folder, content=True)
+        storage.remove_folder(BUILD)  # unless a writer's segment is in it
 
 
 @dataclass
@@ -242,14 +240,11 @@ def _read(table: BlobTable, row: int, open_shard: OpenShard) -> bytearray:
     return open_shard(shard).read(offset, int(table.nbytes[row]))
 
 
-def _write_shard(path: Path, shard: PackedShard, table: BlobTable, open_shard: OpenShard) -> None:
+def _write_shard(file: BinaryIO, shard: PackedShard, table: BlobTable, open_shard: OpenShard) -> None:
     rows = np.array(shard.rows)
     sources, starts, sizes = table.shards[rows].tolist(), table.offsets[rows].tolist(), table.nbytes[rows].tolist()
-    with open(path, "wb") as file:
-        file.write(render_header(_placed(table, shard.rows, shard.offsets), shard.data_start, shard.file.bytes))
-        for source, start, size, target in zip(sources, starts, sizes, shard.offsets, strict=True):
-            file.write(bytes(target - file.tell()))
-            for at in range(start, start + size, _COPY_BYTES):
-                file.write(open_shard(source).read(at, min(_COPY_BYTES, start + size - at)))
-        file.flush()
-        os.fsync(file.fileno())
+    file.write(render_header(_placed(table, shard.rows, shard.offsets), shard.data_start, shard.file.bytes))
+    for source, start, size, target in zip(sources, starts, sizes, shard.offsets, strict=True):
+        file.write(bytes(target - file.tell()))
+        for at in range(start, start + size, _COPY_BYTES):
+            file.write(open_shard(source).read(at, min(_COPY_BYTES, start + size - at)))

@@ -1,12 +1,10 @@
 """CacheWriter: takes samples as a stream, stores each blob once, publishes in one step."""
 
 import hashlib
-import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +18,7 @@ from ..format import (
     IndexArrays,
     Key,
     Manifest,
+    Place,
     SampleFacts,
     ShardFile,
     Split,
@@ -30,6 +29,7 @@ from ..format import (
     plain_json,
     read_manifest,
     split,
+    storage_at,
     used_entries,
 )
 from .blob_store import BlobStore, Stored
@@ -54,21 +54,22 @@ class CacheWriter:
 
     def __init__(
         self,
-        path: str | Path,
+        path: Place,
         provenance: Mapping[str, Any] | None = None,
         append: bool = False,
         flush_bytes: int = FLUSH_BYTES,
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
-        self.path = Path(path)
+        self._storage = storage = storage_at(path)
+        self.path = storage.path
         plain_json(provenance or {}, "provenance")  # fail now, not after hours of encoding
-        if os.path.lexists(self.path) and not self.path.is_dir():
+        if storage.stat("") is not None and not storage.exists():
             raise CacheError(f"{self.path}: is a file; a cache is a folder")
-        self._lock = PublishLock(self.path)
+        self._lock = PublishLock(storage)
         try:
-            self._manifest = read_manifest(self.path)
+            self._manifest = read_manifest(storage)
             if self._manifest is not None:
-                open_checked(self.path, self._manifest)  # damage must not be carried into the next generation
+                open_checked(storage, self._manifest)  # damage must not be carried into the next generation
             self._provenance = provenance or (self._manifest.provenance if self._manifest else {})
             self._open = True
             self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
@@ -83,9 +84,9 @@ class CacheWriter:
 
     def _begin(self, keep_samples: bool) -> None:
         """Start from the published generation."""
-        index = open_index(self.path, self._manifest, check=True) if self._manifest else None
+        index = open_index(self._storage, self._manifest, check=True) if self._manifest else None
         self._builder = IndexBuilder(index, self._manifest, keep_samples)
-        self._store = BlobStore(self.path, self._manifest, index)
+        self._store = BlobStore(self._storage, self._manifest, index)
         self._named = dict(self._manifest.named) if self._manifest and keep_samples else {}
 
     def _recover(self) -> None:
@@ -205,14 +206,14 @@ class CacheWriter:
             self._store.drop()
             self._begin(keep_samples=True)
             # Only now: until here this writer had the last generation open.
-            remove_superseded(self.path, self._manifest)
+            remove_superseded(self._storage, self._manifest)
             return self._manifest
 
     def _publish(self) -> Manifest:
         shards, shifts, next_shard = self._store.seal()
         self._builder.move_shards(shifts)
-        arrays, shards, next_shard = merge_small(self.path, self._builder.finish(), shards, next_shard)
-        return publish(self.path, arrays, self._describe(arrays, shards, next_shard))
+        arrays, shards, next_shard = merge_small(self._storage, self._builder.finish(), shards, next_shard)
+        return publish(self._storage, arrays, self._describe(arrays, shards, next_shard))
 
     def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
         builder, old = self._builder, self._manifest

@@ -6,8 +6,9 @@ from pathlib import Path
 import streamcache
 
 ROOT = Path(streamcache.__file__).parent / "dataset_cache"
-ROOMS = ("format", "read")
+ROOMS = ("format", "read", "write", "upkeep")
 DOOR = ("storage.py", "files.py")
+OTHER_FORMATS = ("convert.py",)  # reads files of ComfyUI's own datasets, which are not ours
 OF_PATHS = {
     "exists", "glob", "is_dir", "is_file", "iterdir", "lstat", "mkdir", "read_bytes", "read_text", "rename", "rglob",
     "rmdir", "stat", "touch", "unlink", "write_bytes", "write_text",
@@ -43,5 +44,6 @@ def is_storage(value: ast.expr) -> bool:
 
 
 def test_the_files_of_a_dataset_are_reached_through_the_storage():
-    files = [file for room in ROOMS for file in sorted((ROOT / room).glob("*.py")) if file.name not in DOOR]
+    files = [file for room in ROOMS for file in sorted((ROOT / room).glob("*.py"))]
+    files = [file for file in files if file.name not in (*DOOR, *OTHER_FORMATS)]
     assert [breach for file in files for breach in breaches(file)] == []
