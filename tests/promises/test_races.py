@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import CacheBusy, open_cache
+from streamcache.dataset_cache.format import LocalStorage
 from streamcache.dataset_cache.read import cache as reader
 from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.upkeep import clean, repair, verify
@@ -18,17 +19,23 @@ from streamcache.dataset_cache.write.publishing import current_publisher
 from ..support.datasets import content, write_set
 
 
-def test_a_reader_that_comes_between_a_removers_look_and_its_removal_opens_the_new_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_reader_racing_with_cleanup_opens_the_new_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_set(tmp_path / "set", range(6))
     doomed: list[Path] = []
     take_lease, open_index = reader.Lease, reader.open_index
 
+    remove = LocalStorage.remove
+
+    def remember(storage: LocalStorage, name: str) -> bool:
+        if not publishing.index_generation(name) and not name.startswith("shards/"):
+            return remove(storage, name)
+        doomed.append(storage.path / name)
+        return True
+
     def publish_before_the_lease(*args: object) -> object:
         monkeypatch.setattr(reader, "Lease", take_lease)
         with monkeypatch.context() as patch:
-            patch.setattr(publishing, "remove_file", doomed.append)
+            patch.setattr(LocalStorage, "remove", remember)
             write_set(path, range(2))
         return take_lease(*args)
 

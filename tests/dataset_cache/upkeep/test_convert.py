@@ -353,9 +353,9 @@ def test_a_missing_skeleton_and_a_missing_tensor_are_named(tmp_path: Path) -> No
     [
         (["a", "list"], "expected a dict with two lists"),
         ({"latents": [1], "conditioning": []}, "expected a dict with two lists"),
-        ({"latents": [torch.zeros(1)], "conditioning": [[]]}, "no dict with a tensor 'samples'"),
-        ({"latents": [{"samples": torch.zeros(0, 4, 8, 8)}], "conditioning": [[]]}, "the latent's shape"),
-        ({"latents": [{"samples": torch.zeros(1, 4, 8, 8)}], "conditioning": [[]]}, "no list of"),
+        ({"latents": [torch.zeros(1)], "conditioning": [[]]}, "not a dict with a tensor 'samples'"),
+        ({"latents": [{"samples": torch.zeros(0, 4, 8, 8)}], "conditioning": [[]]}, "the latent has shape"),
+        ({"latents": [{"samples": torch.zeros(1, 4, 8, 8)}], "conditioning": [[]]}, "not a list of"),
         ({"latents": [{"samples": torch.zeros(1, 4, 8, 8)}], "conditioning": [[[1, {}]]]}, "entry 0"),
     ],
 )

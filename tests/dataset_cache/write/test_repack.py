@@ -128,8 +128,8 @@ def test_a_publisher_killed_while_merging_small_shards_leaves_a_dataset_that_can
         raise SystemExit  # past every handler, as near to a kill as one process gets
 
     with monkeypatch.context() as patch:
-        patch.setattr(repack.shutil, "rmtree", lambda *_, **__: None)
-        patch.setattr(repack, "sync_folder", killed)
+        patch.setattr(LocalStorage, "remove_folder", lambda *_, **__: None)
+        patch.setattr(LocalStorage, "sync", killed)
         with pytest.raises(SystemExit):
             compact(path)
     assert content(path) == before
@@ -219,17 +219,17 @@ def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, m
 
 @pytest.mark.parametrize("upkeep", [compact, repair, lambda path: clean(path, ["debris", "unused", "superseded"])])
 @pytest.mark.parametrize(
-    ("module", "step"),
+    ("module", "step", "folder"),
     [
-        (repack, "_write_shard"),
-        (repack, "sync_folder"),
-        (publishing, "write_index"),
-        (LocalStorage, "sync"),
-        (publishing, "write_manifest"),
+        (repack, "_write_shard", None),
+        (LocalStorage, "sync", ("shards",)),  # of the new shards
+        (publishing, "write_index", None),
+        (LocalStorage, "sync", ()),  # of the new index
+        (publishing, "write_manifest", None),
     ],
 )
 def test_an_interrupt_at_any_step_leaves_the_last_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upkeep: Callable, module: object, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upkeep: Callable, module: object, step: str, folder: tuple | None
 ):
     path = write_set(tmp_path / "set", range(6))
     open_cache(path)
@@ -239,8 +239,9 @@ def test_an_interrupt_at_any_step_leaves_the_last_generation(
     if upkeep is repair:
         flip(shard_files(path)[0], 40)
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(*args: object) -> None:
+        if folder is None or args[1:] == folder:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(module, step, interrupt)
