@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..lora_train import Run, TrainHooks, TrainProgress, draw_grid, plot_loss, read_run_json, sample_file_name
 from .host.app import NodeProgress, current_client, send_event
-from .server import RUNS, LiveRun, sample_mtime, thin
+from .server import RUNS, LiveRun, sample_mtime, thin_points
 
 EVENT = "streamcache.training"
 SAMPLE_EVENT = "streamcache.sample"
@@ -77,7 +77,7 @@ class TrainWatch:
 
     def _new_points(self) -> list[list[float]]:
         new, self._sent = self._losses[self._sent :], len(self._losses)
-        return thin([step for step, _ in new], [loss for _, loss in new], POINTS)
+        return thin_points([step for step, _ in new], [loss for _, loss in new], POINTS)
 
     def _show(self) -> None:
         """The loss curve with the latest samples below it, for front ends that do not draw them themselves."""

@@ -1,6 +1,6 @@
 """The server side of the pack's pages: caches, their samples, the trash, jobs and training runs."""
 
-from .curves import thin
+from .curves import thin_points
 from .live_runs import RUNS, LiveRun
 from .moves import close_unused
 from .runs import sample_mtime
@@ -11,7 +11,7 @@ __all__ = [
     "add_routes",
     "close_unused",
     "sample_mtime",
-    "thin",
+    "thin_points",
 ]
 
 

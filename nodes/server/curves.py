@@ -69,10 +69,10 @@ class CurveReader:
             rates = [*columns.rates, *(row[2] for row in new)]
             validation = list(columns.validation)
         return {
-            "loss": thin(steps, losses, points),
-            "smooth": thin(steps, smooth_curve(losses, smoothing), points),
-            "validation": thin(*_split(validation), points),
-            "learning_rate": thin(steps, rates, points),
+            "loss": thin_points(steps, losses, points),
+            "smooth": thin_points(steps, smooth_curve(losses, smoothing), points),
+            "validation": thin_points(*_split(validation), points),
+            "learning_rate": thin_points(steps, rates, points),
         }
 
     def _read(self, path: Path) -> Columns:
@@ -87,7 +87,7 @@ class CurveReader:
         return columns
 
 
-def thin(steps: Sequence[int], values: Sequence[float], most: int) -> Points:
+def thin_points(steps: Sequence[int], values: Sequence[float], most: int) -> Points:
     """At most `most` points: the lowest and the highest of each interval, so that single-step peaks remain."""
     return [[steps[place], _round(values[place])] for place in thin_curve(values, most)]
 

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from streamcache.lora_train.run.metrics import MetricsFile
-from streamcache.nodes.server.curves import CurveReader, thin
+from streamcache.nodes.server.curves import CurveReader, thin_points
 
 
 def test_thinning_keeps_the_ends_and_every_peak():
     draw = random.Random(3)
     values = [draw.random() for _ in range(10_000)]
     values[4321], values[7777] = 50.0, -50.0
-    found = thin(range(10_000), values, 600)
+    found = thin_points(range(10_000), values, 600)
     assert len(found) <= 600
     assert [4321, 50.0] in found and [7777, -50.0] in found
     assert found[0][0] == 0 and found[-1][0] == 9999
     assert [step for step, _ in found] == sorted({step for step, _ in found})
-    assert thin([1, 2], [0.123456789, 2], 50) == [[1, 0.12346], [2, 2.0]]
+    assert thin_points([1, 2], [0.123456789, 2], 50) == [[1, 0.12346], [2, 2.0]]
 
 
 def test_only_new_lines_are_read_unless_the_file_was_rewritten(tmp_path: Path):
