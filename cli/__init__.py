@@ -1,1 +1,1 @@
-"""The headless door to the pack's functions: `streamcache <command>`."""
+"""The command line: `streamcache <command>`."""

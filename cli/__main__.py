@@ -1,11 +1,11 @@
-"""The program `streamcache`, also as `python -m streamcache.cli`: its start, before anything else is imported."""
+"""Entry point of `streamcache` and of `python -m streamcache.cli`; it runs before anything else is imported."""
 
 import signal
 import sys
 
 
 def main() -> int:
-    # An interrupt inside the import of torch ends in a crash with a dump: until then Ctrl-C just ends the program.
+    # Ctrl-C during the import of torch would crash with a dump: until then it just ends the program.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .main import main as run
 
