@@ -1,4 +1,4 @@
-"""The training data: order, draws, prefetching."""
+"""The training data: the order of batches, and reading them in advance."""
 
 from .order import BatchPlan, Order, SetRule, read_columns
 from .prefetch import Loaded, Prefetcher, refuse_plan

@@ -1,4 +1,4 @@
-"""Draws: which samples an epoch uses and how often, from repeats, set counts and private generators."""
+"""Drawing rows for an epoch and spreading them over batches: flat arrays in, flat arrays out."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows that can be drawn: every sample as often as it repeats, sorted by group, in flat arrays."""
+    """Rows to draw from: every sample as often as it repeats, sorted by group."""
 
     samples: np.ndarray  # [rows] the sample of a row
-    copies: np.ndarray | None  # [rows] which repeat of its sample a row is; None when nothing repeats
-    sizes: np.ndarray  # [groups] rows of a group
-    keys: np.ndarray  # [groups] what the group stands for, rising
+    copies: np.ndarray | None  # [rows] the number of the repeat; None if nothing repeats
+    sizes: np.ndarray  # [groups] rows per group
+    keys: np.ndarray  # [groups] the key of each group, ascending
 
     @property
     def starts(self) -> np.ndarray:
         return np.cumsum(self.sizes) - self.sizes
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """The samples of these rows, and which repeat each is."""
+        """The samples of these rows, and the number of the repeat of each."""
         return self.samples[rows], None if self.copies is None else self.copies[rows]
 
     def draw(self, counts: np.ndarray, random: np.random.BitGenerator, part: np.ndarray | None = None) -> np.ndarray:
-        """Row numbers, `counts[g]` of each group g: whole passes over it, and for the rest a random part of it.
+        """Row numbers, `counts[g]` of each group g: full passes over it, plus a random part for the rest.
 
-        They come sorted by part (a rising number per group; the group itself when none is given), shuffled inside it.
+        They are sorted by part (an ascending number per group; by default the group itself) and shuffled within.
         """
         group = np.repeat(np.arange(len(self.sizes)), self.sizes)
         if np.array_equal(counts, self.sizes):
@@ -42,8 +42,17 @@ class Pool:
         return drawn[shuffle_within(group if part is None else part[group], random)]
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """Batch i has rows start[i]:stop[i], numbered over all buckets in turn, and belongs to bucket[i]."""
+
+    start: np.ndarray
+    stop: np.ndarray
+    bucket: np.ndarray
+
+
 def make_pool(samples: np.ndarray, repeats: np.ndarray, key: np.ndarray) -> Pool:
-    """The pool of these samples, grouped by `key`; a sample with 0 repeats is left out."""
+    """The pool of these samples, grouped by `key`; samples with 0 repeats are skipped."""
     copies = None
     if (repeats != 1).any():
         copies = _copies(repeats)
@@ -56,10 +65,10 @@ def make_pool(samples: np.ndarray, repeats: np.ndarray, key: np.ndarray) -> Pool
 
 
 def share_out(total: int, sizes: np.ndarray, random: np.random.BitGenerator) -> np.ndarray:
-    """`total` draws over groups in proportion to their sizes; what does not divide goes to other groups each time.
+    """Distribute `total` draws over groups in proportion to their sizes; the remainder goes to random groups.
 
-    Systematic sampling in whole numbers: the sum is exact, a group gets its quota rounded down or up, and on
-    average its quota.
+    Systematic sampling with integers: the sum is exact; each group gets its quota rounded down or up, and on average
+    exactly its quota.
     """
     whole = int(sizes.sum())
     offset = int(random.random_raw() % whole)
@@ -68,17 +77,17 @@ def share_out(total: int, sizes: np.ndarray, random: np.random.BitGenerator) -> 
 
 
 def most_shared_out(total: int, sizes: np.ndarray) -> np.ndarray:
-    """The most that `share_out` ever gives to each group."""
+    """The most that `share_out` can give to each group."""
     return -(-total * sizes.astype(np.int64) // int(sizes.sum()))
 
 
 def generator(seed: int, epoch: int, purpose: int) -> np.random.Philox:
-    """A private stream. Raw bits only are used, which numpy keeps the same over its versions."""
+    """A generator of its own. Only raw bits are used, which are the same in all versions of numpy."""
     return np.random.Philox(np.random.SeedSequence((seed, epoch, purpose)))
 
 
 def shuffle_within(part: np.ndarray, random: np.random.BitGenerator) -> np.ndarray:
-    """Positions sorted by part, in random order inside each."""
+    """Positions sorted by part, in random order within each."""
     keys = random.random_raw(len(part))
     bits = int(part.max(initial=0)).bit_length()
     if bits:
@@ -88,29 +97,15 @@ def shuffle_within(part: np.ndarray, random: np.random.BitGenerator) -> np.ndarr
 
 
 def mix(values: np.ndarray, salt: int) -> np.ndarray:
-    """Well-mixed 64 bits for each value (splitmix64), the same on every machine and in any order of asking."""
+    """64 pseudo-random bits per value (splitmix64), the same on every machine and independent of other values."""
     bits = values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.array([salt], np.uint64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
 
 
-def _copies(repeats: np.ndarray) -> np.ndarray:
-    ends = np.cumsum(repeats, dtype=np.int64)
-    return np.arange(int(ends[-1])) - np.repeat(ends - repeats, repeats)
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """Batch i holds rows start[i]:stop[i], counted over all buckets in turn; its bucket is bucket[i]."""
-
-    start: np.ndarray
-    stop: np.ndarray
-    bucket: np.ndarray
-
-
 def count_batches(most: np.ndarray, rows: int, batch_size: int) -> int:
-    """Batches that hold `rows` rows in every epoch, when bucket b never has more than most[b] of them."""
+    """Batches per epoch for `rows` rows, if bucket b never has more than most[b] of them."""
     return min(rows, int((-(-most // batch_size)).sum()))
 
 
@@ -125,12 +120,12 @@ def spread(sizes: np.ndarray, batch_size: int, length: int) -> Ranges:
 
 
 def offsets(sizes: np.ndarray) -> np.ndarray:
-    """Where each part begins when the parts lie one after the other."""
+    """The start of each part if the parts follow each other."""
     return np.cumsum(sizes) - sizes
 
 
 def _split_largest(sizes: np.ndarray, batches: np.ndarray, missing: int) -> None:
-    """Add batches where they are fullest. Drawn sets fall on other buckets each epoch, which can save a batch."""
+    """Split the fullest batches. Drawn sets are spread differently each epoch, which can need fewer batches."""
     if not missing:
         return
     heap = [(-size / count, place) for place, (size, count) in enumerate(zip(sizes, batches)) if size > count]
@@ -140,3 +135,8 @@ def _split_largest(sizes: np.ndarray, batches: np.ndarray, missing: int) -> None
         batches[place] += 1
         if sizes[place] > batches[place]:
             heapq.heappush(heap, (-sizes[place] / batches[place], place))
+
+
+def _copies(repeats: np.ndarray) -> np.ndarray:
+    ends = np.cumsum(repeats, dtype=np.int64)
+    return np.arange(int(ends[-1])) - np.repeat(ends - repeats, repeats)

@@ -1,8 +1,7 @@
-"""The order of training: which samples and variants stand in which batch, as a pure function of (seed, epoch).
+"""The order of training: the samples and variants of every batch, as a pure function of (seed, epoch).
 
-A batch never mixes buckets. Samples are reshuffled within their bucket and batches across buckets, every epoch anew;
-epoch k is made without the epochs before it. A bucket smaller than the batch trains too, and every epoch has the same
-number of batches.
+A batch never mixes buckets. Every epoch shuffles samples within their bucket and batches across buckets; it does not depend on
+earlier epochs. Buckets smaller than the batch size train too, and all epochs have the same number of batches.
 """
 
 from __future__ import annotations
@@ -31,20 +30,31 @@ from .draw import (
 
 NEEDED = ("latent", "conditioning")
 
-# What a private generator is for; two purposes never share a stream.
+# Purposes of random streams; no two purposes share a stream.
 _ROWS, _PRIOR, _BATCHES, _COUNTS, _SPATIAL, _TEXT = range(6)
 
 
 @dataclass(frozen=True)
+class DatasetColumns:
+    """The columns of a dataset that decide the order: one value per sample."""
+
+    bucket: np.ndarray
+    repeats: np.ndarray
+    set: np.ndarray  # positions in `sets`
+    sets: tuple[str, ...] = ("main",)
+    variants: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SetRule:
-    """How a set takes part. A prior set gives the rows of the others a partner each; its own counts are not read."""
+    """How a set takes part. A prior set gives every other row a partner; its own counts are ignored."""
 
     prior: bool = False
-    samples: int | None = None  # rows an epoch; None: every sample as often as it repeats
+    samples: int | None = None  # rows per epoch; None: every sample as often as it repeats
     weight: float | None = None  # the same, as a share of that
 
     def rows(self, size: int) -> int:
-        """Rows an epoch out of a set that has `size` of them."""
+        """Rows per epoch from a set that has `size` rows."""
         if self.samples is not None:
             return self.samples
         return size if self.weight is None else max(1, round(self.weight * size))
@@ -59,12 +69,12 @@ class BatchPlan:
     indices: list[int]
     variants: dict[str, list[int]]
     main: int  # rows before the prior partners
-    share: float = 1.0  # of its step's rows, when gradients of several batches are added up
+    share: float = 1.0  # of its step's rows, with gradient accumulation
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch's rows, and its batches: [batches, 4] row ranges start, stop, partners' start, partners' stop."""
+    """The rows of one epoch, and its batches as [batches, 4]: start, stop of their rows and of the prior partners."""
 
     number: int
     samples: np.ndarray
@@ -74,7 +84,7 @@ class Epoch:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The order of a whole run; it makes one epoch at a time and keeps none."""
+    """The order of a run; epochs are computed when needed and not kept."""
 
     columns: DatasetColumns
     seed: int
@@ -85,26 +95,26 @@ class Order:
     def __post_init__(self) -> None:
         unknown = sorted(set(self.rules) - set(self.columns.sets))
         if unknown:
-            raise TrainError(f'set "{unknown[0]}": not in the dataset, which has {", ".join(self.columns.sets)}')
+            raise TrainError(f'set "{unknown[0]}": not in the dataset; expected one of {", ".join(self.columns.sets)}')
         if not len(self._main.samples):
-            raise TrainError("the dataset has no sample to train on: all are held out, repeated 0 times or prior")
+            raise TrainError("the dataset has no samples to train on: all are held out, prior or have 0 repeats")
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
         return self._main_batches + self._lone_batches
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of an epoch, without prior partners."""
+        """Rows per epoch, without prior partners."""
         return sum(total for _, total in self._totals)
 
     @property
     def largest(self) -> int:
-        """Rows of the largest batch, with partners."""
+        """Rows of the largest batch, including prior partners."""
         return self.batch_size * (2 if self._has_prior else 1)
 
     def walk(self, start: int = 0) -> Iterator[BatchPlan]:
-        """The batches of the run from number `start` on, without end."""
+        """All batches of the run from number `start` on; never ends."""
         number, place = divmod(start, len(self))
         while True:
             epoch = self.epoch(number)
@@ -113,7 +123,7 @@ class Order:
             number, place = number + 1, 0
 
     def epoch(self, number: int) -> Epoch:
-        """The rows and batches of this epoch, from its number alone."""
+        """The rows and batches of an epoch, from its number alone."""
         counts = self._counts(number)
         rows = self._main.draw(counts, generator(self.seed, number, _ROWS), self._place)
         sizes = np.bincount(self._place, counts, len(self._buckets)).astype(np.int64)
@@ -126,7 +136,7 @@ class Order:
         return Epoch(number, samples, copies, table[mixed])
 
     def plan(self, epoch: Epoch, place: int) -> BatchPlan:
-        """The batch at this place of an epoch, with the variants that its rows use."""
+        """The batch at this position of an epoch, with the variants of its rows."""
         start, stop, prior_start, prior_stop = epoch.ranges[place].tolist()
         samples = _cut(epoch.samples, start, stop, prior_start, prior_stop)
         copies = None if epoch.copies is None else _cut(epoch.copies, start, stop, prior_start, prior_stop)
@@ -162,23 +172,23 @@ class Order:
 
     @cached_property
     def _buckets(self) -> np.ndarray:
-        """Buckets that have main rows, rising."""
+        """Buckets that have main rows, ascending."""
         return np.unique(self._main.keys // len(self.columns.sets))
 
     @cached_property
     def _place(self) -> np.ndarray:
-        """[main groups] the place of a group's bucket in `_buckets`."""
+        """[main groups] the position of a group's bucket in `_buckets`."""
         return np.searchsorted(self._buckets, self._main.keys // len(self.columns.sets))
 
     @cached_property
     def _totals(self) -> list[tuple[np.ndarray, int]]:
-        """For every main set: its groups, and its rows an epoch."""
+        """For every main set: its groups, and its rows per epoch."""
         owner = self._main.keys % len(self.columns.sets)
         groups = {name: np.flatnonzero(owner == number) for number, name in enumerate(self.columns.sets)}
         return [(g, self._rule(name).rows(int(self._main.sizes[g].sum()))) for name, g in groups.items() if len(g)]
 
     def _counts(self, number: int) -> np.ndarray:
-        """[main groups] rows that this epoch takes of a group."""
+        """[main groups] rows that this epoch takes from each group."""
         random = generator(self.seed, number, _COUNTS)
         counts = np.zeros(len(self._main.sizes), np.int64)
         for groups, total in self._totals:
@@ -201,7 +211,7 @@ class Order:
 
     @cached_property
     def _lone_rows(self) -> int:
-        """Main rows an epoch whose bucket has no prior sample: their partners train in batches of their own."""
+        """Main rows per epoch in buckets without prior samples; their partners train in separate batches."""
         rows = 0.0
         for groups, total in self._totals:
             sizes = self._main.sizes[groups]
@@ -223,7 +233,7 @@ class Order:
         samples: np.ndarray,
         copies: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """Append prior rows: a partner for every main row whose bucket has some, then batches of prior rows alone."""
+        """Append prior rows: a partner for every main row whose bucket has any, then batches of prior rows only."""
         random = generator(self.seed, number, _PRIOR)
         matched = self._matched >= 0
         counts = np.zeros(len(self._prior.sizes), np.int64)
@@ -248,7 +258,7 @@ class Order:
         return self._prior.take(self._prior.draw(counts, random)), table
 
     def _draw_variants(self, samples: np.ndarray, copies: np.ndarray | None, epoch: int) -> dict[str, list[int]]:
-        """Drawn from (seed, epoch, sample, repeat). Text is drawn apart; all else is spatial and follows the latent."""
+        """Drawn from (seed, epoch, sample, repeat): one draw for text, one for all spatial fields, which must match."""
         values = samples if copies is None else samples + (copies.astype(np.int64) << 40)
         return {
             name: (mix(values, self._salt(epoch, name)) % np.maximum(counts[samples], 1).astype(np.uint64)).tolist()
@@ -257,11 +267,24 @@ class Order:
 
     @cached_property
     def _several(self) -> dict[str, np.ndarray]:
-        """Fields of which some sample has more than one variant."""
+        """Fields with more than one variant in some sample."""
         return {name: counts for name, counts in self.columns.variants.items() if counts.max(initial=0) > 1}
 
     def _salt(self, epoch: int, name: str) -> int:
         return _salt(self.seed, epoch, _TEXT if name == "conditioning" else _SPATIAL)
+
+
+def read_columns(dataset: Any) -> DatasetColumns:
+    """Read the columns; a sample without a latent or conditioning is an error that names it."""
+    if not len(dataset):
+        raise TrainError("the dataset has no samples; encode images first")
+    variants = {name: np.asarray(dataset.variants(name)) for name in dataset.fields}
+    for name in NEEDED:
+        _refuse_holes(dataset, name, variants.get(name))
+    if "mask" in variants:
+        _refuse_unaligned(dataset, variants["latent"], variants["mask"])
+    bucket, repeats, sets = (np.asarray(dataset.column(name)) for name in ("bucket", "repeats", "set"))
+    return DatasetColumns(bucket, repeats, sets, tuple(dataset.sets), variants)
 
 
 @lru_cache(maxsize=16)
@@ -275,35 +298,11 @@ def _cut(values: np.ndarray, start: int, stop: int, prior_start: int, prior_stop
 
 
 def _join(*parts: tuple[np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | None]:
-    """One array of samples, and one of copies when any part has them."""
+    """One array of samples, and one of copies if any part has them."""
     samples = np.concatenate([part[0] for part in parts])
     if all(part[1] is None for part in parts):
         return samples, None
     return samples, np.concatenate([np.zeros(len(s), np.int64) if c is None else c for s, c in parts])
-
-
-@dataclass(frozen=True)
-class DatasetColumns:
-    """Flat arrays over the samples of a dataset."""
-
-    bucket: np.ndarray
-    repeats: np.ndarray
-    set: np.ndarray  # numbers into `sets`
-    sets: tuple[str, ...] = ("main",)
-    variants: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-def read_columns(dataset: Any) -> DatasetColumns:
-    """The columns of a cache; a hole in a field that training needs is an error that names the sample."""
-    if not len(dataset):
-        raise TrainError("the dataset has no samples; encode some images into it first")
-    variants = {name: np.asarray(dataset.variants(name)) for name in dataset.fields}
-    for name in NEEDED:
-        _refuse_holes(dataset, name, variants.get(name))
-    if "mask" in variants:
-        _refuse_unaligned(dataset, variants["latent"], variants["mask"])
-    bucket, repeats, sets = (np.asarray(dataset.column(name)) for name in ("bucket", "repeats", "set"))
-    return DatasetColumns(bucket, repeats, sets, tuple(dataset.sets), variants)
 
 
 def _refuse_holes(dataset: Any, name: str, counts: np.ndarray | None) -> None:
@@ -311,8 +310,8 @@ def _refuse_holes(dataset: Any, name: str, counts: np.ndarray | None) -> None:
     if len(holes):
         first = int(holes[0])
         raise TrainError(
-            f"sample {first} ({dataset.source(first)}): has no {name} ({len(holes):,} of {len(dataset):,} samples have "
-            "none); encode the dataset again, which adds only what is missing"
+            f"sample {first} ({dataset.source(first)}): {name} is missing ({len(holes):,} of {len(dataset):,} samples); "
+            "encode the dataset again, which adds only what is missing"
         )
 
 
@@ -322,5 +321,5 @@ def _refuse_unaligned(dataset: Any, latents: np.ndarray, masks: np.ndarray) -> N
         first = int(wrong[0])
         raise TrainError(
             f"sample {first} ({dataset.source(first)}): has {masks[first]} masks for {latents[first]} latents, "
-            "and a flipped latent needs its flipped mask; encode the dataset again"
+            "but every flipped latent needs a flipped mask; encode the dataset again"
         )

@@ -1,4 +1,4 @@
-"""Prefetching: a bounded thread that reads the next batches into a ring of buffers while the current one trains."""
+"""Prefetching: a thread reads the next batches into a ring of buffers and uploads them while the current one trains."""
 
 from __future__ import annotations
 
@@ -17,14 +17,73 @@ from ...dataset_cache import Batch, map_tensors
 from ..errors import TrainError
 from .order import BatchPlan
 
-Draw = Callable[[BatchPlan, Batch], tuple[Tensor, ...]]  # what is random in a batch, on the CPU
+Draw = Callable[[BatchPlan, Batch], tuple[Tensor, ...]]  # the random tensors of a batch, on the CPU
 
-HINT_AHEAD = 8  # batches whose bytes the system is asked to fetch before they are read
+HINT_AHEAD = 8  # batches that the system is asked to read ahead
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A batch and its random tensors, being copied. `done` is None if nothing has to be copied."""
+
+    batch: Batch
+    drawn: tuple[Tensor, ...] = ()
+    done: Any = None
+
+    def tensors(self) -> list[Tensor]:
+        """All copied tensors."""
+        found = list(self.drawn)
+        map_batch(self.batch, lambda tensor: found.append(tensor) or tensor)
+        return found
+
+
+class Uploader:
+    """Copies batches to a GPU on a separate stream. Without CUDA nothing is copied."""
+
+    def __init__(self, device: torch.device, streams: Any = torch.cuda) -> None:
+        self.device = device
+        self.streams = streams
+        self.own = streams.Stream(device) if device.type == "cuda" else None
+
+    @property
+    def pins(self) -> bool:
+        """Whether to pin buffers: only then do copies overlap with other work."""
+        return self.own is not None
+
+    def send(self, batch: Batch, drawn: tuple[Tensor, ...] = ()) -> Upload:
+        """Start the copy; the pinned source must not change until `finish`."""
+        if self.own is None:
+            return Upload(batch, drawn)
+        with self.streams.stream(self.own):
+            sent = map_batch(batch, self._copy)
+            drawn = tuple(self._copy(tensor) for tensor in drawn)
+            done = self.streams.Event()
+            done.record(self.own)
+        return Upload(sent, drawn, done)
+
+    def receive(self, upload: Upload) -> Upload:
+        """Make the upload safe to use on the current stream."""
+        if self.own is not None:
+            current = self.streams.current_stream(self.device)
+            # Like wait_stream, but for this copy only: later batches may be copying already.
+            current.wait_event(upload.done)
+            # The copies were allocated on the other stream: without this, their memory could be reused too early.
+            for tensor in upload.tensors():
+                tensor.record_stream(current)
+        return upload
+
+    def finish(self, upload: Upload | None) -> None:
+        """Wait until the source of this upload can be overwritten."""
+        if upload is not None and upload.done is not None:
+            upload.done.synchronize()
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A batch that was read, and what was drawn for it. Its tensors stay valid until the next one is asked for."""
+    """A batch and its random tensors. They stay valid until the next batch is requested."""
 
     plan: BatchPlan
     batch: Batch
@@ -33,18 +92,17 @@ class Loaded:
 
 @dataclass
 class _Slot:
-    """One buffer of the ring, and the upload that may still read from it."""
+    """One buffer of the ring, and the upload that may still be reading from it."""
 
     buffers: Any
     upload: Upload | None = None
 
 
 class Prefetcher:
-    """Iterates over loaded batches in the order of their plans; use it in `with`, which joins its thread.
+    """Iterates over batches in the order of their plans; use it in `with`, which joins its thread.
 
-    `depth` batches are read ahead; 0 reads each one when it is asked for. `waited` sums the seconds in which the
-    consumer stood still for data. `draw` makes noise for a batch beside
-    the reading: a million random numbers take milliseconds that no step has to wait for.
+    `depth` batches are read ahead; with 0, each one is read when it is requested. `waited` is the total time in seconds
+    that the consumer waited for data. `draw` runs on the thread too: drawing noise takes milliseconds per batch.
     """
 
     def __init__(
@@ -60,7 +118,7 @@ class Prefetcher:
         self._dataset, self._draw = dataset, draw
         self._plans = self._hint(iter(plans))
         self._uploader = Uploader(device or torch.device("cpu"))
-        # One slot is with the consumer, `depth` are ahead of it.
+        # One slot is in use by the consumer, `depth` are read ahead.
         self._slots = [_Slot(dataset.buffers(rows, pin=self._uploader.pins)) for _ in range(depth + 1)]
         self._free: queue.SimpleQueue[_Slot | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[tuple[BatchPlan, _Slot] | BaseException] = queue.SimpleQueue()
@@ -77,7 +135,7 @@ class Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends and joins the thread: it stops after the batch that it reads, or at once when it waits for a slot."""
+        """Stop and join the thread; it ends after the batch that it is reading."""
         self._ended = self._ended or StopIteration()
         self._free.put(None)
         if self._thread is not None and self._thread.is_alive():
@@ -116,7 +174,7 @@ class Prefetcher:
                 return
 
     def _read_next(self) -> tuple[BatchPlan, _Slot] | BaseException:
-        """The next batch in a free slot, or what ended the reading, to be raised in the consumer in its turn."""
+        """The next batch in a free slot, or the exception that the consumer will raise."""
         try:
             plan = next(self._plans)
             slot = self._free.get()
@@ -131,7 +189,7 @@ class Prefetcher:
             return error
 
     def _hint(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
-        """The same plans; the system hears of each some batches before its turn."""
+        """The same plans; the system gets a read-ahead hint some batches before each one."""
         ahead: deque[BatchPlan] = deque()
         for plan in plans:
             self._dataset.will_need(plan.indices, plan.variants)
@@ -142,77 +200,18 @@ class Prefetcher:
 
 
 def refuse_plan(dataset: Any) -> None:
-    """Encoders never run behind a training step: they would fight it for memory, and stall it at every miss."""
+    """Refuse a plan: encoders in the background would compete for memory and stall training."""
     if not hasattr(dataset, "buffers"):
         raise TrainError(
-            "the dataset is a plan that is not encoded yet, and encoders do not run in the background of training; "
+            "the dataset is a plan that is not encoded yet, and encoders do not run during training; "
             "save it as a cache first, then train on the cache"
         )
 
 
-@dataclass(frozen=True)
-class Upload:
-    """A batch and what was drawn for it, on their way. `done` is None where nothing had to be copied."""
-
-    batch: Batch
-    drawn: tuple[Tensor, ...] = ()
-    done: Any = None
-
-    def tensors(self) -> list[Tensor]:
-        """Every tensor that was copied."""
-        found = list(self.drawn)
-        map_batch(self.batch, lambda tensor: found.append(tensor) or tensor)
-        return found
-
-
-class Uploader:
-    """Sends batches to a device. Without CUDA there is nothing to copy, and every method passes the batch on."""
-
-    def __init__(self, device: torch.device, streams: Any = torch.cuda) -> None:
-        self.device = device
-        self.streams = streams
-        self.own = streams.Stream(device) if device.type == "cuda" else None
-
-    @property
-    def pins(self) -> bool:
-        """Whether buffers are worth pinning: only then does a copy run beside other work."""
-        return self.own is not None
-
-    def send(self, batch: Batch, drawn: tuple[Tensor, ...] = ()) -> Upload:
-        """Start the copy; the pinned source must stay as it is until `finish`."""
-        if self.own is None:
-            return Upload(batch, drawn)
-        with self.streams.stream(self.own):
-            sent = map_batch(batch, self._copy)
-            drawn = tuple(self._copy(tensor) for tensor in drawn)
-            done = self.streams.Event()
-            done.record(self.own)
-        return Upload(sent, drawn, done)
-
-    def receive(self, upload: Upload) -> Upload:
-        """The same, safe to use on the current stream."""
-        if self.own is not None:
-            current = self.streams.current_stream(self.device)
-            # As wait_stream, but for this copy alone: those of later batches may be under way already.
-            current.wait_event(upload.done)
-            # The copies were allocated on the other stream: without this their memory could be reused while in use.
-            for tensor in upload.tensors():
-                tensor.record_stream(current)
-        return upload
-
-    def finish(self, upload: Upload | None) -> None:
-        """Wait until the source of this upload may be overwritten."""
-        if upload is not None and upload.done is not None:
-            upload.done.synchronize()
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
-
-
 def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """The batch with its tensors changed, in new containers: what was given is never written to.
+    """A copy of the batch with every tensor changed.
 
-    The `latent` structures stay as they are: their samples are the rows of `latents`.
+    The `latent` structures are shared: their samples are the rows of `latents`.
     """
     assert batch.latents is not None
     fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in batch.fields.items()}

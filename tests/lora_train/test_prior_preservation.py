@@ -102,6 +102,6 @@ def test_d6_every_picture_meets_its_own_prompt_which_is_encoded_once(
 def test_b7_a_plan_is_refused_with_the_reason_before_any_encoder_runs(tmp_path: Path, picture) -> None:
     texts = CountingTexts()
     plan = make_cats(tmp_path, picture, texts, custom=True, prior=False)
-    with pytest.raises(TrainError, match="encoders do not run in the background of training"):
+    with pytest.raises(TrainError, match="encoders do not run during training"):
         run_training(tmp_path, plan, Watched())
     assert not texts.items

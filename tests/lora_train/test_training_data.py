@@ -42,7 +42,7 @@ def test_d3_a_hole_is_named_before_anything_trains(tmp_path) -> None:
         writer.add(latent=latent_of(0, SHAPES[0]), conditioning=words_of(0), source="whole.png")
         writer.add(latent=latent_of(1, SHAPES[0]), source="hole.png")
     denoiser = SmallDenoiser()
-    with pytest.raises(TrainError, match=r"sample 1 \(hole.png\): has no conditioning \(1 of 2 samples have none\)"):
+    with pytest.raises(TrainError, match=r"sample 1 \(hole.png\): conditioning is missing \(1 of 2 samples\)"):
         run_training(tmp_path, open_cache(tmp_path / "set"), denoiser)
     assert not denoiser.calls
 
@@ -160,7 +160,7 @@ def test_masked_loss_without_masks_and_a_dataset_of_other_channels_are_refused(t
 def test_a16_an_empty_dataset_is_refused_and_one_sample_trains(tmp_path) -> None:
     with CacheWriter(tmp_path / "empty"):
         pass
-    with pytest.raises(TrainError, match="the dataset has no samples; encode some images into it first"):
+    with pytest.raises(TrainError, match="the dataset has no samples; encode images first"):
         run_training(tmp_path, open_cache(tmp_path / "empty"))
     assert run_training(tmp_path, make_dataset(tmp_path / "one", 1), batch_size=64).step == 6
 

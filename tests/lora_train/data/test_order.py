@@ -149,7 +149,7 @@ def test_a23_a_weight_takes_a_share_of_a_set_or_several_passes_over_it() -> None
 
 
 def test_an_unknown_set_is_named() -> None:
-    with pytest.raises(TrainError, match='set "mian": not in the dataset, which has main'):
+    with pytest.raises(TrainError, match='set "mian": not in the dataset; expected one of main'):
         Order(columns([0]), 0, 1, {"mian": SetRule(samples=1)})
 
 
@@ -182,7 +182,7 @@ def test_d6_a_bucket_without_class_images_gets_its_partners_in_batches_of_their_
 
 
 def test_a_dataset_of_prior_sets_alone_is_refused() -> None:
-    with pytest.raises(TrainError, match="no sample to train on"):
+    with pytest.raises(TrainError, match="no samples to train on"):
         Order(columns([0, 0]), 0, 1, {"main": SetRule(prior=True)})
 
 

@@ -135,7 +135,7 @@ def test_b7_a_plan_is_refused_with_the_reason() -> None:
 
         read_batch, will_need = Rows.read_batch, Rows.will_need
 
-    with pytest.raises(TrainError, match="encoders do not run in the background of training; save it as a cache first"):
+    with pytest.raises(TrainError, match="encoders do not run during training; save it as a cache first"):
         Prefetcher(Plan(), make_plans(1), 2)
 
 
