@@ -29,7 +29,7 @@ from ..dataset_cache import (
     load_transform,
     make_plan,
 )
-from ..lora_train import read_config
+from ..lora_train import read_toml
 from ..reference import ReferenceImageEncoder, ReferenceTextEncoder
 from .host import add_host_options, hand_over, require_models
 from .output import Progress, add_output_option, byte_count, show
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def read_options(args: argparse.Namespace) -> tuple[list[FolderSource], Settings]:
     """The sources and settings from flags and file. Flags win over the file."""
-    values = read_config(args.config) if args.config else {}
+    values = read_toml(args.config) if args.config else {}
     listed = values.pop("source", [])
     if not isinstance(listed, list):
         raise CacheError(f"{args.config}: source = {listed!r}: expected tables [[source]]")

@@ -22,7 +22,7 @@ from ..lora_train import (
     TrainResult,
     format_seconds,
     load_config,
-    read_config,
+    read_toml,
     train_in_run,
     with_sample_images,
 )
@@ -117,7 +117,7 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
 
 def collect_config(args: argparse.Namespace) -> TrainConfig:
     """Settings from the file, overridden by flags; errors name the one that is wrong."""
-    values = read_config(args.config) if args.config else {}
+    values = read_toml(args.config) if args.config else {}
     if args.config:
         load_config(values, str(args.config), notice=lambda words: None)  # so that its errors name the file
     given = _given(args, _SETTING).items()

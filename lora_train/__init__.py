@@ -1,7 +1,13 @@
-"""Train an adapter on a denoiser from a cached dataset."""
+"""Train LoRAs and other adapters on a cache, with any model that fulfils the `Denoiser` protocol.
+
+with open_run("runs", "my_run", mode="resume") as run:
+    result = train(denoiser, open_cache("my_set"), TrainConfig(steps=2000, rank=16), run)
+
+docs/training.md explains a run and has a complete example of a denoiser.
+"""
 
 from .adapters import build_network, read_lora, select_modules
-from .config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig, load_config, read_config
+from .config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig, load_config, read_toml
 from .denoiser import Denoiser, Naming, NoiseSchedule, Prediction, PreparedBatch
 from .errors import TrainError
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
@@ -66,10 +72,10 @@ __all__ = [
     "per_row",
     "plot_buckets",
     "plot_loss",
-    "read_config",
     "read_curves",
     "read_lora",
     "read_run_json",
+    "read_toml",
     "render_page",
     "replaced_forward",
     "row_losses",

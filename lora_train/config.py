@@ -279,7 +279,7 @@ def load_config(
         raise TrainError(f"{place}: {error}") from None
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> dict[str, Any]:
     """The values in a TOML file, not validated, under the names used in the file."""
     try:
         with open(path, "rb") as file:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from ..dataset_cache import Batch
+    from ..dataset_cache import Batch, Dataset
 
 Prediction = Literal["eps", "v", "flow"]
 Naming = Literal["comfyui", "kohya", "diffusers"]
@@ -50,7 +50,7 @@ class Denoiser(Protocol):
     device: torch.device
     schedule: NoiseSchedule
 
-    def prepare_for(self, dataset: Any) -> None:
+    def prepare_for(self, dataset: Dataset) -> None:
         """Called once before training: keep what `prepare` needs of the dataset (sizes, the empty caption).
 
         A dataset that does not fit (channels, conditioning width) raises a TrainError that names both numbers.

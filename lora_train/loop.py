@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
 
-from ..dataset_cache import CacheError, replace_file
+from ..dataset_cache import CacheError, Dataset, replace_file
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
@@ -60,7 +59,7 @@ WatchRun = Callable[[Run], AbstractContextManager[TrainHooks]]
 
 def train(
     denoiser: Denoiser,
-    dataset: Any,
+    dataset: Dataset,
     config: TrainConfig,
     run: Run,
     out: Path | None = None,
@@ -101,7 +100,7 @@ def train(
 
 def train_in_run(
     denoiser: Denoiser,
-    dataset: Any,
+    dataset: Dataset,
     config: TrainConfig,
     runs: Path,
     place: Callable[[Run], Path],

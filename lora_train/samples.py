@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ..dataset_cache import realize
+from ..dataset_cache import Dataset, realize
 from .denoiser import Denoiser
 from .errors import TrainError
 from .run import draw_grid
@@ -60,7 +60,7 @@ def sample_file_name(step: int, prompt: int) -> str:
     return f"step-{step:08}-{prompt}.png"
 
 
-def find_prompts(dataset: Any, captions: Sequence[str]) -> list[Prompt]:
+def find_prompts(dataset: Dataset, captions: Sequence[str]) -> list[Prompt]:
     """Prompts with the cached conditionings of these captions, or of the first sample if none are given."""
     if not captions:
         return [_prompt(dataset, 0, 0)]
@@ -104,7 +104,7 @@ def remove_later_images(folder: Path, step: int) -> None:
             path.unlink()
 
 
-def _prompt(dataset: Any, index: int, variant: int) -> Prompt:
+def _prompt(dataset: Dataset, index: int, variant: int) -> Prompt:
     sample = dataset.sample(index, {"conditioning": variant})
     shape = tuple(sample.latent["samples"].shape[1:])
     return Prompt(sample.caption, realize(sample.conditioning), shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ..dataset_cache import EMPTY_CAPTION, map_tensors, realize
+from ..dataset_cache import EMPTY_CAPTION, Dataset, map_tensors, realize
 from . import export
 from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
@@ -31,7 +31,7 @@ class Session:
     """The parts of a run; it can be validated, saved and exported."""
 
     denoiser: Denoiser
-    dataset: Any
+    dataset: Dataset
     config: TrainConfig
     order: Order
     stepper: Stepper
@@ -118,7 +118,7 @@ class Session:
             raise NonFiniteLoss(f"step {self.step}: {len(bad)} weights are nan or infinite; lower learning_rate")
 
 
-def open_session(denoiser: Denoiser, dataset: Any, config: TrainConfig, run: Run) -> Session:
+def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run) -> Session:
     """Check dataset, model and settings, then build the parts; a resumed run restores them from its last state."""
     refuse_plan(dataset)
     columns = read_columns(dataset)
@@ -145,7 +145,7 @@ def count_steps(config: TrainConfig, order: Order) -> int:
     return -(-config.epochs * len(order) // config.accumulate) if config.epochs else config.steps
 
 
-def set_rules(dataset: Any, config: TrainConfig) -> dict[str, SetRule]:
+def set_rules(dataset: Dataset, config: TrainConfig) -> dict[str, SetRule]:
     """How each set takes part: by the settings, otherwise as stored in the dataset."""
     for setting in ("set_samples", "set_weights"):
         for name in getattr(config, setting):
@@ -157,7 +157,7 @@ def set_rules(dataset: Any, config: TrainConfig) -> dict[str, SetRule]:
     return {name: _rule(name, facts, config) for name, facts in dataset.sets.items()}
 
 
-def _rule(name: str, facts: dict[str, Any], config: TrainConfig) -> SetRule:
+def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
     prior = bool(facts.get("prior", False))
     if name in config.set_samples:
         return SetRule(prior, samples=int(config.set_samples[name]))
@@ -166,7 +166,7 @@ def _rule(name: str, facts: dict[str, Any], config: TrainConfig) -> SetRule:
     return SetRule(prior, samples=facts.get("samples"), weight=facts.get("weight"))
 
 
-def _make_stepper(denoiser: Denoiser, dataset: Any, config: TrainConfig, state: SavedState | None) -> Stepper:
+def _make_stepper(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, state: SavedState | None) -> Stepper:
     objective, precision = config.objective(), choose_precision(config.precision, denoiser.device)
     if config.masked_loss and "mask" not in dataset.fields:
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
@@ -210,7 +210,7 @@ def _restore(stepper: Stepper, state: SavedState) -> None:
         stepper.ema.load(state.ema)
 
 
-def _make_dropout(denoiser: Denoiser, dataset: Any, config: TrainConfig) -> Dropout | None:
+def _make_dropout(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> Dropout | None:
     if not config.caption_dropout:
         return None
     if EMPTY_CAPTION not in dataset.named:
@@ -222,7 +222,7 @@ def _make_dropout(denoiser: Denoiser, dataset: Any, config: TrainConfig) -> Drop
     return Dropout(config.caption_dropout, map_tensors(empty, lambda tensor: tensor.to(denoiser.device)))
 
 
-def _make_validation(dataset: Any, held: HeldOut, config: TrainConfig) -> Validation | None:
+def _make_validation(dataset: Dataset, held: HeldOut, config: TrainConfig) -> Validation | None:
     if not held.samples:
         return None
     samples = held.samples[: config.validation_samples]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
+from ..dataset_cache import Dataset
 from .adapters import seeded_generator
 from .denoiser import Denoiser
 from .errors import TrainError
@@ -27,7 +27,7 @@ class HeldOut:
     samples: tuple[int, ...]
 
 
-def hold_out(dataset: Any, share: float, prior: np.ndarray) -> HeldOut:
+def hold_out(dataset: Dataset, share: float, prior: np.ndarray) -> HeldOut:
     """Hold out about this share of the samples, prior samples excluded.
 
     The choice depends on a sample's source only: it is the same for every seed and when the dataset grows, and all
@@ -53,7 +53,7 @@ def hold_out(dataset: Any, share: float, prior: np.ndarray) -> HeldOut:
 class Validation:
     """Measures the same rows every time: each with its own noise and timestep, independent of its batch."""
 
-    dataset: Any
+    dataset: Dataset
     samples: tuple[int, ...]
     batch_size: int
     objective: ObjectiveSettings
@@ -87,7 +87,7 @@ class Validation:
             return evaluate(denoiser, prepared, torch.cat(noise), times, self.objective, batch.masks)
 
 
-def _hash(dataset: Any, index: int) -> float:
+def _hash(dataset: Dataset, index: int) -> float:
     """A number in (0, 1] from the sample's source."""
     name = dataset.source(index) or f"#{index}"
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,7 +1,7 @@
 """The order of training: the samples and variants of every batch, as a pure function of (seed, epoch).
 
-A batch never mixes buckets. Every epoch shuffles samples within their bucket and batches across buckets; it does not depend on
-earlier epochs. Buckets smaller than the batch size train too, and all epochs have the same number of batches.
+A batch never mixes buckets. Every epoch shuffles samples within their bucket and batches across buckets; it does not
+depend on earlier epochs. Buckets smaller than the batch size train too, and all epochs have the same number of batches.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
+from ...dataset_cache import Dataset
 from ..errors import TrainError
 from .draw import (
     Pool,
@@ -274,7 +274,7 @@ class Order:
         return _salt(self.seed, epoch, _TEXT if name == "conditioning" else _SPATIAL)
 
 
-def read_columns(dataset: Any) -> DatasetColumns:
+def read_columns(dataset: Dataset) -> DatasetColumns:
     """Read the columns; a sample without a latent or conditioning is an error that names it."""
     if not len(dataset):
         raise TrainError("the dataset has no samples; encode images first")
@@ -305,17 +305,17 @@ def _join(*parts: tuple[np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, np.
     return samples, np.concatenate([np.zeros(len(s), np.int64) if c is None else c for s, c in parts])
 
 
-def _refuse_holes(dataset: Any, name: str, counts: np.ndarray | None) -> None:
+def _refuse_holes(dataset: Dataset, name: str, counts: np.ndarray | None) -> None:
     holes = np.arange(len(dataset)) if counts is None else np.flatnonzero(counts == 0)
     if len(holes):
         first = int(holes[0])
         raise TrainError(
-            f"sample {first} ({dataset.source(first)}): {name} is missing ({len(holes):,} of {len(dataset):,} samples); "
-            "encode the dataset again, which adds only what is missing"
+            f"sample {first} ({dataset.source(first)}): {name} is missing ({len(holes):,} of {len(dataset):,} samples)"
+            "; encode the dataset again, which adds only what is missing"
         )
 
 
-def _refuse_unaligned(dataset: Any, latents: np.ndarray, masks: np.ndarray) -> None:
+def _refuse_unaligned(dataset: Dataset, latents: np.ndarray, masks: np.ndarray) -> None:
     wrong = np.flatnonzero((masks != 0) & (masks != latents))
     if len(wrong):
         first = int(wrong[0])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...dataset_cache import Batch, map_tensors
+from ...dataset_cache import Batch, BatchBuffers, Dataset, Plan, map_tensors
 from ..errors import TrainError
 from .order import BatchPlan
 
@@ -94,7 +94,7 @@ class Loaded:
 class _Slot:
     """One buffer of the ring, and the upload that may still be reading from it."""
 
-    buffers: Any
+    buffers: BatchBuffers
     upload: Upload | None = None
 
 
@@ -107,7 +107,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         plans: Iterable[BatchPlan],
         rows: int,
         depth: int = 2,
@@ -199,9 +199,9 @@ class Prefetcher:
         yield from ahead
 
 
-def refuse_plan(dataset: Any) -> None:
+def refuse_plan(dataset: object) -> None:
     """Refuse a plan: encoders in the background would compete for memory and stall training."""
-    if not hasattr(dataset, "buffers"):
+    if isinstance(dataset, Plan):
         raise TrainError(
             "the dataset is a plan that is not encoded yet, and encoders do not run during training; "
             "save it as a cache first, then train on the cache"

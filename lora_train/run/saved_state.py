@@ -17,7 +17,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from ...dataset_cache import replace_file
+from ...dataset_cache import Dataset, replace_file
 from ..config import TrainConfig, differences
 from ..errors import TrainError
 
@@ -112,7 +112,7 @@ def read_state(path: Path) -> SavedState:
     return SavedState(**{**fields, "origin": StateOrigin(**fields["origin"])})
 
 
-def check_origin(state: SavedState, dataset: Any, config: TrainConfig) -> None:
+def check_origin(state: SavedState, dataset: Dataset, config: TrainConfig) -> None:
     """Refuse to resume with a changed dataset or settings, unless `accept_changes` is set."""
     changes = differences(state.origin.config, config)
     if state.origin.dataset != dataset.id:

@@ -15,7 +15,7 @@ from streamcache.lora_train.config import (
     TrainConfig,
     differences,
     load_config,
-    read_config,
+    read_toml,
 )
 from streamcache.lora_train.errors import TrainError
 
@@ -43,7 +43,7 @@ def test_b6_every_renamed_setting_loads_under_its_old_name_from_a_dict_and_is_lo
 def test_b6_an_old_config_file_loads(tmp_path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('lr = 0.002\nnetwork_dim = 8\nlr_scheduler = "cosine"\n[set_samples]\nmain = 20\n')
-    config = load_config(read_config(path), "run.toml")
+    config = load_config(read_toml(path), "run.toml")
     assert (config.learning_rate, config.rank, config.lr_schedule, config.set_samples) == (
         0.002,
         8,
@@ -109,10 +109,10 @@ def test_a16_training_the_text_encoder_is_refused_with_the_reason() -> None:
 
 def test_a_missing_or_broken_file_is_named(tmp_path) -> None:
     with pytest.raises(TrainError, match="nowhere.toml: cannot be read"):
-        read_config(tmp_path / "nowhere.toml")
+        read_toml(tmp_path / "nowhere.toml")
     (tmp_path / "bad.toml").write_text("rank = ")
     with pytest.raises(TrainError, match="bad.toml: not valid TOML"):
-        read_config(tmp_path / "bad.toml")
+        read_toml(tmp_path / "bad.toml")
 
 
 def test_command_line_text_is_parsed_by_the_type_of_the_setting() -> None:
