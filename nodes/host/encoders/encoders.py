@@ -23,6 +23,7 @@ from ....dataset_cache import (
     digest_of,
     file_identity,
     memory_folder,
+    replace_file,
 )
 from .identity import clip_identity, name_of, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae
@@ -138,11 +139,9 @@ def _read_scales() -> dict[str, int]:
 
 def _write_scales(scales: dict[str, int]) -> None:
     folder = memory_folder()
-    with contextlib.suppress(OSError):  # if it cannot be saved, the VAE is loaded for it again next time
+    with contextlib.suppress(OSError, CacheError):  # if it cannot be saved, the VAE is loaded for it again next time
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{_SCALES}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(scales), encoding="utf-8")
-        os.replace(temporary, folder / _SCALES)
+        replace_file(folder / _SCALES, json.dumps(scales).encode())
 
 
 def _embedding_files() -> Iterator[tuple[str, os.stat_result]]:
