@@ -1,4 +1,4 @@
-"""Killed at any moment: what was published is served, what was durable is used again, only the tail is lost."""
+"""After a kill at any moment the published data is readable, flushed entries are reused, and only the tail is lost."""
 
 import random
 import shutil
@@ -159,7 +159,7 @@ def test_a13_a_kill_in_every_call_that_changes_a_file(tmp_path, nursery, thoroug
     assert step > 40
 
 
-def test_a_killed_save_over_a_dataset_leaves_the_old_one_served(tmp_path, nursery):
+def test_a_killed_save_leaves_the_old_generation_readable(tmp_path, nursery):
     path = write_cache(tmp_path / "set", 5)
     reader = open_cache(path)
     child = nursery.start(build, path, 10_000, 1, 0)
@@ -173,7 +173,7 @@ def test_a_killed_save_over_a_dataset_leaves_the_old_one_served(tmp_path, nurser
     assert_holds(open_cache(path, check=True), [5])
 
 
-def test_a_dataset_that_was_never_published_says_how_much_is_ready(tmp_path, nursery):
+def test_opening_an_unpublished_cache_reports_how_much_is_ready(tmp_path, nursery):
     child: Child = nursery.start(build, tmp_path / "set", 10_000, 1, 0)
     child.wait_for("durable")
     notes = child.kill()
@@ -186,7 +186,7 @@ def test_a_dataset_that_was_never_published_says_how_much_is_ready(tmp_path, nur
     assert 2 * durable <= ready <= 2 * durable + 2
 
 
-def test_a_killed_reader_is_forgotten_at_once(tmp_path, nursery):
+def test_the_lease_of_a_killed_reader_ends_at_once(tmp_path, nursery):
     path = write_cache(tmp_path / "set", 2)
     child = nursery.start(build, path, 2, 0, 0)
     child.wait()

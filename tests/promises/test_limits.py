@@ -1,4 +1,4 @@
-"""The writer meets limits of the system: memory, disks that fill up, folders without rights, another process."""
+"""The writer at the limits of the system: memory, full disks, folders without permission, another process."""
 
 import errno
 import os
@@ -62,7 +62,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.mark.parametrize("left", [0, 1, 63, 64, 200, 700, 1500, 2500, 4000])
-def test_a_full_disk_is_an_error_and_nothing_durable_is_lost(tmp_path, disk, left):
+def test_a_full_disk_is_an_error_and_loses_no_flushed_entry(tmp_path, disk, left):
     path = write_cache(tmp_path / "set", 2)
     durable = []
     disk.left = left
@@ -80,7 +80,7 @@ def test_a_full_disk_is_an_error_and_nothing_durable_is_lost(tmp_path, disk, lef
     assert_holds(open_cache(path, check=True), range(10, 40))
 
 
-def test_a_writer_goes_on_when_there_is_room_again(tmp_path, disk):
+def test_a_writer_continues_once_there_is_room_again(tmp_path, disk):
     with CacheWriter(tmp_path / "set") as w:
         done, refused, i = 0, 0, 0
         while done < 30:
@@ -100,7 +100,7 @@ def test_a_writer_goes_on_when_there_is_room_again(tmp_path, disk):
 
 @needs_fork
 @pytest.mark.parametrize("largest", [5_000, 264_000, 266_000])
-def test_a_file_that_cannot_grow_is_an_error_and_nothing_durable_is_lost(tmp_path, nursery, largest):
+def test_a_file_size_limit_is_an_error_and_loses_no_flushed_entry(tmp_path, nursery, largest):
     """A limit of the system itself: the journal, the shard or the index does not fit."""
     notes = nursery.start(fill_small_files, tmp_path / "set", largest, 60).wait()
     assert notes[-1][0] == "CacheError" and "too large" in notes[-1][1]
@@ -149,7 +149,7 @@ def test_a_read_only_folder_can_be_read_and_is_not_written_to(shared_folder, nur
 @pytest.mark.parametrize(
     "folders, files", [(0o000, 0o000), (0o755, 0o000), (0o711, 0o600)], ids=["folder", "files", "owner's"]
 )
-def test_a_folder_without_permission_is_an_error_of_the_cache(shared_folder, nursery, folders, files):
+def test_a_folder_without_permission_raises_a_cache_error(shared_folder, nursery, folders, files):
     path = write_cache(shared_folder / "set", 3)
     with rights(path, folders, files):
         notes = nursery.start(read_and_write, path).wait()

@@ -1,4 +1,4 @@
-"""Readers and removers that meet at the worst moment: a reader has all of a generation, or is refused it."""
+"""Races between readers and cleanup: a reader gets a complete generation, or an error."""
 
 import os
 import sys
@@ -50,9 +50,7 @@ def test_reader_racing_with_cleanup_opens_the_new_generation(tmp_path: Path, mon
     assert len(open_cache(path)) == 2
 
 
-def test_a_reader_that_comes_while_unused_entries_are_removed_keeps_its_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_reader_that_opens_during_a_clean_keeps_its_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = sys.modules[clean.__module__]
     path = write_set(tmp_path / "set", range(6))
     open_cache(path)
@@ -73,7 +71,7 @@ def test_a_reader_that_comes_while_unused_entries_are_removed_keeps_its_generati
     assert content(path) == before and list(verify(path)) == []
 
 
-def test_looking_whether_a_lock_is_held_stops_no_writer(tmp_path: Path):
+def test_probing_a_lock_does_not_stop_a_writer(tmp_path: Path):
     path = write_set(tmp_path / "set", range(2))
     stop = threading.Event()
 
@@ -91,9 +89,7 @@ def test_looking_whether_a_lock_is_held_stops_no_writer(tmp_path: Path):
         watcher.join()
 
 
-def test_a_lease_that_was_kept_alive_by_its_heartbeat_ends_with_its_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lease_with_a_heartbeat_ends_with_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_set(tmp_path / "set", range(2))
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
     cache = open_cache(path)

@@ -1,4 +1,4 @@
-"""Fuzzing upkeep: whatever was changed in whichever file, the end is a sound result or a CacheError."""
+"""Fuzzing upkeep: after any change to any file, the result is correct or a CacheError."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Upkeep under kill -9: a child cleans, compacts and saves until it is killed; the dataset is whole every time."""
+"""Upkeep under kill -9: a child cleans, compacts and saves until it is killed; the cache stays intact."""
 
 import random
 import subprocess

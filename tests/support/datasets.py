@@ -1,4 +1,4 @@
-"""Small datasets for the tests of upkeep, and the ways in which a disk or a person damages them."""
+"""Small caches for the tests of upkeep, and ways to damage them."""
 
 from collections.abc import Callable
 from dataclasses import replace

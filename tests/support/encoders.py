@@ -1,4 +1,4 @@
-"""Encoders that count what they are asked, for tests: cheap, deterministic, and honest about being loaded."""
+"""Encoders for tests that count their calls: cheap, deterministic, and they report whether they are loaded."""
 
 import contextlib
 import hashlib

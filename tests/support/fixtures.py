@@ -1,4 +1,4 @@
-"""What the unit tests share: a state folder of their own, pictures on disk, other platforms, and child processes."""
+"""Fixtures of the unit tests: a temporary memory folder, images on disk, other platforms, child processes."""
 
 import os
 import time

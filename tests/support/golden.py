@@ -1,4 +1,4 @@
-"""What the golden datasets hold. Values come from plain arithmetic, so that no version of anything changes them."""
+"""The content of the golden caches. Values come from plain arithmetic, so that no library version changes them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Seeded damage to files: bits that flip, bytes that go, come, move or repeat."""
+"""Seeded damage to files: flipped bits; removed, inserted, moved or repeated bytes."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Other platforms, played on this one: no `preadv`, no links, and files that cannot be touched while they are open."""
+"""Simulates other platforms: no `preadv`, no links, and open files that cannot be replaced or removed."""
 
 import os
 from collections.abc import Callable

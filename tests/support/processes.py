@@ -1,4 +1,4 @@
-"""Processes of their own for the tests: a nursery imports the package once, and forks a child a task.
+"""Child processes for the tests: a nursery imports the package once, and forks one child per task.
 
 A child tells what it did in a log file, line by line, which stays true when it is killed at any moment.
 """

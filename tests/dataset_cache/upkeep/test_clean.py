@@ -1,4 +1,4 @@
-"""clean: what the preview says, and exactly that; nothing that is live, leased, or being built."""
+"""clean removes exactly what the preview lists, and nothing that is current, leased or part of a build."""
 
 import os
 import shutil
@@ -62,7 +62,7 @@ def test_c10_saving_4_over_10_loads_4_and_clean_reclaims_exactly_the_rest(path: 
     assert sum(f.stat().st_size for f in shard_files(path)) <= sum(f.stat().st_size for f in shard_files(fresh))
 
 
-def test_a18_nothing_is_cleared_unless_it_is_asked_for(path: Path):
+def test_a18_nothing_is_removed_unless_requested(path: Path):
     assert all(open_cache(path).has(f"latent {i}") for i in range(10))
     before = listing(path)
     preview_clean(path)
@@ -73,7 +73,7 @@ def test_a18_nothing_is_cleared_unless_it_is_asked_for(path: Path):
         assert all(writer.has(f"latent {i}") for i in range(10))
 
 
-def test_a17_a_moved_source_folder_makes_nothing_an_orphan(tmp_path: Path):
+def test_a17_a_moved_source_folder_leaves_no_entry_unused(tmp_path: Path):
     sources = tmp_path / "pictures"
     sources.mkdir()
     with CacheWriter(tmp_path / "set") as writer:
@@ -87,7 +87,7 @@ def test_a17_a_moved_source_folder_makes_nothing_an_orphan(tmp_path: Path):
     assert content(tmp_path / "set") == before
 
 
-def test_a17_every_category_removes_exactly_what_it_announced(path: Path):
+def test_a17_every_category_removes_exactly_what_the_preview_lists(path: Path):
     count = litter(path)
     found = removal(path, "debris")
     assert (found.count, found.bytes) == (count, 303)
@@ -110,7 +110,7 @@ def test_a17_one_category_leaves_the_others_alone(path: Path, category: str):
         assert {name: removal(path, name) for name in others} == before
 
 
-def test_superseded_generations_go_when_their_reader_is_done(path: Path):
+def test_superseded_generations_are_removed_once_their_reader_is_done(path: Path):
     reader = open_cache(path)
     old = reader.generation
     write_set(path, range(2))
@@ -126,7 +126,7 @@ def test_superseded_generations_go_when_their_reader_is_done(path: Path):
     assert len(content(path)) == 2
 
 
-def test_unused_entries_stay_while_somebody_reads(path: Path):
+def test_unused_entries_are_kept_while_a_process_reads(path: Path):
     reader, before = open_cache(path), listing(path)
     with pytest.raises(CacheBusy, match=f"unused: process {os.getpid()}"):
         clean(path, ["unused"])
@@ -143,7 +143,7 @@ def test_a_reader_of_an_older_generation_keeps_the_shards_that_both_use(path: Pa
     assert [sample.realize().source for sample in reader] == [f"{i}.png" for i in range(4)]
 
 
-def test_debris_goes_also_while_somebody_reads(path: Path):
+def test_debris_is_removed_even_while_a_process_reads(path: Path):
     reader = open_cache(path)
     litter(path)
     announced, gone = removed_by(path, "debris")
@@ -166,7 +166,7 @@ def test_a_reader_in_another_process_is_named(path: Path, tmp_path: Path):
     clean(path, ["unused"])
 
 
-def test_clean_is_refused_while_somebody_writes(path: Path):
+def test_clean_is_refused_while_another_process_writes(path: Path):
     writer = CacheWriter(path, append=True)
     litter(path)
     assert removal(path, "debris").count == 0  # it may be the writer's
@@ -190,7 +190,7 @@ def test_an_unfinished_build_is_kept_with_the_shards_it_shares(path: Path):
     assert open_cache(path, check=True)[0].realize().source == "twin"
 
 
-def test_a_plan_that_no_longer_holds_is_refused(path: Path):
+def test_an_outdated_plan_is_refused(path: Path):
     plan = preview_clean(path, ["unused"])
     write_set(path, range(5))
     before = listing(path)
@@ -199,7 +199,7 @@ def test_a_plan_that_no_longer_holds_is_refused(path: Path):
     assert listing(path) == before
 
 
-def test_a_damaged_dataset_loses_nothing_by_cleaning(path: Path):
+def test_cleaning_a_damaged_cache_removes_no_data(path: Path):
     flip(path / "dataset.json", 400)
     before = listing(path)
     with pytest.raises(CacheError):
@@ -207,7 +207,7 @@ def test_a_damaged_dataset_loses_nothing_by_cleaning(path: Path):
     assert listing(path) == before
 
 
-def test_where_leases_were_never_possible_recent_generations_stay(tmp_path: Path):
+def test_recent_generations_are_kept_if_leases_are_impossible(tmp_path: Path):
     path = write_set(tmp_path / "set", range(4))
     write_set(path, range(2))
     assert not lease_files.were_possible(path)
@@ -222,7 +222,7 @@ def test_where_leases_were_never_possible_recent_generations_stay(tmp_path: Path
     assert announced == gone > 0
 
 
-def test_a_never_published_build_has_only_debris(tmp_path: Path):
+def test_an_unpublished_build_has_only_debris(tmp_path: Path):
     writer = CacheWriter(tmp_path / "set")
     put_sample(writer, 1)
     writer.flush()
@@ -244,7 +244,7 @@ def test_files_behind_a_link_are_not_cleaned(path: Path, tmp_path: Path):
     assert len(content(other)) == 3
 
 
-def test_publishing_removes_neither_a_persons_files_nor_what_is_behind_a_link(path: Path, tmp_path: Path):
+def test_publishing_removes_neither_user_files_nor_linked_files(path: Path, tmp_path: Path):
     mine = path / "shards" / "a-copy.safetensors"
     mine.write_bytes(b"mine")
     write_set(path, range(1))

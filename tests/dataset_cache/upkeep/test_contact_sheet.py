@@ -19,7 +19,7 @@ def picture(colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)):
     return decode(file.getvalue())
 
 
-def test_a_thumbnail_shows_what_is_trained():
+def test_a_thumbnail_shows_the_trained_crop():
     placement = place_image((300, 200), (128, 64), Transform((64,), step=8), b"x")
     data = picture((200, 10, 10)).thumbnail(placement, 32)
     assert data.dtype == torch.uint8 and data.ndim == 1
@@ -27,7 +27,7 @@ def test_a_thumbnail_shows_what_is_trained():
     assert image.size == (32, 16) and np.allclose(image.getpixel((5, 5)), (200, 10, 10), atol=12)
 
 
-def test_a_thumbnail_is_never_larger_than_its_picture():
+def test_a_thumbnail_is_never_larger_than_its_image():
     data = picture((0, 0, 0)).thumbnail(Placement(24, 16, (24, 16), 0, 0), 128)
     assert decode_thumbnail(data).size == (24, 16)
 
@@ -48,7 +48,7 @@ def _thumbnail(source) -> torch.Tensor:
     return source.thumbnail(Placement(64, 64, (64, 64), 0, 0), 32)
 
 
-def test_a_sheet_shows_the_buckets_one_below_the_other(cache):
+def test_a_sheet_lists_the_buckets_from_top_to_bottom(cache):
     sheet = contact_sheet(cache, columns=4, side=32)
     assert sheet.width == 4 * 40 + 8
     pixels = np.asarray(sheet).astype(int)
@@ -58,7 +58,7 @@ def test_a_sheet_shows_the_buckets_one_below_the_other(cache):
     assert np.flatnonzero(reds.any(1)).max() < np.flatnonzero(blues.any(1)).min()
 
 
-def test_a_full_bucket_shows_samples_at_equal_distances(cache):
+def test_a_large_bucket_shows_evenly_spaced_samples(cache):
     few, many = (contact_sheet(cache, columns=4, side=32, per_bucket=count) for count in (4, 48))
     assert few.height < many.height
 

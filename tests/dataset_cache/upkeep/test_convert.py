@@ -1,4 +1,4 @@
-"""Core's shards and those of #14599 become a cache; whatever else such a folder holds is refused and runs nothing."""
+"""Core's shards and those of #14599 convert to a cache; anything else is refused and never run."""
 
 import contextlib
 import json
@@ -161,7 +161,7 @@ def test_one_entry_of_several_rows_is_split_and_of_one_row_is_shared(tmp_path: P
 
 
 @pytest.mark.parametrize(("entries", "rows"), [(2, 1), (1, 2)])
-def test_conditionings_that_cannot_be_told_apart_are_refused(tmp_path: Path, entries: int, rows: int) -> None:
+def test_ambiguous_conditionings_are_refused(tmp_path: Path, entries: int, rows: int) -> None:
     latent = {"samples": torch.randn(3, 4, 8, 8)}
     source = write_core(tmp_path / "old", [latent], [[[torch.randn(rows, 7, 6), {}]] * entries])
     with pytest.raises(CacheError, match=r"shard_0000\.pkl#0: 3 latents with"):
@@ -225,7 +225,7 @@ def test_a_plain_malicious_pickle_in_place_of_a_torch_file_is_refused(tmp_path: 
         b"",
     ],
 )
-def test_every_way_out_of_plain_data_is_refused(tmp_path: Path, opcodes: bytes) -> None:
+def test_everything_but_plain_data_is_refused(tmp_path: Path, opcodes: bytes) -> None:
     source = write_skeleton(tmp_path / "old", *make_dataset(2))
     (source / "shard_0000.skeleton.pkl").write_bytes(b"\x80\x05" + opcodes)
     with pytest.raises(CacheError, match=r"shard_0000\.skeleton\.pkl"):
@@ -234,7 +234,7 @@ def test_every_way_out_of_plain_data_is_refused(tmp_path: Path, opcodes: bytes) 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("endless", ["folded", "circular"])
-def test_a_structure_that_unfolds_without_end_is_refused(tmp_path: Path, form: str, endless: str) -> None:
+def test_an_endless_structure_is_refused(tmp_path: Path, form: str, endless: str) -> None:
     bomb: list = []
     if endless == "circular":
         bomb.append(bomb)
@@ -251,7 +251,7 @@ def test_a_structure_that_unfolds_without_end_is_refused(tmp_path: Path, form: s
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_shards_left_by_a_longer_save_stay_out_and_are_named(tmp_path: Path, form: str) -> None:
+def test_shards_left_by_a_longer_save_are_skipped_and_named(tmp_path: Path, form: str) -> None:
     WRITE[form](tmp_path / "old", *make_dataset(6))
     latents, conditioning = make_dataset(2)
     source = WRITE[form](tmp_path / "old", latents, conditioning)
@@ -261,7 +261,7 @@ def test_shards_left_by_a_longer_save_stay_out_and_are_named(tmp_path: Path, for
     assert FIRST_SHARD[form].replace("0000", "0002") in report.notes[1]
 
 
-def test_a_folder_that_was_saved_in_both_formats_gives_the_one_its_metadata_names(tmp_path: Path) -> None:
+def test_metadata_decides_between_two_formats_in_one_folder(tmp_path: Path) -> None:
     write_core(tmp_path / "old", *make_dataset(4))
     latents, conditioning = make_dataset(3)
     source = write_skeleton(tmp_path / "old", latents, conditioning)
@@ -359,14 +359,14 @@ def test_a_missing_skeleton_and_a_missing_tensor_are_named(tmp_path: Path) -> No
         ({"latents": [{"samples": torch.zeros(1, 4, 8, 8)}], "conditioning": [[[1, {}]]]}, "entry 0"),
     ],
 )
-def test_a_torch_file_of_something_else_is_refused(tmp_path: Path, shard: Any, message: str) -> None:
+def test_a_torch_file_with_other_content_is_refused(tmp_path: Path, shard: Any, message: str) -> None:
     source = write_core(tmp_path / "old", *make_dataset(2))
     torch.save(shard, source / "shard_0000.pkl")
     with pytest.raises(CacheError, match=message):
         convert(source, tmp_path / "new")
 
 
-def test_a_folder_that_is_no_dataset_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
+def test_other_folders_and_missing_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.png").write_bytes(b"")
     for name in ("pictures", "nowhere"):
@@ -381,7 +381,7 @@ def test_source_and_destination_must_differ(tmp_path: Path) -> None:
         convert(source, tmp_path / "old" / ".." / "old")
 
 
-def test_converting_again_replaces_what_the_cache_held(tmp_path: Path) -> None:
+def test_converting_again_replaces_the_samples(tmp_path: Path) -> None:
     convert(write_core(tmp_path / "a", *make_dataset(5)), tmp_path / "new")
     latents, conditioning = make_dataset(2)
     convert(write_skeleton(tmp_path / "b", latents, conditioning), tmp_path / "new")

@@ -1,4 +1,4 @@
-"""export and duplicate: compact copies, by hard links of whole shards where that is possible."""
+"""export and duplicate: compact copies, with hard links of whole shards if possible."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     return request.param == "links"
 
 
-def test_an_export_is_the_same_dataset_elsewhere(path: Path, tmp_path: Path, links: bool):
+def test_an_export_is_the_same_cache_in_another_folder(path: Path, tmp_path: Path, links: bool):
     before, steps = listing(path), []
     report = export(path, tmp_path / "copy of it", lambda *step: steps.append(step))
     source, copy = open_cache(path), open_cache(tmp_path / "copy of it")
@@ -36,7 +36,7 @@ def test_an_export_is_the_same_dataset_elsewhere(path: Path, tmp_path: Path, lin
     assert steps[-1][0] == steps[-1][1] and listing(path) == before
 
 
-def test_a_duplicate_has_an_id_of_its_own(path: Path, tmp_path: Path):
+def test_a_duplicate_has_a_new_id(path: Path, tmp_path: Path):
     duplicate(path, tmp_path / "second")
     first, second = open_cache(path), open_cache(tmp_path / "second")
     assert first.id != second.id and first.generation != second.generation
@@ -47,7 +47,7 @@ def test_a_duplicate_has_an_id_of_its_own(path: Path, tmp_path: Path):
     assert len(content(path)) == 5
 
 
-def test_only_what_is_used_is_copied(path: Path, tmp_path: Path, links: bool):
+def test_only_used_entries_are_copied(path: Path, tmp_path: Path, links: bool):
     write_set(path, range(2))
     export(path, tmp_path / "copy")
     copy = open_cache(tmp_path / "copy")
@@ -65,7 +65,7 @@ def test_linked_shards_survive_the_removal_of_the_original(path: Path, tmp_path:
     assert content(tmp_path / "copy") == before
 
 
-def test_a_copy_that_was_interrupted_is_finished_by_the_next(path: Path, tmp_path: Path, links: bool):
+def test_the_next_copy_finishes_an_interrupted_one(path: Path, tmp_path: Path, links: bool):
     target = tmp_path / "copy"
     (target / "shards").mkdir(parents=True)
     for file in shard_files(path):
@@ -74,7 +74,7 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(path: Path, tmp_pat
     assert content(target) == content(path)
 
 
-def test_a_copy_goes_only_where_no_dataset_is(path: Path, tmp_path: Path):
+def test_a_copy_never_replaces_an_existing_cache(path: Path, tmp_path: Path):
     for target in (path, write_set(tmp_path / "there", range(1))):
         with pytest.raises(CacheError, match="already contains a cache"):
             export(path, target)
@@ -83,7 +83,7 @@ def test_a_copy_goes_only_where_no_dataset_is(path: Path, tmp_path: Path):
         duplicate(path, tmp_path / "file")
 
 
-def test_a_copy_never_goes_into_the_dataset_itself(path: Path):
+def test_a_copy_into_the_cache_itself_is_refused(path: Path):
     before = listing(path)
     with pytest.raises(CacheError, match="is inside the cache itself"):
         export(path, path / "shards" / "copy")

@@ -1,4 +1,4 @@
-"""Samples of several datasets, all or some, become one dataset, without a loss and without encoding."""
+"""gather: samples of several open datasets, all or some, are written to one cache unchanged, without encoding."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from streamcache.dataset_cache.upkeep.merge import Part, gather
 from ...support.samples import assert_holds, conditioning, latent, write_cache
 
 
-def test_two_datasets_become_one_in_order(tmp_path: Path):
+def test_samples_of_two_datasets_are_written_in_order(tmp_path: Path):
     first, second = (open_cache(write_cache(tmp_path / n, c, f)) for n, c, f in (("a", 4, 0), ("b", 3, 10)))
     seen = []
     generation = gather([Part(first), Part(second)], tmp_path / "both", lambda done, total: seen.append((done, total)))
@@ -23,19 +23,19 @@ def test_two_datasets_become_one_in_order(tmp_path: Path):
     assert seen == [(n, 7) for n in range(7)]
 
 
-def test_a_subset_brings_only_its_samples(tmp_path: Path):
+def test_a_subset_contributes_only_its_samples(tmp_path: Path):
     whole = open_cache(write_cache(tmp_path / "a", 6))
     gather([Part(Subset(whole, [5, 2]))], tmp_path / "some")
     assert_holds(open_cache(tmp_path / "some"), [5, 2])
 
 
-def test_a_dataset_can_become_a_part_of_itself(tmp_path: Path):
+def test_a_cache_can_be_replaced_by_a_subset_of_itself(tmp_path: Path):
     path = write_cache(tmp_path / "a", 6)
     gather([Part(Subset(open_cache(path), [1, 3]))], path)
     assert_holds(open_cache(path), [1, 3])
 
 
-def test_variants_names_and_sets_come_along(tmp_path: Path):
+def test_variants_names_and_sets_are_copied(tmp_path: Path):
     with CacheWriter(tmp_path / "a") as writer:
         writer.put("l", latent(0), "latent")
         for number in range(3):
@@ -59,7 +59,7 @@ def test_variants_names_and_sets_come_along(tmp_path: Path):
     )
 
 
-def test_weights_are_kept_as_the_share_of_a_set_that_an_epoch_draws(tmp_path: Path):
+def test_weights_become_the_share_of_a_set_drawn_per_epoch(tmp_path: Path):
     parts = []
     for name, facts in (("a", {"prior": False}), ("b", {"prior": False}), ("c", {"prior": False, "samples": 10})):
         with CacheWriter(tmp_path / name) as writer:
@@ -76,7 +76,7 @@ def test_weights_are_kept_as_the_share_of_a_set_that_an_epoch_draws(tmp_path: Pa
     assert [sample.set for sample in cache] == ["main", "main (b)", "main (c)"]
 
 
-def test_nothing_is_not_a_dataset(tmp_path: Path):
+def test_gathering_no_samples_is_refused(tmp_path: Path):
     whole = open_cache(write_cache(tmp_path / "a", 2))
     with pytest.raises(CacheError, match="no samples to save"):
         gather([Part(Subset(whole, []))], tmp_path / "b")

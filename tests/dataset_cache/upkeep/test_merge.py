@@ -1,4 +1,4 @@
-"""merge: several datasets become one, deduplicated, with everything that their samples had; nothing is encoded."""
+"""merge: several caches become one, deduplicated, with their samples unchanged; nothing is encoded."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def stored_names(path: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("~pad"))
 
 
-def test_samples_keep_everything_they_had(sources: list[Path], tmp_path: Path):
+def test_merged_samples_are_unchanged(sources: list[Path], tmp_path: Path):
     steps: list[tuple[int, int]] = []
     report = merge(sources, tmp_path / "all", lambda *step: steps.append(step))
     assert (report.samples, report.repeated, report.renamed) == (7, 0, ())
@@ -47,20 +47,20 @@ def test_samples_keep_everything_they_had(sources: list[Path], tmp_path: Path):
     assert list(verify(tmp_path / "all")) == [] and steps[-1] == (7, 7)
 
 
-def test_what_several_datasets_share_is_stored_once(sources: list[Path], tmp_path: Path):
+def test_entries_shared_by_several_caches_are_stored_once(sources: list[Path], tmp_path: Path):
     merge(sources, tmp_path / "all")
     together = write_set(tmp_path / "together", range(7))
     assert stored_names(tmp_path / "all") == stored_names(together)
 
 
-def test_samples_that_an_earlier_source_has_too_are_taken_once(tmp_path: Path):
+def test_duplicate_samples_are_skipped(tmp_path: Path):
     one, two = write_set(tmp_path / "one", range(4)), write_set(tmp_path / "two", range(2, 6))
     report = merge([one, two], tmp_path / "all")
     assert (report.samples, report.repeated) == (6, 2)
     assert content(tmp_path / "all") == content(write_set(tmp_path / "both", range(6)))
 
 
-def test_a_sample_that_one_dataset_lists_twice_stays_twice(tmp_path: Path):
+def test_a_sample_listed_twice_in_one_cache_is_kept_twice(tmp_path: Path):
     source = write_set(tmp_path / "one", [1, 1, 2])
     assert merge([source], tmp_path / "all").samples == 3
 
@@ -72,7 +72,7 @@ def test_entries_are_found_by_key_afterwards(sources: list[Path], tmp_path: Path
     assert plain(cache.entry("latent 5")) == plain(latent(5))
 
 
-def test_a21_provenance_tells_what_all_agree_on_and_what_each_said(sources: list[Path], tmp_path: Path):
+def test_a21_provenance_has_what_all_agree_on_and_each_source(sources: list[Path], tmp_path: Path):
     merge(sources, tmp_path / "all")
     provenance = open_cache(tmp_path / "all").provenance
     assert provenance["vae"] == "A" and "clip" not in provenance
@@ -80,7 +80,7 @@ def test_a21_provenance_tells_what_all_agree_on_and_what_each_said(sources: list
     assert [said["id"] for said in provenance["merged"]] == [open_cache(source).id for source in sources]
 
 
-def test_a_name_that_means_something_else_is_kept_under_another(sources: list[Path], tmp_path: Path):
+def test_conflicting_names_are_renamed(sources: list[Path], tmp_path: Path):
     for number in range(2):
         with CacheWriter(tmp_path / f"other{number}" / "two") as writer:
             writer.put(f"nothing {number}", conditioning(f"nothing {number}"), "conditioning")
@@ -104,7 +104,7 @@ def test_unused_entries_are_left_behind(sources: list[Path], tmp_path: Path):
     assert not open_cache(tmp_path / "all").has("latent 3")
 
 
-def test_types_that_nothing_here_can_rebuild_are_copied(tmp_path: Path):
+def test_types_without_a_codec_are_copied(tmp_path: Path):
     class Nested:
         def __init__(self, parts: list) -> None:
             self.parts = parts
@@ -124,7 +124,7 @@ def test_types_that_nothing_here_can_rebuild_are_copied(tmp_path: Path):
         del tensors._by_name[codec.name], tensors._by_type[codec.type]
 
 
-def test_different_shapes_and_fields_come_together(sources: list[Path], tmp_path: Path):
+def test_different_shapes_and_fields_are_merged(sources: list[Path], tmp_path: Path):
     with CacheWriter(tmp_path / "video") as writer:
         writer.add(latent={"samples": torch.ones(1, 16, 3, 4, 4).bfloat16()}, mask=torch.zeros(4, 4), source="v")
     merge([*sources, tmp_path / "video"], tmp_path / "all")
@@ -144,7 +144,7 @@ def test_damage_is_not_copied(sources: list[Path], tmp_path: Path):
     assert list(verify(tmp_path / "all")) == []
 
 
-def test_a_destination_that_is_a_dataset_already_is_refused(sources: list[Path], tmp_path: Path):
+def test_an_existing_cache_as_destination_is_refused(sources: list[Path], tmp_path: Path):
     for target in (sources[0], write_set(tmp_path / "there", range(1))):
         with pytest.raises(CacheError, match="already contains a cache"):
             merge(sources, target)

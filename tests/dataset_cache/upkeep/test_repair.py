@@ -1,4 +1,4 @@
-"""repair: a new generation with everything that is well, which remembers what it dropped and why."""
+"""repair: a new generation with all intact data, which records what was dropped and why."""
 
 import os
 from pathlib import Path
@@ -28,14 +28,14 @@ def sound(path: Path) -> bool:
     return not [problem for problem in verify(path) if problem.kind != "debris"]
 
 
-def test_a_sound_dataset_stays_as_it_is(path: Path):
+def test_an_intact_cache_is_not_changed(path: Path):
     before, generation = listing(path), open_cache(path).generation
     report = repair(path)
     assert (report.generation, report.samples, report.entries) == (generation, (), 0)
     assert listing(path) == before and "nothing to repair" in str(report)
 
 
-def test_a_damaged_sample_goes_and_the_rest_opens(path: Path):
+def test_a_damaged_sample_is_dropped_and_the_rest_opens(path: Path):
     before = content(path)
     flip(*blob_place(path, "latent 2"))
     report = repair(path)
@@ -47,13 +47,13 @@ def test_a_damaged_sample_goes_and_the_rest_opens(path: Path):
     assert not cache.has("latent 2") and cache.has("caption 2")
 
 
-def test_a_damaged_shared_caption_takes_all_its_samples(path: Path):
+def test_a_damaged_shared_caption_drops_all_its_samples(path: Path):
     flip(*blob_place(path, SHARED))
     assert len(repair(path).samples) == 5
     assert len(open_cache(path)) == 0 and sound(path)
 
 
-def test_a_damaged_thumbnail_takes_only_itself(path: Path):
+def test_a_damaged_thumbnail_drops_only_itself(path: Path):
     before = content(path)
     flip(*blob_place(path, "thumbnail 3"))
     assert repair(path).samples == ()
@@ -62,7 +62,7 @@ def test_a_damaged_thumbnail_takes_only_itself(path: Path):
     assert [{**sample, "thumbnail 0": 0} for sample in before] == [{**sample, "thumbnail 0": 0} for sample in after]
 
 
-def test_a_damaged_name_goes(path: Path):
+def test_a_damaged_named_entry_is_dropped(path: Path):
     before = content(path)
     flip(*blob_place(path, "empty caption"))
     report = repair(path)
@@ -70,7 +70,7 @@ def test_a_damaged_name_goes(path: Path):
     assert open_cache(path).named == {} and content(path) == before
 
 
-def test_a_deleted_shard_costs_what_it_held(path: Path):
+def test_a_deleted_shard_drops_only_its_samples(path: Path):
     write_set(path, range(5, 8), append=True)
     before = content(path)
     shard_files(path)[1].unlink()
@@ -79,7 +79,7 @@ def test_a_deleted_shard_costs_what_it_held(path: Path):
     assert content(path) == without(before, 5, 6, 7) and sound(path)
 
 
-def test_what_is_well_is_rescued_from_a_truncated_shard(path: Path):
+def test_intact_data_is_rescued_from_a_truncated_shard(path: Path):
     before = content(path)
     file, offset = blob_place(path, "latent 3")
     os.truncate(file, offset + 8)
@@ -128,7 +128,7 @@ def test_a25_dropped_keys_are_remembered_until_they_are_stored_again(path: Path)
     assert dropped_keys(read_manifest(path)) == {} and "dropped" not in read_manifest(path).extra
 
 
-def test_what_is_encoded_again_is_not_confused_with_what_was_damaged(path: Path):
+def test_entries_encoded_again_are_not_taken_for_damaged(path: Path):
     before = content(path)
     flip(*blob_place(path, "latent 2"))
     repair(path)
@@ -136,14 +136,14 @@ def test_what_is_encoded_again_is_not_confused_with_what_was_damaged(path: Path)
     assert content(path) == before and sound(path)
 
 
-def test_repair_is_refused_while_somebody_writes(path: Path):
+def test_repair_is_refused_while_another_process_writes(path: Path):
     writer = CacheWriter(path)
     with pytest.raises(CacheBusy, match="process"):
         repair(path)
     writer.close()
 
 
-def test_readers_of_the_damaged_generation_go_on(path: Path):
+def test_readers_of_the_damaged_generation_continue(path: Path):
     reader = open_cache(path)
     flip(*blob_place(path, "latent 2"))
     repair(path)

@@ -1,4 +1,4 @@
-"""verify: names what is damaged or missing, down to the sample, and what nobody needs; it changes nothing."""
+"""verify: reports damaged and missing data, down to the sample, and debris; it changes nothing."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return write_set(tmp_path / "my set ünï", range(5))
 
 
-def test_a_sound_dataset_has_no_problems(path: Path):
+def test_an_intact_cache_has_no_problems(path: Path):
     before = listing(path)
     steps: list[tuple[int, int]] = []
     assert list(verify(path, lambda *step: steps.append(step))) == []
@@ -59,7 +59,7 @@ def test_a_damaged_blob_names_every_sample_that_shares_it(path: Path):
     assert {problem.what.split(":")[0] for problem in problems} == {"conditioning"}
 
 
-def test_a_damaged_named_entry_and_an_unused_one_are_told_apart(path: Path):
+def test_damaged_named_and_unused_entries_are_reported_separately(path: Path):
     write_set(path, range(3))
     flip(*blob_place(path, "empty caption"))
     flip(*blob_place(path, "latent 4"))
@@ -88,7 +88,7 @@ def test_a_deleted_shard_is_missing_and_names_the_samples_lost(path: Path):
     assert samples(problems[1:]) >= set(range(5))
 
 
-def test_a_truncated_shard_loses_only_what_was_behind_the_cut(path: Path):
+def test_a_truncated_shard_loses_only_the_data_after_the_cut(path: Path):
     file, offset = blob_place(path, "latent 2")
     os.truncate(file, offset + 10)
     problems = check(path)
@@ -102,13 +102,13 @@ def test_an_emptied_shard_is_damaged(path: Path):
     assert samples(check(path, "damaged")) >= set(range(5))
 
 
-def test_a_flipped_header_is_damage_to_the_file_but_to_no_sample(path: Path):
+def test_a_flipped_header_damages_the_file_but_no_sample(path: Path):
     flip(shard_files(path)[0], 40)
     (problem,) = check(path)
     assert "header" in problem.what and problem.sample is None
 
 
-def test_swapped_shards_are_told_from_damaged_ones(path: Path):
+def test_swapped_shards_are_distinguished_from_damaged_ones(path: Path):
     data, thumbnails = shard_files(path)[0], shard_files(path, "t")[0]
     aside = path / "aside"
     data.rename(aside)
@@ -168,7 +168,7 @@ def test_a_missing_manifest_is_named_and_a_missing_folder_refused(path: Path, tm
         list(verify(tmp_path / "nowhere"))
 
 
-def test_what_a_killed_publisher_left_is_debris(path: Path):
+def test_files_of_a_killed_publisher_are_debris(path: Path):
     (path / ".index.123.tmp").write_bytes(b"12345")
     (path / ".build" / "compact-00aa").mkdir(parents=True)
     (path / ".build" / "compact-00aa" / "0").write_bytes(b"123")
@@ -178,7 +178,7 @@ def test_what_a_killed_publisher_left_is_debris(path: Path):
     assert {".index.123.tmp", ".build/compact-00aa/0", f"shards/{stray.name}"} <= places
 
 
-def test_a_persons_own_files_are_not_debris(path: Path):
+def test_files_of_the_user_are_not_debris(path: Path):
     for name in ("notes.txt", "shards/preview.png", "index-old.safetensors", ".hidden"):
         (path / name).write_bytes(b"mine")
     assert check(path) == []
@@ -229,13 +229,13 @@ LIES: dict[str, Tamper] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_index_that_lies_under_a_right_hash_is_damaged(path: Path, lie: str):
+def test_an_inconsistent_index_with_a_correct_hash_is_damaged(path: Path, lie: str):
     forge(path, LIES[lie])
     (problem,) = check(path, "damaged")
     assert problem.place == read_manifest(path).index_name
 
 
-def test_a_dataset_can_be_verified_while_it_is_published_anew(path: Path):
+def test_a_cache_can_be_verified_while_it_is_republished(path: Path):
     problems = verify(path)
     flip(*blob_place(path, "latent 3"))
     first = next(problems)
@@ -244,7 +244,7 @@ def test_a_dataset_can_be_verified_while_it_is_published_anew(path: Path):
     assert len(open_cache(path)) == 1
 
 
-def test_empty_tensors_are_whole(tmp_path: Path):
+def test_empty_tensors_are_not_reported_as_damaged(tmp_path: Path):
     with CacheWriter(tmp_path / "set") as writer:
         writer.add(latent={**latent(0), "none": torch.empty(0, 4)}, conditioning=[[torch.empty(0), {}]])
     assert check(tmp_path / "set") == []

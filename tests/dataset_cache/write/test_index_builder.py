@@ -25,7 +25,7 @@ def test_a_table_finds_what_the_index_finds(tmp_path):
     assert table.find(b"\xff" * 16) is table.find(b"\0" * 16) is None
 
 
-def test_a_table_of_nothing_finds_nothing(tmp_path):
+def test_an_empty_table_finds_nothing(tmp_path):
     with CacheWriter(tmp_path / "cache"):
         pass
     table = KeyTable(open_cache(tmp_path / "cache")._index)

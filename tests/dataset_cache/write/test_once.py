@@ -1,4 +1,4 @@
-"""`CacheWriter.once`: what many threads ask for at a time is made one time."""
+"""`CacheWriter.once`: an entry that many threads ask for is made once."""
 
 import sys
 import threading
@@ -45,7 +45,7 @@ def test_a24_many_threads_make_every_entry_once(tmp_path: Path, busy_switching: 
     assert made == Counter(range(KEYS))
 
 
-def test_a_maker_that_fails_lets_the_next_one_try(tmp_path: Path):
+def test_after_a_failed_make_the_next_call_tries(tmp_path: Path):
     def fail() -> None:
         raise RuntimeError("no memory")
 

@@ -1,4 +1,4 @@
-"""Compaction: fewer shards with the same content, without what nothing refers to."""
+"""Compaction: fewer shards with the same content, without unreferenced blobs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_compacting_twice_changes_nothing_the_second_time(tmp_path: Path):
     assert compact(path).shards == (2, 2) and listing(path) == before
 
 
-def test_blobs_that_nothing_refers_to_are_left_behind_and_unused_entries_stay(tmp_path: Path):
+def test_unreferenced_blobs_are_dropped_and_unused_entries_kept(tmp_path: Path):
     path = write_set(tmp_path / "set", range(4))
     write_set(path, range(2))
     flip(*blob_place(path, "latent 0"))
@@ -61,7 +61,7 @@ def test_blobs_that_nothing_refers_to_are_left_behind_and_unused_entries_stay(tm
     assert open_cache(path).has("latent 3") and list(verify(path)) == []
 
 
-def test_readers_of_the_old_shards_go_on(tmp_path: Path):
+def test_readers_of_the_old_shards_continue(tmp_path: Path):
     path = write_set(tmp_path / "set", range(3))
     write_set(path, range(3, 6), append=True)
     reader = open_cache(path)
@@ -102,7 +102,7 @@ def test_different_blobs_of_one_hash_stay_apart(tmp_path: Path):
     assert [problem.sample for problem in verify(path)] == [1]
 
 
-def test_full_shards_are_started_anew_by_size_and_by_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_new_shards_start_when_full_by_size_or_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "set"
     for i in range(6):
         write_set(path, [i], append=True)
@@ -116,7 +116,7 @@ def test_full_shards_are_started_anew_by_size_and_by_count(tmp_path: Path, monke
     assert content(path) == before and list(verify(path)) == []
 
 
-def test_a_publisher_killed_while_merging_small_shards_leaves_a_dataset_that_can_be_written(
+def test_after_a_kill_while_merging_small_shards_the_cache_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "set"
@@ -162,7 +162,7 @@ def test_a_full_disk_leaves_the_last_generation(tmp_path: Path, monkeypatch: pyt
     assert content(path) == before and listing(path) == files
 
 
-def test_shards_that_an_unfinished_build_shares_stay(tmp_path: Path):
+def test_shards_used_by_an_unfinished_build_are_kept(tmp_path: Path):
     path = write_set(tmp_path / "set", range(2))
     write_set(path, [2], append=True)
     writer = CacheWriter(path)
@@ -178,7 +178,7 @@ def test_shards_that_an_unfinished_build_shares_stay(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_pruning_keeps_what_is_kept(tmp_path: Path, seed: int):
+def test_pruning_keeps_the_chosen_samples_and_entries(tmp_path: Path, seed: int):
     path = tmp_path / "set"
     draw = np.random.default_rng(seed)
     write_set(path, draw.permutation(8).tolist())
@@ -200,7 +200,7 @@ def test_pruning_keeps_what_is_kept(tmp_path: Path, seed: int):
     assert hashes == {h.tobytes() for h in arrays.refs["hash"][entries[blob_table(arrays).entry_of_ref]]}
 
 
-def test_shards_that_a_killed_publisher_had_moved_already_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_shards_moved_by_a_killed_publisher_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_set(tmp_path / "set", range(2))
     write_set(path, [2], append=True)
 

@@ -1,4 +1,4 @@
-"""The writer: one sample in memory, each blob once, durable at intervals, published in one step, one at a time."""
+"""The writer: one sample in memory, each blob stored once, flushed at intervals, published in one step."""
 
 import errno
 import os
@@ -135,7 +135,7 @@ def test_equal_tensors_of_a_later_run_are_stored_once(tmp_path):
     assert read_manifest(tmp_path / "set").counts["entries"] == 10
 
 
-def test_a_collision_of_hashes_mixes_nothing_up(tmp_path, monkeypatch):
+def test_blobs_with_colliding_hashes_are_kept_apart(tmp_path, monkeypatch):
     monkeypatch.setattr("streamcache.dataset_cache.write.blob_store.blob_hash", lambda data, dtype, shape: b"h" * 16)
     for run in range(3):
         with CacheWriter(tmp_path / "set", append=True) as w:
@@ -150,7 +150,7 @@ def test_a_collision_of_hashes_mixes_nothing_up(tmp_path, monkeypatch):
     assert same(found, expected)
 
 
-def test_a_damaged_blob_is_not_shared_but_stored_anew(tmp_path):
+def test_a_damaged_blob_is_stored_again_instead_of_shared(tmp_path):
     write_cache(tmp_path / "set", 1)
     (file,) = shard_files(tmp_path / "set")
     content = bytearray(file.read_bytes())
@@ -179,7 +179,7 @@ def test_a_key_is_put_once_and_found_later(tmp_path):
     assert read_manifest(tmp_path / "set").counts == {"samples": 0, "entries": 2, "unused": 1}
 
 
-def test_a4_entries_that_no_sample_uses_stay_and_are_found(tmp_path):
+def test_a4_unused_entries_are_kept_and_found(tmp_path):
     with CacheWriter(tmp_path / "set") as w:
         put_sample(w, 0)
     with CacheWriter(tmp_path / "set") as w:
@@ -215,7 +215,7 @@ def test_variants_are_read_by_number(tmp_path):
         cache.sample(0, {"conditioning": 3}).realize()
 
 
-def test_a24_eight_threads_that_ask_for_one_key_make_it_once(tmp_path):
+def test_a24_eight_threads_asking_for_one_key_make_it_once(tmp_path):
     made = []
 
     def make() -> list:
@@ -242,7 +242,7 @@ def test_a24_eight_threads_that_ask_for_one_key_make_it_once(tmp_path):
         assert same(one.latent, latent(number, (1, 4, 8, 8))) and same(one.conditioning, conditioning(0))
 
 
-def test_a_make_that_fails_is_tried_by_the_next_thread(tmp_path):
+def test_after_a_failed_make_the_next_thread_tries(tmp_path):
     attempts = []
 
     def make() -> list:
@@ -259,7 +259,7 @@ def test_a_make_that_fails_is_tried_by_the_next_thread(tmp_path):
     assert len(attempts) == 2
 
 
-def test_threads_that_add_at_once_lose_nothing(tmp_path):
+def test_concurrent_adds_lose_nothing(tmp_path):
     with CacheWriter(tmp_path / "set", flush_bytes=2000) as w, ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(lambda i: w.add(**sample(i)), range(60)))
     assert sorted(numbers) == list(range(60))
@@ -277,7 +277,7 @@ def test_c10_saving_fewer_samples_leaves_none_of_the_old(tmp_path):
     assert_holds(open_cache(tmp_path / "set"), range(20, 24))
 
 
-def test_append_goes_on_where_the_last_run_ended(tmp_path):
+def test_append_continues_after_the_last_run(tmp_path):
     path = write_cache(tmp_path / "set", 3, provenance={"by": "me"})
     identity = open_cache(path).id
     for first in (3, 4, 6):
@@ -299,7 +299,7 @@ def test_a_field_added_later_is_a_hole_in_earlier_samples(tmp_path):
     assert cache.read_batch([0]).masks is None
 
 
-def test_publishing_in_the_middle_shows_what_is_there(tmp_path):
+def test_publishing_midway_shows_the_samples_so_far(tmp_path):
     path = tmp_path / "set"
     with CacheWriter(path) as w:
         for i in range(6):
@@ -364,7 +364,7 @@ def test_a14_a_stop_at_forty_percent_leaves_sixty_to_do(tmp_path):
     assert made == list(range(10))
 
 
-def test_an_error_three_times_over_loses_nothing(tmp_path):
+def test_three_errors_in_a_row_lose_nothing(tmp_path):
     for run in range(3):
         with pytest.raises(RuntimeError), CacheWriter(tmp_path / "set") as w:
             for i in range(3 * run, 3 * run + 3):
@@ -422,7 +422,7 @@ def raise_full(*_: object, **__: object) -> None:
     raise CacheError("full")
 
 
-def test_tensors_without_bytes_survive_a_crash_beside_others(tmp_path):
+def test_empty_tensors_survive_a_crash_with_others(tmp_path):
     """They stand at the same place as the tensor behind them."""
     given = {f"key {n}": [torch.empty(0, 3), bits((5,), seed=n)] for n in range(3)}
     with pytest.raises(RuntimeError), CacheWriter(tmp_path / "set") as w:
@@ -488,7 +488,7 @@ def test_a_second_writer_is_refused_with_the_name_of_the_first(tmp_path):
     write_cache(tmp_path / "set", 1, first=2, append=True)
 
 
-def test_a_closed_writer_writes_no_more(tmp_path):
+def test_a_closed_writer_refuses_to_write(tmp_path):
     with CacheWriter(tmp_path / "set") as w:
         w.add(**sample(0))
     w.close()
@@ -545,7 +545,7 @@ def test_c9_facts_that_cannot_be_stored_are_refused_before_anything_is_written(t
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 8, 8), (0, 4, 8, 8), ()], ids=str)
-def test_c9_a_batched_latent_is_refused_however_it_comes(tmp_path, shape):
+def test_c9_a_batched_latent_is_refused_by_every_call(tmp_path, shape):
     with CacheWriter(tmp_path / "set") as w:
         with pytest.raises(CacheError, match=r"latent.*\[1, …\]"):
             w.add(latent={"samples": bits(shape)})
@@ -556,7 +556,7 @@ def test_c9_a_batched_latent_is_refused_however_it_comes(tmp_path, shape):
             w.sample({"latent": ["key"]})
 
 
-def test_c9_latents_of_one_sample_must_be_of_one_bucket(tmp_path):
+def test_c9_latents_of_one_sample_must_share_a_bucket(tmp_path):
     with CacheWriter(tmp_path / "set") as w:
         w.put("a", latent(0), "latent")
         w.put("b", latent(1), "latent")
@@ -587,7 +587,7 @@ def test_c9_unknown_keys_and_bad_ones_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "name", ["ünï čode 数据集 🐈", "with  spaces ", "a" * 200, "-dash", "%20+#?&=", "dots.in.it", "'quotes'"]
 )
-def test_names_of_every_kind_work(tmp_path, name):
+def test_unusual_folder_names_work(tmp_path, name):
     path = tmp_path / name
     text = "c\x00ption " + name + "\ud800" + "x" * 20_000
     with CacheWriter(path) as w:
@@ -598,19 +598,19 @@ def test_names_of_every_kind_work(tmp_path, name):
     write_cache(path, 1, append=True)
 
 
-def test_a_nested_folder_is_made(tmp_path):
+def test_missing_parent_folders_are_created(tmp_path):
     write_cache(tmp_path / "a" / "b" / "c", 1)
     assert len(open_cache(tmp_path / "a" / "b" / "c")) == 1
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "zero\x00byte"])
-def test_c9_names_that_no_system_takes_are_an_error_of_the_cache(tmp_path, name):
+def test_c9_invalid_folder_names_raise_a_cache_error(tmp_path, name):
     for use in (CacheWriter, open_cache):
         with pytest.raises(CacheError):
             use(tmp_path / name)
 
 
-def test_c9_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
+def test_c9_a_file_instead_of_the_folder_is_refused(tmp_path):
     (tmp_path / "set").write_text("hello")
     with pytest.raises(CacheError, match="is a file"):
         CacheWriter(tmp_path / "set")
@@ -622,7 +622,7 @@ def test_c9_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
 # Intervals
 
 
-def test_a13_what_was_stored_becomes_durable_by_bytes_and_by_time(tmp_path, monkeypatch):
+def test_a13_entries_are_flushed_by_bytes_and_by_time(tmp_path, monkeypatch):
     flushes: list[int] = []
     real: Callable = segment.Segment.flush
     monkeypatch.setattr(segment.Segment, "flush", lambda self: flushes.append(1) or real(self))
@@ -638,7 +638,7 @@ def test_a13_what_was_stored_becomes_durable_by_bytes_and_by_time(tmp_path, monk
         assert len(flushes) - before == 10
 
 
-def test_a_writer_that_stored_nothing_leaves_nothing(tmp_path):
+def test_an_unused_writer_leaves_no_files(tmp_path):
     path = write_cache(tmp_path / "set", 1)
     with pytest.raises(RuntimeError), CacheWriter(path):
         raise RuntimeError
