@@ -1,17 +1,17 @@
-"""The errors this layer raises for bad data, and for data that somebody else holds."""
+"""The errors that this layer raises for invalid data and for caches that another process is using."""
 
 
 class CacheError(ValueError):
-    """A cache, or what is to be stored in one, is not as it must be. The message says where, what, and what to do."""
+    """A cache, or data to store in one, is invalid. The message gives the place, the problem and a remedy."""
 
 
 class CacheBusy(CacheError):
-    """Somebody else holds the cache: another publisher, or readers of what was to be removed."""
+    """Another process is using the cache: it is writing to it, or reading what was to be removed."""
 
 
 class Unusable(CacheError):
-    """One source file cannot be used. It is left out and reported; the rest goes on."""
+    """One source file cannot be used. It is skipped and reported; the others are encoded."""
 
 
 class SettingError(ValueError):
-    """A setting has the wrong type or is outside its limits. The message names setting, value and what is expected."""
+    """A setting has the wrong type or is out of range. The message has the setting, its value and what is expected."""

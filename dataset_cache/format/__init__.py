@@ -1,4 +1,4 @@
-"""The format: what lies in a dataset folder and how it is laid out."""
+"""The format: which files a dataset folder contains and how they are laid out."""
 
 from .blobs import BlobTable, blob_table, layout_texts
 from .files import (

@@ -1,4 +1,4 @@
-"""The table of blobs that an index refers to: where each stands, what it is, and which references lead to it."""
+"""The table of distinct blobs in an index: location, hash, type, and the references that lead to each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _OFFSET_MASK = np.uint64((1 << OFFSET_BITS) - 1)
 
 @dataclass(frozen=True)
 class BlobTable:
-    """One row a distinct blob, in the order of the shards and of the bytes in them."""
+    """One row per distinct blob, sorted by shard and offset."""
 
     locations: np.ndarray
     hashes: np.ndarray  # [rows] of 16 bytes
     spec_of_row: np.ndarray  # numbers into `specs`
     specs: tuple[TensorSpec, ...]
-    row_of_ref: np.ndarray  # for every reference, the blob it leads to
-    entry_of_ref: np.ndarray  # for every reference, the entry it belongs to
+    row_of_ref: np.ndarray  # per reference: the row of its blob
+    entry_of_ref: np.ndarray  # per reference: the entry that it belongs to
 
     def __len__(self) -> int:
         return len(self.locations)
@@ -43,7 +43,7 @@ class BlobTable:
         return sizes[self.spec_of_row] if len(self.spec_of_row) else np.empty(0, np.int64)
 
     def rows_of(self, shard: int) -> np.ndarray:
-        """The rows of one shard, in the order of its bytes."""
+        """The rows of one shard, sorted by offset."""
         edges = np.array([shard << OFFSET_BITS, (shard + 1) << OFFSET_BITS], np.uint64)
         first, last = np.searchsorted(self.locations, edges)
         return np.arange(first, last)
@@ -54,7 +54,7 @@ class BlobTable:
             yield Blob(self.hashes[row].tobytes(), spec.dtype, spec.shape, int(self.locations[row] & _OFFSET_MASK))
 
     def refs_to(self, rows: np.ndarray) -> np.ndarray:
-        """A mask of the references that lead to one of these rows."""
+        """A mask of the references to one of these rows."""
         wanted = np.zeros(len(self), bool)
         wanted[rows] = True
         return wanted[self.row_of_ref]
@@ -72,14 +72,14 @@ def layout_texts(arrays: IndexArrays) -> list[str]:
 
 
 def blob_table(arrays: IndexArrays) -> BlobTable:
-    """The distinct blobs of an index whose rows are known to be in order."""
+    """The distinct blobs of an index whose rows were checked to be in order."""
     layouts = [Layout(text).specs for text in layout_texts(arrays)]
     specs, first_spec = _number_specs(layouts)
     counts = np.array([len(layout) for layout in layouts], np.int64)
     of_entry = arrays.entries["layout"].astype(np.int64)
     entry_of_ref = np.repeat(np.arange(len(of_entry)), counts[of_entry]) if len(of_entry) else np.empty(0, np.int64)
     if len(entry_of_ref) != len(arrays.refs):
-        raise CacheError(f"the index is damaged: {len(arrays.refs)} references where {len(entry_of_ref)} are needed")
+        raise CacheError(f"the index is damaged: {len(arrays.refs)} references, {len(entry_of_ref)} expected")
     slot = np.arange(len(arrays.refs)) - arrays.entries["refs"].astype(np.int64)[entry_of_ref]
     starts = np.array([at for at, _ in first_spec], np.int64)
     flat = np.array([number for _, numbers in first_spec for number in numbers], np.int64)
@@ -88,7 +88,7 @@ def blob_table(arrays: IndexArrays) -> BlobTable:
 
 
 def _number_specs(layouts: Sequence[Sequence[TensorSpec]]) -> tuple[dict[TensorSpec, int], list[tuple[int, list[int]]]]:
-    """Every distinct spec with a number; per layout, where its numbers start among all of them, and the numbers."""
+    """A number for every distinct spec; per layout, the start of its numbers among all of them, and the numbers."""
     numbers: dict[TensorSpec, int] = {}
     result, at = [], 0
     for layout in layouts:
@@ -103,7 +103,7 @@ def _distinct(
     locations = np.ascontiguousarray(arrays.refs["location"])
     hashes = np.ascontiguousarray(arrays.refs["hash"])
     halves = hashes.view("<u8").reshape(-1, 2)
-    # An empty tensor may stand where the next blob starts: the hash tells the two apart.
+    # An empty tensor may have the offset of the next blob: the hash distinguishes the two.
     order = np.lexsort((spec_of_ref, halves[:, 1], halves[:, 0], locations))
     columns = np.stack([locations[order], halves[order, 0], halves[order, 1], spec_of_ref[order].astype("<u8")])
     is_first = np.ones(len(order), bool)

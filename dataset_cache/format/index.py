@@ -1,12 +1,12 @@
-"""The index: flat arrays that say where everything is, memory-mapped and never parsed as a whole.
+"""The index: flat, memory-mapped arrays that locate everything in a generation.
 
-samples      one row a sample: where its variants and captions start, bucket, set, source, sizes, weight
-variants     per sample: how many variants it has of each field, then their entries
-entries      one row an entry: key, layout, field, where its references and leaves start
-refs         one row a tensor of an entry: shard and offset, hash of the blob
-leaves       packed numbers, strings and bytes, in the form that the entry's layout says
-layouts, strings   texts, each with an array of ends; captions   numbers of strings
-entry_order, ref_order   entries in the order of their keys, references in the order of their hashes
+samples      one row per sample: where its variants and captions start, bucket, set, source, sizes, weight
+variants     per sample: the number of variants of each field, then their entries
+entries      one row per entry: key, layout, field, where its references and leaves start
+refs         one row per tensor of an entry: shard and offset, hash of the blob
+leaves       packed numbers, strings and bytes, in the form that the entry's layout defines
+layouts, strings   texts, each with an array of ends; captions   string numbers
+entry_order, ref_order   entries sorted by key, references sorted by hash
 """
 
 import json
@@ -39,18 +39,18 @@ from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
 from .storage import Place, Storage, StoredFile, storage_at
 
-_CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash at every opening: a millisecond or two
+_CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash on every open: 1–2 ms
 
 _U64 = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
-UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # what rows of a damaged index raise
+UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # raised by rows of a damaged index
 
 
 @dataclass(frozen=True)
 class IndexArrays:
-    """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` say where each text ends.
+    """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` has the end of each text.
 
-    The last four repeat the others in forms that are quick to use; publishing makes them.
+    The last four repeat the others in forms that are faster to use; publishing derives them.
     """
 
     samples: np.ndarray
@@ -89,7 +89,7 @@ _TENSOR_TYPES = {"<u4": "U32", "<u8": "U64", "|u1": "U8"}
 
 
 def sort_order(keys: np.ndarray) -> np.ndarray:
-    """The order of 16-byte values, compared as bytes."""
+    """The sort order of 16-byte values, compared as bytes."""
     halves = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2)
     return np.lexsort((halves[:, 1], halves[:, 0])).astype("<u4")
 
@@ -106,12 +106,12 @@ def write_index(storage: Storage, name: str, arrays: IndexArrays) -> tuple[int, 
 
 
 def index_size(arrays: IndexArrays) -> int:
-    """How many bytes `write_index` would write."""
+    """The size of the file that `write_index` would write."""
     return sum(len(piece) for piece in _pieces(arrays))
 
 
 def _pieces(arrays: IndexArrays) -> list[memoryview | bytes]:
-    """The file's content: length of the header, header, then the arrays with pads between them."""
+    """The content of the file: header length, header, then the arrays with padding between them."""
     header: dict[str, Any] = {}
     position, pieces = 0, []
     for name in ARRAY_TYPES:
@@ -136,30 +136,28 @@ def _tensor_form(array: np.ndarray) -> dict[str, Any]:
 
 
 class Index:
-    """A mapped index. Rows are unpacked when asked for; every number is checked against what it points into."""
+    """A mapped index. Rows are unpacked on access; every number is checked against the array it points into."""
 
     def __init__(self, file: StoredFile, nbytes: int, field_count: int, digest: str | None) -> None:
         """Map the file. With a `digest` the whole file is read and compared with it."""
         if file.size != nbytes:
-            raise CacheError(
-                f"{file.name}: has {file.size:,} bytes, the manifest says {nbytes:,}; restore it from a copy"
-            )
+            raise CacheError(f"{file.name}: has {file.size:,} bytes, {nbytes:,} expected; restore it from a copy")
         header, start = read_header(file, _MAX_HEADER)
         self._map = file.map()
         if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
             raise CacheError(
-                f"{file.name}: its content does not match its hash; restore it, or remove the dataset and save it again"
+                f"{file.name}: content does not match its hash; restore it, or remove the dataset and save it again"
             )
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
-        # Rows are unpacked from views that end with their array, so struct itself refuses what points past the end.
+        # Rows are unpacked from views that end with their array, so struct rejects offsets past the end.
         views = {name: self._view(header[name]["data_offsets"], start) for name in ARRAY_TYPES}
         self.leaves, self._samples, self._entries = views["leaves"], views["samples"], views["entries"]
         self._variants, self._refs = views["variants"], views["refs"]
         self._routes, self._row_layouts = views["routes"], views["row_layouts"]
         self._width, self._route_row = field_count, route_row(field_count)
         if len(self._routes) != self.sample_count * self._route_row.size:
-            raise CacheError(f"{file.name}: its routes are not those of {field_count} fields; restore it from a copy")
+            raise CacheError(f"{file.name}: routes do not match {field_count} fields; restore it from a copy")
         self._layouts: dict[int, Layout] = {}
 
     def _view(self, offsets: Sequence[int], start: int) -> memoryview:
@@ -168,11 +166,11 @@ class Index:
     def _array(self, header: dict[str, Any], name: str, start: int) -> np.ndarray:
         dtype = ARRAY_TYPES[name]
         if name not in header:
-            raise CacheError(f"the index lacks the array {name!r}")
+            raise CacheError(f"the index is damaged: array {name!r} is missing")
         info = header[name]
         begin, end = info["data_offsets"]
         if info["dtype"] != _tensor_form(np.empty(0, dtype))["dtype"] or (end - begin) % dtype.itemsize:
-            raise CacheError(f"the index's array {name!r} has the wrong type")
+            raise CacheError(f"the index is damaged: array {name!r} has the wrong type")
         if begin == end:
             return np.empty(0, dtype)
         return np.frombuffer(self._map, dtype, (end - begin) // dtype.itemsize, start + begin)
@@ -181,7 +179,7 @@ class Index:
         return read_sample_row(self._samples, i)
 
     def sample_facts(self, i: int, sets: Sequence[str]) -> SampleFacts:
-        """What is stored about a sample, its set among these names; a set that the manifest lacks is \"\"."""
+        """What is stored about a sample. `sets` has the names of the manifest's sets."""
         row = self.sample_row(i)
         return SampleFacts(
             captions=self.captions(row),
@@ -201,16 +199,16 @@ class Index:
         return tuple(map(self.string, self.arrays.captions[first:end][:limit].tolist()))
 
     def route(self, i: int) -> tuple[int, ...] | None:
-        """(row layout, 0, then location and leaves of every field) of a sample; None if it has no route."""
+        """(row layout, 0, then location and leaves per field) of a sample; None if it has no route."""
         numbers = self._route_row.unpack_from(self._routes, i * self._route_row.size)
         return None if numbers[0] == NO_ROUTE else numbers
 
     def row_layout(self, number: int) -> tuple[int, ...]:
-        """The layouts of all fields."""
+        """The layout of each field."""
         return _numbers(self._width).unpack_from(self._row_layouts, number * 4 * self._width)
 
     def entries_of(self, i: int, field_count: int) -> list[Sequence[int]]:
-        """The entries of each field of a sample, several where it has variants."""
+        """The entries of each field of a sample; several if the field has variants."""
         first = _U64.unpack_from(self._samples, i * SAMPLE.itemsize)[0]  # `variants`, the first column
         counts = _numbers(field_count).unpack_from(self._variants, 4 * first)
         entries = _numbers(sum(counts)).unpack_from(self._variants, 4 * (first + field_count))
@@ -238,7 +236,7 @@ class Index:
         return self._find(key, self.arrays.entry_order, self.key_of, self.entry_count)
 
     def find_ref(self, digest: bytes) -> int | None:
-        """Some reference to a blob of this hash."""
+        """A reference to a blob with this hash."""
         return self._find(digest, self.arrays.ref_order, self.hash_of, len(self.arrays.refs))
 
     @staticmethod
@@ -273,13 +271,13 @@ class Index:
         start = int(ends[number - 1]) if number else 0
         end = int(ends[number])
         if not start <= end <= len(texts):
-            raise CacheError(f"the index is damaged: {what} {number} stands at {start}–{end} of {len(texts)}")
+            raise CacheError(f"the index is damaged: {what} {number} is at {start}–{end} of {len(texts)}")
         return texts[start:end].tobytes()
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Whatever struct refuses inside is a damaged index."""
+    """Report struct errors inside as a damaged index."""
     try:
         yield
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""Pruning: what is left of an index when samples and entries are taken out of it. No tensor is read or moved."""
+"""Operations on whole index arrays: prune, derive, variants, routes, buckets. No tensor is read or moved."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from .skeleton import Layout
 def prune(arrays: IndexArrays, field_count: int, samples: np.ndarray, entries: np.ndarray) -> IndexArrays:
     """Keep the samples and entries of two masks. A kept sample loses the variants whose entries are not kept.
 
-    Arrays that only repeat others are left as they are: publishing makes them anew.
+    Derived arrays are not updated: publishing derives them again.
     """
     return _keep_samples(_keep_entries(arrays, field_count, entries), field_count, samples)
 
@@ -134,7 +134,7 @@ def pack_variants(counts: np.ndarray, flat: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def used_entries(arrays: IndexArrays, field_count: int, named: Sequence[int]) -> np.ndarray:
-    """A mask of the entries that a sample or a name uses."""
+    """A mask of the entries that a sample or a named entry uses."""
     used = np.zeros(len(arrays.entries), bool)
     if len(arrays.samples):
         used[unpack_variants(arrays, field_count)[1]] = True
@@ -143,7 +143,7 @@ def used_entries(arrays: IndexArrays, field_count: int, named: Sequence[int]) ->
 
 
 def find_keys(entries: np.ndarray, keys: Iterable[bytes]) -> list[int]:
-    """The entries of these keys, as far as they are there."""
+    """The numbers of the entries with these keys, as far as they exist."""
     halves = np.ascontiguousarray(entries["key"]).view("<u8").reshape(-1, 2)
     return [int(n) for key in keys for n in np.flatnonzero((halves == np.frombuffer(key, "<u8")).all(1))]
 
@@ -155,7 +155,7 @@ def bucket_table(buckets: Mapping[tuple[str, tuple[int, ...]], int], samples: np
 
 
 def tensor_distances(layout: Layout) -> tuple[list[int], int]:
-    """How far behind its entry's first byte each tensor stands when they lie together, and the bytes in all."""
+    """The offset of each tensor from its entry's first byte if they are adjacent, and the total size."""
     position, distances = 0, []
     for spec in layout.specs:
         position += -position % ALIGNMENT
@@ -176,7 +176,7 @@ def make_routes(
     samples, width = counts.shape
     routes = np.zeros(samples, route_type(width))
     together = _lie_together(entries, locations, layouts)
-    # Where each sample's entry of a field stands in `flat`; meaningless where it has none.
+    # The position of each sample's entry of a field in `flat`; meaningless if it has none.
     places = np.cumsum(counts.reshape(-1), dtype=np.int64).reshape(samples, width) - counts
     present = counts == 1
     chosen = flat[np.minimum(places, max(len(flat) - 1, 0))].astype(np.int64) if len(flat) else places * 0
@@ -195,7 +195,7 @@ def make_routes(
 
 
 def _lie_together(entries: np.ndarray, locations: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:
-    """Which entries' tensors stand one behind the other, as a writer leaves them unless one was stored before."""
+    """Which entries have adjacent tensors, as a writer leaves them unless one was stored before."""
     result = np.ones(len(entries), bool)
     for number, layout in enumerate(layouts):
         members = np.flatnonzero(entries["layout"] == number)

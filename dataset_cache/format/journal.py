@@ -1,7 +1,7 @@
-"""The journal of an unfinished build: one line a fact, so that what was written before a kill can be read after it.
+"""The journal of an unfinished build: one line per record; everything before a crash stays readable.
 
-Every line has a checksum of itself and of all lines before it: a line that is torn, damaged, missing or out of place
-ends the journal.
+Every line has a checksum of itself and of all lines before it: a torn, damaged, missing or misplaced line ends the
+journal.
 """
 
 import json
@@ -14,36 +14,36 @@ from ..errors import CacheError
 from .storage import GrowingFile, Storage, stream
 
 JOURNAL = "journal"
-MAX_LINE = 256 << 20  # a longer one nobody wrote; it is not taken into memory
+MAX_LINE = 256 << 20  # no writer makes a longer one; it is not read into memory
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Journal:
-    """Lines collect in memory and reach the disk together, at `flush`. An existing journal is continued."""
+    """Records collect in memory and reach the disk together, on `flush`. An existing journal is continued."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
         self._file: GrowingFile | None = None
         self._end = self._checksum = 0
-        self._facts: list[bytes] = []
+        self._records: list[bytes] = []
 
-    def append(self, **fact: Any) -> None:
-        self._facts.append(_encode(fact).encode())
+    def append(self, **record: Any) -> None:
+        self._records.append(_encode(record).encode())
 
     def flush(self) -> None:
-        if not self._facts:
+        if not self._records:
             return
         file = self._file or self._open()
         lines, checksum = [], self._checksum
-        for fact in self._facts:
-            checksum = _checksum(fact, checksum)
-            lines.append(b"%016x %s\n" % (checksum, fact))
+        for record in self._records:
+            checksum = _checksum(record, checksum)
+            lines.append(b"%016x %s\n" % (checksum, record))
         data = b"".join(lines)
         # Behind the last complete line: an earlier flush may have filled the disk in the middle of a line.
         file.write(self._end, data)
         file.truncate(self._end + len(data))
         file.sync()
-        self._facts.clear()
+        self._records.clear()
         self._end, self._checksum = self._end + len(data), checksum
 
     def close(self) -> None:
@@ -63,32 +63,32 @@ class Journal:
 
 
 def read_journal(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
-    """The facts up to the first line that is torn or damaged."""
+    """The records up to the first torn or damaged line."""
     try:
         file = storage.open(name)
     except CacheError:
         return
     with stream(file) as lines:
-        for fact, _, _ in _read_lines(lines):
+        for record, _, _ in _read_lines(lines):
             try:
-                value = json.loads(fact)
+                value = json.loads(record)
             except (ValueError, RecursionError):
                 return
             yield value
 
 
 def _read_lines(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """(fact, checksum up to here, end of its line) of every good line from the first on."""
+    """(record, checksum so far, end of the line) of every valid line from the first on."""
     checksum = end = 0
     while line := file.readline(MAX_LINE):
-        stated, _, fact = line.partition(b" ")
-        fact = fact[:-1]
-        checksum = _checksum(fact, checksum)
+        stated, _, record = line.partition(b" ")
+        record = record[:-1]
+        checksum = _checksum(record, checksum)
         if not line.endswith(b"\n") or stated != b"%016x" % checksum:
             return
         end += len(line)
-        yield fact, checksum, end
+        yield record, checksum, end
 
 
-def _checksum(fact: bytes, before: int) -> int:
-    return xxhash.xxh3_64_intdigest(fact, before)
+def _checksum(record: bytes, before: int) -> int:
+    return xxhash.xxh3_64_intdigest(record, before)

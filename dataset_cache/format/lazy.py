@@ -1,9 +1,9 @@
 """Tensors whose bytes stay on disk until an operation needs their values.
 
 A `LazyTensor` is a `torch.Tensor`: shape, dtype, device and size are known without I/O, and any operation reads the
-bytes, works on them and lets them go. A view of one (`x[0]`, `x.view(-1)`, `x.detach()`) is lazy too. Writing into one,
+bytes, uses them and frees them. A view of one (`x[0]`, `x.view(-1)`, `x.detach()`) is lazy too. Writing into one,
 or into a view of it (`x += 1`, `x[0] = 5`, `out=x`), turns it and its views into a private copy in memory; the file
-never changes. Only `numpy()` differs from an ordinary tensor: it returns an array of its own.
+never changes. Only `numpy()` differs from an ordinary tensor: it returns a separate array.
 """
 
 import threading
@@ -18,13 +18,13 @@ from torch.utils._pytree import tree_map
 from ..errors import CacheError
 from .tensors import map_tensors
 
-# Their bytes are reached in one call; other types are viewed as bytes first.
+# numpy knows these dtypes; others are viewed as bytes first.
 _NUMPY_KNOWS = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.float32, torch.float64),
 }
 
-# These look at shape and type only, so they are given memory that nobody fills.
+# These use shape and dtype only, so they get uninitialized memory.
 _SHAPE_ONLY = {
     "aten::empty_like",
     "aten::zeros_like",
@@ -39,7 +39,7 @@ _SHAPE_ONLY = {
     "aten::new_full",
     "aten::new_empty_strided",
 }
-# There is no memory behind the object itself: C++ code that asks for it gets an error, not a null pointer.
+# The object itself has no memory: C++ code that asks for its address gets an error, not a null pointer.
 _forbid_pointer = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
 _keeping = threading.Lock()
 _CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ View = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Content:
-    """What a lazy tensor and all views of it share: how to read the values, or the values since they were written."""
+    """Shared by a lazy tensor and all its views: how to read the values, or the values after a write."""
 
     __slots__ = ("kept", "load")
 
@@ -59,13 +59,13 @@ class _Content:
     def read(self) -> torch.Tensor:
         if self.kept is not None:
             return self.kept
-        # An ordinary tensor even where a node runs in inference mode: views of it take part in autograd.
+        # An ordinary tensor even if a node runs in inference mode, so that its views work with autograd.
         assert self.load is not None
         with torch.inference_mode(False):
             return self.load()
 
     def keep(self) -> torch.Tensor:
-        with _keeping:  # two threads that write into one tensor write into the same memory
+        with _keeping:  # two threads that write into one tensor must write into the same memory
             if self.kept is None:
                 self.kept = self.read()
             return self.kept
@@ -75,7 +75,7 @@ class _Content:
 
 
 class LazyTensor(torch.Tensor):
-    """A tensor that `load` reads when it is used. `load` returns a new tensor of this shape and dtype at every call."""
+    """A tensor that `load` reads on use. `load` returns a new tensor of this shape and dtype on every call."""
 
     _content: _Content
     _view: View | None  # from the tensor that was read to this one
@@ -91,16 +91,16 @@ class LazyTensor(torch.Tensor):
         super().__init__()
 
     def realize(self) -> torch.Tensor:
-        """The values, as an ordinary tensor. Nothing is kept here, unless this object was written to before."""
+        """The values, as an ordinary tensor. They are not kept, unless this object was written to before."""
         return self._content.read() if self._view is None else self._view(self._content.read())
 
     def own(self) -> torch.Tensor:
-        """Turn this object and its views into a private copy in memory; returns this one's part of it."""
+        """Turn this object and its views into a private copy in memory. Returns this object's part of it."""
         return self._content.keep() if self._view is None else self._view(self._content.keep())
 
     @property
     def is_real(self) -> bool:
-        """Whether this object holds its values in memory because it was written to."""
+        """Whether the values are in memory because this object was written to."""
         return self._content.kept is not None
 
     @classmethod
@@ -109,14 +109,14 @@ class LazyTensor(torch.Tensor):
         if torch.Tag.inplace_view in func.tags:
             raise _shape_refusal(func)
         written, is_view, is_composite = _effects(func)
-        if is_composite:  # in inference mode `to` and `reshape` arrive whole: whether they copy is not known
+        if is_composite:  # in inference mode `to` and `reshape` arrive undecomposed: whether they copy is not known
             return func.decompose(*args, **kwargs)
         if is_view and isinstance(args[0], LazyTensor):
             views = args[0]._views(func, args[1:], kwargs)
             if views is not None:
                 return views
         owners = {id(lazy): (lazy, lazy.own()) for lazy in _values_at(written, args)}
-        # An `out=` is filled anew, so it could be resized: it gets memory of its own, which is then copied.
+        # An `out=` may be resized: it gets separate memory, which is then copied.
         outs = {id(lazy): (lazy, torch.empty(0, dtype=lazy.dtype)) for lazy in _values_at(written, kwargs)}
         real = LazyTensor.realize if func._schema.name not in _SHAPE_ONLY else _hollow
         args = tree_map(partial(_substitute, owners, real), args)
@@ -125,12 +125,12 @@ class LazyTensor(torch.Tensor):
             if filled.shape != lazy.shape:
                 raise _shape_refusal(func)
             lazy.own().copy_(filled)
-        # What was written into is returned as the object that the caller has.
+        # If the caller's object was written into, return that object.
         lazies = {id(real): lazy for lazy, real in (*owners.values(), *outs.values())}
         return tree_map(lambda value: lazies.get(id(value), value), result)
 
     def _views(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """What a view operation returns, as lazy tensors; None if they could not tell what they are (conjugates)."""
+        """The result of a view operation, as lazy tensors; None for conjugates, which cannot be lazy."""
         hollow = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
         shapes = func(hollow, *args, **kwargs)
         if isinstance(shapes, torch.Tensor):
@@ -144,7 +144,7 @@ class LazyTensor(torch.Tensor):
         view = step if before is None else lambda t: step(before(t))
         return _make(LazyTensor, _form(shape), self._content, view)
 
-    # What follows reaches for memory, which torch would answer with an error or not dispatch at all.
+    # These need memory; torch would raise an error or not dispatch them at all.
 
     @property
     def data(self) -> torch.Tensor:
@@ -243,7 +243,7 @@ def _form(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _make(cls: type, form: dict[str, Any], content: _Content, view: View | None) -> LazyTensor:
-    # Made outside inference mode: a node that loads runs inside it, one that trains later does not.
+    # Created outside inference mode: the node that loads runs inside it, the node that trains does not.
     with torch.inference_mode(False):
         lazy = torch.Tensor._make_wrapper_subclass(cls, **form, device=_CPU)
     if _forbid_pointer is not None:
@@ -275,14 +275,14 @@ def _substitute(
 
 def _shape_refusal(operation: Any) -> CacheError:
     return CacheError(
-        f"{operation}: a lazy tensor cannot change its shape or type in place; call realize() on it first"
+        f"{operation}: a lazy tensor cannot change its shape or dtype in place; call realize() on it first"
     )
 
 
 @lru_cache(None)
 def _effects(func: Any) -> tuple[tuple[int | str, ...], bool, bool]:
-    """The arguments that an operation writes into, by number or name; whether it only makes views; whether it is
-    nothing but other operations."""
+    """(arguments that an operation writes into, by number or name; whether it only makes views; whether it consists of
+    other operations)."""
     arguments = [(i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None]
     written = tuple(a.name if a.kwarg_only else i for i, a in arguments if a.alias_info.is_write)
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
@@ -301,7 +301,7 @@ def _values_at(places: tuple[int | str, ...], arguments: tuple | dict) -> list[L
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, in order, without a copy where its memory is in order already."""
+    """The bytes of a tensor, without a copy if its memory is contiguous."""
     if isinstance(tensor, LazyTensor):
         tensor = tensor.realize()
     if tensor.numel() == 0:

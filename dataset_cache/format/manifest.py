@@ -1,4 +1,4 @@
-"""The manifest, `dataset.json`: what a generation of a dataset consists of. It is written last, in one atomic step.
+"""The manifest, `dataset.json`: what a generation consists of. It is written last, in one atomic step.
 
 The generation is the hash of the manifest's body, so the same content published twice is the same generation.
 """
@@ -19,21 +19,21 @@ from .tensors import dtype_named
 
 SHARDS = "shards"
 
-ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in shards of their own, so that training never reads past them
+ASIDE_FIELDS = frozenset({"thumbnail"})  # kept in separate shards, so that training does not read past them
 Key = str | bytes
 
 MANIFEST = "dataset.json"
 FORMAT = 1
 SUPPORTED_FEATURES: frozenset[str] = frozenset()
 DAMAGED = "damaged"  # why `repair` dropped an entry
-_DROPPED = "dropped"  # the key among the manifest's further ones
+_DROPPED = "dropped"  # its key in `Manifest.extra`
 _MAX_BYTES = 256 << 20
 _HEX = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The body of `dataset.json`. `extra` holds keys that this version does not know; they survive a rewrite."""
+    """The body of `dataset.json`. `extra` contains keys that this version does not know; they survive a rewrite."""
 
     id: str
     index_bytes: int
@@ -91,7 +91,7 @@ def read_manifest(place: Place) -> Manifest | None:
         return None
     file = storage.open(MANIFEST)
     if file.size > _MAX_BYTES:
-        raise CacheError(f"{path}: {file.size:,} bytes are too many for a manifest")
+        raise CacheError(f"{path}: {file.size:,} bytes, too large for a manifest")
     try:
         body = json.loads(bytes(file.read(0, file.size)))
     except (ValueError, RecursionError) as error:
@@ -114,10 +114,10 @@ def _parse(body: Any, path: Path) -> Manifest:
             body[name] = tuple(body[name])
         manifest = Manifest(**body, shards=shards, extra=extra)
         generation = manifest.generation
-        # Whatever passes this is what a writer wrote; the checks after it guard against a hostile one.
+        # A body that matches its hash was written by a writer; the checks below guard against a hostile one.
         if generation != stated:
             raise CacheError(
-                f"{path}: was changed after it was written; restore it, or remove the dataset and save it again"
+                f"{path}: was edited after it was written; restore it, or remove the dataset and save it again"
             )
         _check_values(manifest, path)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -128,14 +128,16 @@ def _parse(body: Any, path: Path) -> Manifest:
 def _check_version(body: dict[str, Any], path: Path) -> None:
     version = body["format"]
     if type(version) is not int or version < 1:
-        raise CacheError(f"{path}: has the format {version!r}")
+        raise CacheError(f"{path}: invalid format {version!r}")
     required = body.get("requires")
     if required is not None and (not isinstance(required, list) or not all(isinstance(name, str) for name in required)):
-        raise CacheError(f"{path}: requires {str(required)[:100]!r}, a list of names is expected")
+        raise CacheError(f"{path}: requires {str(required)[:100]!r}, expected a list of names")
     missing = [feature for feature in required or () if feature not in SUPPORTED_FEATURES]
     if version > FORMAT or missing:
         what = f"format {version}" if version > FORMAT else f"the features {missing}"
-        raise CacheError(f"{path}: needs {what}, this StreamCache reads format {FORMAT}; update StreamCache to open it")
+        raise CacheError(
+            f"{path}: needs {what}, but this StreamCache reads format {FORMAT}; update StreamCache to open it"
+        )
 
 
 def _parse_shard(shard: dict[str, Any]) -> ShardFile:
@@ -145,7 +147,7 @@ def _parse_shard(shard: dict[str, Any]) -> ShardFile:
 def _check_values(manifest: Manifest, path: Path) -> None:
     wrong = [s.file for s in manifest.shards if not isinstance(s.file, str) or not SHARD_NAME.fullmatch(s.file)]
     if wrong:
-        raise CacheError(f"{path}: lists the shard {wrong[0]!r}, which is no shard's name")
+        raise CacheError(f"{path}: lists the shard {wrong[0]!r}, which is not a valid shard name")
     numbers = [
         manifest.index_bytes,
         manifest.next_shard,
@@ -154,26 +156,28 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         *(bucket["samples"] for bucket in manifest.buckets),
     ]
     if any(type(n) is not int or not 0 <= n < 1 << 60 for n in numbers):
-        raise CacheError(f"{path}: holds a count that is no count")
+        raise CacheError(f"{path}: contains an invalid count")
     hashes = [manifest.id, manifest.index_hash, *(s.hash for s in manifest.shards), *manifest.named.values()]
     if not all(isinstance(h, str) and _HEX.fullmatch(h) for h in hashes):
-        raise CacheError(f"{path}: holds a hash that is no hash")
+        raise CacheError(f"{path}: contains an invalid hash")
     if not all(isinstance(name, str) and name for name in manifest.fields):
-        raise CacheError(f"{path}: holds a field without a name")
+        raise CacheError(f"{path}: contains a field without a name")
     if not all(isinstance(facts, dict) for facts in (manifest.provenance, *manifest.sets.values())):
-        raise CacheError(f"{path}: describes a set or its provenance wrongly")
+        raise CacheError(f"{path}: contains an invalid set or provenance")
     for bucket in manifest.buckets:
         dtype_named(bucket["dtype"])
         if not all(type(n) is int and 0 <= n < 1 << 60 for n in bucket["shape"]):
-            raise CacheError(f"{path}: lists a bucket of shape {str(bucket['shape'])[:100]}")
+            raise CacheError(f"{path}: contains a bucket with the invalid shape {str(bucket['shape'])[:100]}")
 
 
 def plain_json(value: Any, place: str) -> dict[str, Any]:
-    """The value as it will be read back: keys are texts, tuples are lists. Refuses what JSON cannot hold."""
+    """The value as it will be read back: keys are strings, tuples are lists. Refuses what JSON cannot represent."""
     try:
         text = json.dumps(dict(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise CacheError(f"{place}: cannot be written as JSON: {error}; give text, numbers, lists and dicts") from error
+        raise CacheError(
+            f"{place}: cannot be written as JSON: {error}; use strings, numbers, lists and dicts"
+        ) from error
     return json.loads(text)
 
 
@@ -182,32 +186,32 @@ def _canonical(value: Any) -> bytes:
 
 
 def digest_key(key: Key) -> bytes:
-    """The 16 bytes under which an entry is stored: a text's hash, or 16 bytes as they are."""
+    """The 16 bytes under which an entry is stored: the hash of a string, or 16 bytes unchanged."""
     if isinstance(key, str):
         return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     if len(key) != 16:
-        raise CacheError(f"a key is text or 16 bytes, not {len(key)} bytes")
+        raise CacheError(f"a key is a string or 16 bytes, not {len(key)} bytes")
     return key
 
 
 def dropped_keys(manifest: Manifest) -> dict[bytes, str]:
-    """Why entries that were stored once are there no more, by their key."""
+    """The entries that `repair` dropped and that were not stored again: key → reason."""
     return {bytes.fromhex(key): why for key, why in _known(manifest.extra).items()}
 
 
 def remember_dropped(extra: Mapping[str, Any], keys: Iterable[bytes], why: str) -> dict[str, Any]:
-    """The manifest's further keys with these added."""
+    """`Manifest.extra` with these keys marked as dropped."""
     return {**extra, _DROPPED: {**_known(extra), **{key.hex(): why for key in keys}}}
 
 
 def forget_stored(extra: Mapping[str, Any], is_stored: Callable[[bytes], bool]) -> dict[str, Any]:
-    """The manifest's further keys without what was stored again."""
+    """`Manifest.extra` without the dropped keys that were stored again."""
     kept = {key: why for key, why in _known(extra).items() if not is_stored(bytes.fromhex(key))}
     return {**{name: value for name, value in extra.items() if name != _DROPPED}, **({_DROPPED: kept} if kept else {})}
 
 
 def _known(extra: Mapping[str, Any]) -> dict[str, str]:
-    """What is remembered, by the hex digits of the key. The rest of what stands there nobody here wrote."""
+    """The dropped keys as hex digits with their reason. Anything else under that name is ignored."""
     found = extra.get(_DROPPED)
     rows = found.items() if isinstance(found, dict) else ()
     return {key: str(why) for key, why in rows if _HEX.fullmatch(key)}

@@ -1,6 +1,6 @@
-"""A segment: what one writer adds to a dataset before it is published. Growing shards, and a journal of what they hold.
+"""A segment: what one writer has added and not published yet. Growing shards, and a journal of their entries.
 
-At every `flush` the shards, then the journal, are made durable. After a kill, `recover` finds what was.
+`flush` makes the shards durable, then the journal. After a crash, `recover` reads what was durable.
 """
 
 import base64
@@ -18,16 +18,16 @@ from .skeleton import Layout, TensorSpec
 from .storage import Lock, Storage
 
 BUILD = ".build"
-DATA, ASIDE = "s", "t"  # a sample's tensors; what is looked at but not trained on (thumbnails)
+DATA, ASIDE = "s", "t"  # training data; fields that are only displayed (thumbnails)
 SEGMENT_LOCK = "lock"
 _MAX_HEADER_BYTES = 64 << 20
 _COPY_BYTES = 1 << 20
-_TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is cut to size when the shard is sealed
+_TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is shrunk when the shard is sealed
 
 
 @dataclass(frozen=True)
 class EntryRecord:
-    """An entry as the journal keeps it. A reference is (name of the shard, offset, hash)."""
+    """An entry in the journal. A reference is (shard name, offset, hash)."""
 
     key: bytes
     field: str
@@ -38,18 +38,18 @@ class EntryRecord:
 
 @dataclass
 class BuildShard:
-    """A shard that is not published yet. `file` is its name among the shards once it has moved there."""
+    """A shard that is not published yet. `file` is its name once it has moved to the published shards."""
 
     storage: Storage
-    name: str  # segment and number, by which journals refer to it whether it has moved or not
+    name: str  # segment and number: how journals refer to it, before and after it moves
     place: str  # the name of its file
     kind: str
     data_start: int = HEADER_BYTES
     blobs: list[Blob] = field(default_factory=list)
     writer: ShardWriter | None = None
-    journal: Journal | None = None  # that tells of it
+    journal: Journal | None = None  # the one that lists it
     file: str | None = None
-    shift: int = 0  # how much nearer to the front its blobs moved when its header was cut to size
+    shift: int = 0  # how far its blobs moved to the front when its header was shrunk
 
     @property
     def end(self) -> int:
@@ -62,7 +62,7 @@ class BuildShard:
 
 
 class Segment:
-    """A folder of its own below `.build`. Its lock tells a living writer from one that was killed."""
+    """One writer's folder below `.build`. Its lock shows whether the writer is still running."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -74,19 +74,19 @@ class Segment:
             storage.make_folder(self.folder, new=True)
             self._lock: Lock = storage.lock(f"{self.folder}/{SEGMENT_LOCK}")
             self._journal = Journal(storage, f"{self.folder}/{JOURNAL}")
-            for folder in (BUILD, ""):  # which may be as new as the segment
+            for folder in (BUILD, ""):  # may be as new as the segment
                 storage.sync(folder)
         except OSError as error:
-            raise CacheError(f"{self._place}: cannot be made: {error.strerror or error}") from error
+            raise CacheError(f"{self._place}: cannot be created: {error.strerror or error}") from error
 
     @property
     def _place(self) -> Path:
         return self._storage.path / self.folder
 
     def append(self, kind: str, digest: bytes, spec: TensorSpec, data: memoryview, apart: bool) -> Blob:
-        """Store a blob; a new shard appears in `shards` when the last one is full.
+        """Store a blob, in a new shard if the last one is full.
 
-        `apart` starts a new shard: blobs are named by hash, so two with one hash cannot share a file.
+        `apart` forces a new shard: blobs are named by hash, so two with the same hash cannot share a file.
         """
         try:
             shard = self._shard_for(kind, len(data), apart)
@@ -100,11 +100,11 @@ class Segment:
                 raise
         except OSError as error:
             raise CacheError(
-                f"{self._place}: cannot be written: {error.strerror}; what was stored before is safe"
+                f"{self._place}: cannot be written: {error.strerror}; everything stored before is safe"
             ) from error
 
     def record(self, entry: EntryRecord) -> None:
-        """Tell the journal of an entry, and with it of its blobs: the layout knows their types and shapes."""
+        """Add an entry to the journal, and with it its blobs: the layout has their types and shapes."""
         layout = self._layouts.get(entry.layout)
         if layout is None:
             layout = self._layouts[entry.layout] = len(self._layouts)
@@ -117,7 +117,7 @@ class Segment:
         self.entry_count += 1
 
     def flush(self) -> None:
-        """Make everything so far durable: first the bytes, then the journal that speaks of them."""
+        """Make everything so far durable: first the blobs, then the journal that refers to them."""
         for shard in self.shards:
             if shard.writer is not None:
                 shard.writer.sync()
@@ -152,7 +152,7 @@ class Segment:
         return shard
 
     def _finish(self, shard: BuildShard) -> None:
-        """A full shard keeps no handle open; its header comes when it is published."""
+        """Close a full shard. Its header is written when it is published."""
         if shard.writer is not None:
             shard.writer.sync()
             shard.writer.close()
@@ -161,7 +161,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a killed writer had made durable. References are as they were written: `BuildShard.shift` is not in them."""
+    """What a killed writer had made durable. References do not include `BuildShard.shift`."""
 
     storage: Storage
     folder: str
@@ -225,7 +225,7 @@ def recover(storage: Storage, folder: str) -> Recovered:
             elif fact["kind"] == "sealed":
                 _apply_seal(shards[f"{_last(folder)}/{fact['shard']}"], fact)
         except (KeyError, IndexError, TypeError, ValueError):
-            break  # written by something else: what comes after it is not understood either
+            break  # not written by this version: the rest cannot be understood either
     for name, shard in shards.items():
         found = sorted(blobs[name].values(), key=lambda blob: (blob.offset, blob.nbytes))
         shard.blobs = [replace(blob, offset=blob.offset - shard.shift) for blob in found]
@@ -233,9 +233,9 @@ def recover(storage: Storage, folder: str) -> Recovered:
 
 
 def publish_shard(shard: BuildShard, number: int) -> None:
-    """Write the header, cut it to size where it would waste space, and move the file among the dataset's shards.
+    """Write the header, shrink it if it would waste space, and move the file to the published shards.
 
-    The segment's journal learns of it before the move, so that a kill between the two is understood by `recover`.
+    The journal records the move first, so that `recover` understands a crash in between.
     """
     if shard.writer is not None:
         shard.writer.close()
@@ -264,12 +264,12 @@ def _new_shard(
     storage: Storage, folder: str, number: int, kind: str, journal: Journal, start: int = HEADER_BYTES
 ) -> BuildShard:
     if kind not in (DATA, ASIDE) or type(start) is not int or not 0 < start <= _MAX_HEADER_BYTES:
-        raise ValueError(f"a shard of kind {kind!r} that starts at {start!r}")
+        raise ValueError(f"invalid shard: kind {kind!r}, data at {start!r}")
     return BuildShard(storage, f"{_last(folder)}/{number}", f"{folder}/{number}", kind, start, journal=journal)
 
 
 def _tighten(shard: BuildShard) -> tuple[str, list[Blob], int]:
-    """A copy of a small shard with a header of just the size it needs. Blobs move by a multiple of their alignment."""
+    """A copy of a small shard with a header of minimal size. Blobs move by a multiple of their alignment."""
     start = tight_start(shard.blobs, shard.data_start, shard.end)
     shift = shard.data_start - start
     place, source = f"{shard.place}.tight", shard.storage.open(shard.place)
@@ -286,7 +286,7 @@ def _read_entry(
     layouts: list[tuple[str, tuple[TensorSpec, ...]]],
     blobs: dict[str, dict[tuple[int, bytes], Blob]],
 ) -> EntryRecord:
-    """An entry, and with it the blobs of this segment that it refers to: its layout has their types and shapes."""
+    """An entry, and the blobs of this segment that it refers to: its layout has their types and shapes."""
     text, specs = layouts[fact["layout"]]
     refs = [(where, at, bytes.fromhex(digest)) for where, at, digest in fact["refs"]]
     key, field = bytes.fromhex(fact["key"]), fact["field"]
@@ -295,10 +295,10 @@ def _read_entry(
         or not isinstance(field, str)
         or not all(type(at) is int and 0 <= at < 1 << 40 and len(d) == 16 for _, at, d in refs)
     ):
-        raise ValueError("an entry without a key, a field or references")
+        raise ValueError("invalid entry: key, field or references")
     for (where, at, digest), spec in zip(refs, specs, strict=True):
         if where in blobs:
-            # A tensor without bytes stands where the next one starts, so a place alone does not tell them apart.
+            # An empty tensor has the offset of the next one, so the offset alone does not identify a blob.
             blobs[where][at, digest] = Blob(digest, spec.dtype, spec.shape, at)
     return EntryRecord(key, field, text, base64.b64decode(fact["leaves"]), refs)
 
@@ -306,7 +306,7 @@ def _read_entry(
 def _apply_seal(shard: BuildShard, fact: dict[str, Any]) -> None:
     file, shift = fact["file"], fact["shift"]
     if not SHARD_NAME.fullmatch(file) or type(shift) is not int or not 0 <= shift < shard.data_start:
-        raise ValueError(f"a shard that was sealed as {file!r}")
+        raise ValueError(f"invalid seal: {file!r}")
     published = f"{SHARDS}/{file}"
     if shard.storage.stat(published) is not None:
         shard.place, shard.file, shard.shift = published, file, shift

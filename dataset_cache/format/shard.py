@@ -1,7 +1,7 @@
-"""A shard: a safetensors file of blobs, written as a stream and never changed once it is published.
+"""A shard: a safetensors file of blobs, written as a stream and never changed after it is published.
 
-The header's space is reserved before the first blob, so nothing is held back in memory. Blobs are named by their
-hash and start on 64-byte boundaries; tensors named `~pad…` fill the gaps, since safetensors allows no holes.
+Space for the header is reserved before the first blob, so nothing is kept in memory. Blobs are named by their hash
+and start on 64-byte boundaries; tensors named `~pad…` fill the gaps, because safetensors allows no holes.
 """
 
 import json
@@ -19,11 +19,11 @@ from .tensors import MAX_AXES, count_bytes
 ALIGNMENT = 64
 SHARD_BYTES = 256 << 20
 HEADER_BYTES = 256 << 10
-MAX_HEADER_BYTES = 100_000_000  # what the safetensors library accepts
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 PAD = "~pad"
 SHARD_NAME = re.compile(r"[a-z]-[0-9]{5,9}-[0-9a-f]{32}\.safetensors")
 _WRITING_STEP = 8 << 20
-# Upper bounds of what a blob without type and shape, and a pad before it, take in the header; and of all together.
+# Upper bounds of the header size of a blob without type and shape, of a pad before it, and of all together.
 _LISTED, _LISTED_PAD = 112, 96
 _MAX_LISTED = _LISTED + 32 + 24 * MAX_AXES + _LISTED_PAD
 _METADATA = {"format": "pt", "streamcache": "1"}
@@ -31,7 +31,7 @@ _METADATA = {"format": "pt", "streamcache": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One tensor in a shard: its bytes' hash, type and shape, and where in the file it starts."""
+    """One tensor in a shard: hash, dtype, shape and offset in the file."""
 
     hash: bytes
     dtype: str
@@ -45,7 +45,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A published shard, as the manifest lists it. The hash is that of its header, which names every blob's hash."""
+    """A published shard as the manifest lists it. The hash is that of its header, which lists every blob's hash."""
 
     file: str
     bytes: int
@@ -53,30 +53,30 @@ class ShardFile:
 
 
 def blob_hash(data: memoryview, dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The address of a blob: xxh3-128 over its type and shape, then its bytes."""
+    """The address of a blob: xxh3-128 of its dtype and shape, then its bytes."""
     digest = hash_start(dtype, shape)
     digest.update(data)
     return digest.digest()
 
 
 def hash_start(dtype: str, shape: tuple[int, ...]) -> xxhash.xxh3_128:
-    """A blob's hash before its bytes, for those who have them in pieces."""
+    """The hash of a blob before its bytes are added, for callers that have them in pieces."""
     return xxhash.xxh3_128(f"{dtype}{list(shape)}".encode())
 
 
 class ShardWriter:
-    """A growing shard. Its file is a valid safetensors file only after `seal`."""
+    """A growing shard. The file is valid safetensors only after `seal`."""
 
     def __init__(self, storage: Storage, name: str, header_bytes: int = HEADER_BYTES) -> None:
         self.data_start = header_bytes
         self.end = header_bytes
         self.blobs: list[Blob] = []
         self._header_used = 128  # length, metadata and braces
-        self._writing = header_bytes  # up to here the system was told to begin
+        self._writing = header_bytes  # the system was asked to write up to here
         self._file = storage.edit(name, new=True)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether one more blob fits; an empty shard takes a blob of any size."""
+        """Whether one more blob fits. An empty shard takes a blob of any size."""
         if not self.blobs:
             return True
         return self.end + nbytes <= SHARD_BYTES and self._header_used + _MAX_LISTED <= self.data_start
@@ -96,7 +96,7 @@ class ShardWriter:
         return blob
 
     def rewind(self, end: int, blobs: int) -> None:
-        """Forget what was appended after this point, as when the disk filled in the middle of a blob."""
+        """Undo appends after this point, for example after the disk filled up in the middle of a blob."""
         del self.blobs[blobs:]
         self.end = end
         self._writing = min(self._writing, end)
@@ -106,7 +106,7 @@ class ShardWriter:
         self._file.sync()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes that were written before, to compare them with new ones."""
+        """Bytes written earlier, to compare with new ones."""
         return self._file.read(offset, size)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class ShardWriter:
 
 
 def seal(storage: Storage, name: str, blobs: list[Blob], data_start: int, end: int) -> str:
-    """Write the header in front of the blobs of a growing file and cut off what came after them. Returns its hash."""
+    """Write the header in front of the blobs of a growing file and truncate the rest. Returns the header's hash."""
     header = render_header(blobs, data_start, end)
     file = storage.edit(name)
     try:
@@ -131,16 +131,18 @@ def header_hash(header: bytes) -> str:
 
 
 def tight_start(blobs: list[Blob], data_start: int, end: int) -> int:
-    """The smallest aligned place where the data could start, were the header not padded."""
+    """The smallest aligned offset at which the data could start."""
     size = len(_header_json(blobs, data_start, end)) + 8
     return size + -size % ALIGNMENT
 
 
 def render_header(blobs: list[Blob], data_start: int, end: int) -> bytes:
-    """The first `data_start` bytes of a shard: length, JSON, and the spaces that safetensors allows after it."""
+    """The first `data_start` bytes of a shard: length, JSON, and padding with spaces, which safetensors allows."""
     text = _header_json(blobs, data_start, end)
     if len(text) > data_start - 8:
-        raise AssertionError(f"header of {len(text)} bytes in {data_start}: the shard should have been closed before")
+        raise AssertionError(
+            f"header of {len(text)} bytes does not fit into {data_start}: the shard was filled too far"
+        )
     return (data_start - 8).to_bytes(8, "little") + text.ljust(data_start - 8)
 
 
@@ -159,7 +161,7 @@ def _header_json(blobs: list[Blob], data_start: int, end: int) -> bytes:
 
 
 def _listed_shape(blob: Blob) -> list[int]:
-    """The shape in the header. safetensors counts 4-bit values, torch the bytes that hold two of them."""
+    """The shape in the header. safetensors counts 4-bit values, torch counts bytes of two values each."""
     if blob.dtype != "F4":
         return list(blob.shape)
     return [*blob.shape[:-1], blob.shape[-1] * 2] if blob.shape else [2]
@@ -170,22 +172,22 @@ def _pad(begin: int, end: int) -> dict[str, Any]:
 
 
 def read_header(file: StoredFile, limit: int = MAX_HEADER_BYTES) -> tuple[dict[str, dict[str, Any]], int]:
-    """The tensors that a safetensors file lists, and where its data starts. Refuses what breaks the format's rules."""
+    """The tensors that a safetensors file lists, and where its data starts. Refuses an invalid file."""
     place = file.name
     if file.size < 8:
-        raise CacheError(f"{place}: {file.size} bytes are no safetensors file")
+        raise CacheError(f"{place}: {file.size} bytes, too small for a safetensors file")
     size = int.from_bytes(file.read(0, 8), "little")
     if size > min(limit, file.size - 8):
-        raise CacheError(f"{place}: announces a header of {size:,} bytes in a file of {file.size:,}")
+        raise CacheError(f"{place}: has a header of {size:,} bytes in a file of {file.size:,}")
     raw = file.read(8, size)
     if raw[:1] != b"{":
-        raise CacheError(f"{place}: its header is not JSON")
+        raise CacheError(f"{place}: the header is not JSON")
     try:
         header = json.loads(bytes(raw).decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:
-        raise CacheError(f"{place}: its header cannot be read: {error}") from error
+        raise CacheError(f"{place}: the header cannot be read: {error}") from error
     if not isinstance(header, dict):
-        raise CacheError(f"{place}: its header is not an object")
+        raise CacheError(f"{place}: the header is not an object")
     header.pop("__metadata__", None)
     _check_ranges(header, file.size - 8 - size, place)
     return header, 8 + size
@@ -201,27 +203,27 @@ def _no_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_ranges(header: dict[str, Any], data_bytes: int, place: str) -> None:
-    """Offsets in order without holes or overlaps, ending with the file, as large as type and shape say."""
+    """Check that the ranges leave no holes or overlaps, end with the file, and match dtype and shape."""
     ranges = []
     for name, info in header.items():
         try:
             begin, end = info["data_offsets"]
             shape = tuple(info["shape"])
             if not all(type(n) is int for n in (begin, end, *shape)):
-                raise TypeError("sizes and offsets are whole numbers")
+                raise TypeError("sizes and offsets must be integers")
             expected = count_bytes(info["dtype"], shape) // (2 if info["dtype"] == "F4" else 1)
             wrong = min(begin, *shape, 0) < 0 or end - begin != expected
         except (TypeError, KeyError, ValueError, OverflowError) as error:
-            raise CacheError(f"{place}: its header describes {name!r} wrongly: {error}") from error
+            raise CacheError(f"{place}: the header has an invalid entry {name!r}: {error}") from error
         if wrong:
             raise CacheError(
-                f"{place}: {name!r} should be {expected:,} bytes by its shape, the header says {begin}–{end}"
+                f"{place}: {name!r} has {expected:,} bytes by its shape, but the header says {begin}–{end}"
             )
         ranges.append((begin, end))
     position = 0
     for begin, end in sorted(ranges):
         if begin != position:
-            raise CacheError(f"{place}: its header leaves a hole or an overlap at {position:,}")
+            raise CacheError(f"{place}: the header has a hole or an overlap at {position:,}")
         position = end
     if position != data_bytes:
-        raise CacheError(f"{place}: holds {data_bytes:,} bytes of data where its header lists {position:,}")
+        raise CacheError(f"{place}: contains {data_bytes:,} bytes of data, but its header lists {position:,}")

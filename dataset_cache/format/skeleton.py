@@ -1,8 +1,8 @@
-"""The skeleton of a structure: what is left when its tensors and scalars are taken out.
+"""The skeleton of a structure: its nesting without tensors and scalars.
 
-`split` turns a nested value into (layout, leaves, tensors); `Layout.read` puts the three together again.
-A layout is JSON, the same for every value of the same shape, so a million SDXL sizes share one. The leaves
-(numbers, strings, bytes) are packed into one row of bytes whose form the layout knows.
+`split` turns a nested value into (layout, leaves, tensors); `Layout.read` joins the three again.
+A layout is JSON, equal for all values of the same form, so a million SDXL sizes share one. The leaves (numbers,
+strings, bytes) are packed into one row of bytes whose form the layout defines.
 """
 
 import json
@@ -22,26 +22,26 @@ from .lazy import LazyTensor
 from .tensors import MAX_AXES, NAMES, codec_for, codec_named, count_bytes
 
 MAX_DEPTH = 64
-# How each kind of leaf stands in the fixed part of a row; the variable ones leave their length there.
+# The format of each kind of leaf in the fixed part of a row; variable ones store their length there.
 _FIXED = {"int": "q", "float": "d", "bool": "?", "bigint": "I", "str": "I", "bytes": "I"}
 _VARIABLE = {
     "bigint": lambda data: int.from_bytes(data, "little", signed=True),
     "str": lambda data: data.decode("utf-8", "surrogatepass"),
     "bytes": lambda data: data,
 }
-_MAX_TENSOR_BYTES = 1 << 40  # a place in a shard has 40 bits
-_MAX_KEY_BITS = 8192  # JSON readers refuse numbers of thousands of digits
+_MAX_TENSOR_BYTES = 1 << 40  # an offset in a shard has 40 bits
+_MAX_KEY_BITS = 8192  # JSON readers refuse numbers with thousands of digits
 _NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
 
 _LEAVES = {bool, int, float, str, bytes}
 
 Build = Callable[[tuple], Any]  # from the tensors and leaves of a value to the value
-Place = str | tuple  # a path in a structure: (where its owner stands, how it is written behind that); joined for errors
+Place = str | tuple  # a path in a structure: (path of its owner, last step); joined for error messages
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a layout knows of a tensor before its bytes are read."""
+    """What a layout defines about a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Split:
-    """A structure taken apart. `layout` is canonical JSON: equal text means equal skeleton and tensor shapes."""
+    """A structure in parts. `layout` is canonical JSON: equal text means equal skeleton and tensor shapes."""
 
     layout: str
     leaves: bytes
@@ -59,7 +59,7 @@ class Split:
 
 
 def split(structure: Any, place: str = "") -> Split:
-    """Take `structure` apart. Refuses what cannot be stored, naming its path below `place` and its type."""
+    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type."""
     splitter = _Splitter()
     node = splitter.node(structure, place, 0)
     specs = tuple([(NAMES[t.dtype], tuple(t.shape)) for t in splitter.tensors])
@@ -68,7 +68,7 @@ def split(structure: Any, place: str = "") -> Split:
 
 @lru_cache(1024)
 def _layout_text(specs: tuple, root: tuple) -> str:
-    """The layout as JSON. Most samples of a dataset have the same few."""
+    """The layout as JSON. Most samples of a dataset share a few."""
     return json.dumps({"tensors": specs, "root": root}, separators=(",", ":"))
 
 
@@ -92,7 +92,7 @@ class Layout:
         self.read = self._reader()
 
     def _reader(self) -> Callable[[tuple[torch.Tensor, ...], memoryview, int], Any]:
-        """`read(tensors, buffer, offset)`: the value with these tensors whose leaves' row starts at `offset`."""
+        """`read(tensors, buffer, offset)` builds the value from tensors and the row of leaves at `offset`."""
         build, unpack_from = self._build, self._fixed.unpack_from
         if not self._kinds:
             return lambda tensors, buffer, offset: build(tensors)
@@ -101,7 +101,7 @@ class Layout:
         return lambda tensors, buffer, offset: build((*tensors, *self._unpack(buffer, offset)))
 
     def _unpack(self, buffer: memoryview, offset: int) -> list[Any]:
-        """The values of the leaves whose row starts at `offset` of `buffer`."""
+        """The leaves in the row at `offset` of `buffer`."""
         values = list(self._fixed.unpack_from(buffer, offset))
         offset += self._fixed.size
         for i, decode in self._variable:
@@ -115,7 +115,7 @@ class Layout:
         return values
 
     def slot_at(self, *path: str) -> int | None:
-        """The number of the tensor that stands at this path of dict keys, if one does."""
+        """The number of the tensor at this path of dict keys, if there is one."""
         node: Any = self._root
         for key in path:
             if node[0] != "dict":
@@ -124,7 +124,7 @@ class Layout:
         return node[1] if node[0] == "tensor" else None
 
     def _compile(self, node: list, depth: int) -> Build:
-        """A function that builds this node; the tree is walked once a layout, not once a sample."""
+        """A function that builds this node. The tree is walked once per layout, not once per sample."""
         if depth > MAX_DEPTH:
             raise CacheError(f"a stored layout nests deeper than {MAX_DEPTH} levels")
         kind = node[0]
@@ -149,7 +149,7 @@ class Layout:
         return slot
 
     def _leaf(self, kind: str, node: list) -> int:
-        """Leaves stand behind the tensors in the values that are built from."""
+        """The position of a leaf among the values: after all tensors."""
         if kind == "numpy":
             kind = node[1]
         if kind not in _FIXED and kind not in _NUMPY_TYPES:
@@ -159,11 +159,11 @@ class Layout:
 
 
 class _Inside(str):
-    """The name of a codec in a place: what follows stands inside the value that it took apart."""
+    """The name of a codec in a path: the next steps are inside the value that it split."""
 
 
 class _Splitter:
-    """Walks one structure, collecting its tensors and leaves on the way."""
+    """Walks one structure and collects its tensors and leaves."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -250,7 +250,7 @@ class _Splitter:
 
 def _dict(keys: list, parts: list[Build]) -> Build:
     pick = _pick(parts)
-    # Without `strict`, which costs a third of the call: both have the length of the node.
+    # No `strict`, which costs a third of the call: both have the length of the node.
     if pick is not None:
         return lambda values: dict(zip(keys, pick(values)))
     return lambda values: dict(zip(keys, [part(values) for part in parts]))
@@ -270,7 +270,7 @@ def _list(parts: list[Build], kind: type) -> Build:
 
 
 def _pick(parts: list[Build]) -> itemgetter | None:
-    """One call for several tensors and leaves, where there is nothing else among the parts."""
+    """One call for several tensors and leaves, if there is nothing else among the parts."""
     if len(parts) < 2 or not all(isinstance(part, itemgetter) for part in parts):
         return None
     return itemgetter(*(part.__reduce__()[1][0] for part in parts))
@@ -278,14 +278,14 @@ def _pick(parts: list[Build]) -> itemgetter | None:
 
 def _codec(name: str, part: Build) -> Build:
     def build(values: tuple) -> Any:
-        # Looked up on use: a dataset can be opened and copied where the type's owner is not loaded.
+        # Looked up on use: a dataset can be opened and copied without the package that registers the type.
         codec = codec_named(name)
         if codec is None:
-            raise CacheError(f"the structure holds a {name!r}, which nothing loaded here can rebuild")
+            raise CacheError(f"the structure contains a {name!r}, but no codec of that name is registered")
         value = part(values)
         try:
             return codec.join(value)
-        except Exception as error:  # it is given what is stored, which need not be what it once took apart
+        except Exception as error:  # stored data may differ from what the codec once split
             raise CacheError(f"a stored {name!r} cannot be rebuilt: {error!r}") from error
 
     return build
@@ -304,9 +304,9 @@ def _check_tensor(tensor: torch.Tensor, place: Place) -> None:
             f"{tensor.dtype} on {tensor.device}"
         )
     if tensor.dim() > MAX_AXES:
-        raise CacheError(f"{_text(place)}: a tensor of {tensor.dim()} axes cannot be stored; {MAX_AXES} are the most")
+        raise CacheError(f"{_text(place)}: a tensor of {tensor.dim()} axes cannot be stored; the maximum is {MAX_AXES}")
     if tensor.dtype not in NAMES:
-        raise CacheError(f"{_text(place)}: tensors of {tensor.dtype} cannot be stored; convert it first")
+        raise CacheError(f"{_text(place)}: tensors of {tensor.dtype} cannot be stored; convert them first")
 
 
 def _refusal(value: Any, place: Place) -> CacheError:
@@ -328,12 +328,12 @@ def _type_name(value: Any) -> str:
 
 def _read_spec(spec: list) -> TensorSpec:
     dtype, shape = spec[0], tuple(spec[1])
-    # Sizes beside a zero count too: torch computes strides from them.
+    # Other axes count even if one is zero: torch computes strides from them.
     if any(type(n) is not int or n < 0 for n in shape) or len(shape) > MAX_AXES or _extent(shape) >= 1 << 60:
         raise CacheError(f"a stored layout has a tensor of shape {str(shape)[:200]}")
     nbytes = count_bytes(dtype, shape)
     if nbytes > _MAX_TENSOR_BYTES:
-        raise CacheError(f"a stored layout has a tensor of {nbytes:,} bytes, more than a shard can hold")
+        raise CacheError(f"a stored layout has a tensor of {nbytes:,} bytes, too large for a shard")
     return TensorSpec(dtype, shape, nbytes, strides_of(shape))
 
 

@@ -1,4 +1,4 @@
-"""Reading: open a cache, look at samples, read batches."""
+"""Reading: open a cache, access samples, read batches."""
 
 from .buffers import BatchBuffers
 from .cache import Cache, open_cache

@@ -1,4 +1,4 @@
-"""Reading a batch: the tensors of several samples, scattered straight into prepared memory with few calls."""
+"""Reads batches: the tensors of several samples, read straight into prepared memory with few calls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ _NO_ENTRY = EntryRow(0, 0, NO_LAYOUT, 0)
 
 
 class _Form:
-    """What rows of the same layouts have in common. Compared by identity: there is one of each."""
+    """What rows with the same layouts have in common. Compared by identity: there is one per set of layouts."""
 
     def __init__(self, layouts: RowLayouts) -> None:
         self.layouts = layouts
@@ -43,7 +43,7 @@ class _Form:
         sizes = [tensor_distances(layout) if layout else ([], 0) for layout in layouts]
         self.distances = [distances for distances, _ in sizes]
         self.nbytes = [nbytes for _, nbytes in sizes]
-        # Where the further fields start, behind the first, when all fields of a row lie together; the bytes in all.
+        # If all fields of a row are adjacent: where the further fields start after the first, and the total size.
         self.first = self.fields[0] if self.fields else 0
         self.starts: list[tuple[int, int]] = []
         self.total = 0
@@ -54,22 +54,22 @@ class _Form:
         self.starts = self.starts[1:]
 
     def lies_together(self, places: Sequence[Sequence[int]]) -> bool:
-        """Whether the tensors of every field stand one behind the other."""
+        """Whether the tensors of every field are adjacent."""
         return all(
             [place - field[0] for place in field] == distances
             for field, distances in zip(places, self.distances, strict=True)
         )
 
 
-# One row: its form, its fields' locations, where their leaves start. Where a field's tensors are apart, there are no
-# locations, and the last item has those of all tensors. A tuple: a dataclass costs more than all else that makes a row.
+# One row: its form, the locations of its fields, where their leaves start. If a field's tensors are not adjacent, there
+# are no locations, and the last item has those of all tensors. A tuple: a dataclass would double the cost of a row.
 _Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
 _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
 
 
 class BatchReader:
-    """Reads batches of one dataset. It keeps nothing of what it read."""
+    """Reads batches of one dataset. It caches no tensors."""
 
     def __init__(self, index: Index, files: ShardFiles, fields: tuple[str, ...], check: bool) -> None:
         self._index, self._files, self._all_fields = index, files, fields
@@ -99,7 +99,7 @@ class BatchReader:
                 for b, i in enumerate(indices):
                     own = [memory.tensors(f)[b] for f in range(len(fields))]
                     self._compare(i, self._entries(i, b, fields, variants), own)
-            # Built when they are looked at: training needs only some of them.
+            # Built on access: training needs only some of them.
             structures = Fields(fields, partial(self._structures, rows, memory, fields))
             return Batch(indices, memory.latents, structures, captions)
         except UNREADABLE as error:
@@ -111,7 +111,7 @@ class BatchReader:
         rows = []
         for b, i in enumerate(indices):
             if not 0 <= i < count:
-                raise CacheError(f"sample {i} of a dataset of {count}")
+                raise CacheError(f"sample {i} does not exist: the dataset has {count}")
             numbers = None if variants else route(i)
             if numbers is None:
                 rows.append(self._find(i, b, fields, variants))
@@ -121,7 +121,7 @@ class BatchReader:
         return rows
 
     def _follow(self, fields: tuple[str, ...], number: int) -> _Route:
-        """How a route of this row layout is read: its form, and which of its numbers are locations and leaves."""
+        """How to read a route with this row layout: its form, and which of its numbers are locations and leaves."""
         columns = [self._all_fields.index(name) for name in fields]
         numbers = self._index.row_layout(number)
         form = self._form(tuple([numbers[column] for column in columns]))
@@ -130,7 +130,7 @@ class BatchReader:
         return route
 
     def _find(self, i: int, b: int, fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> _Row:
-        """The long way to a row: a sample with variants, or with tensors that were stored before it."""
+        """A row without a route: a sample with variants, or with tensors that were stored before it."""
         index = self._index
         layouts, starts, leaves, refs = [], [], [], []
         for entry in self._entries(i, b, fields, variants):
@@ -143,14 +143,14 @@ class BatchReader:
         return form, starts if form.lies_together(refs) else None, leaves, refs
 
     def _entries(self, i: int, b: int, fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]) -> list[int]:
-        """The entry of every field of row `b`, -1 where the sample lacks the field."""
+        """The entry of each field of row `b`; -1 if the sample lacks the field."""
         choices = self._index.entries_of(i, len(self._all_fields))
         entries = []
         for name in fields:
             found = choices[self._all_fields.index(name)]
             chosen = variants[name][b] if name in variants else 0
             if found and not 0 <= chosen < len(found):
-                raise CacheError(f"sample {i}: variant {chosen} of {name}, it has {len(found)}")
+                raise CacheError(f"sample {i}: variant {chosen} of {name} does not exist, it has {len(found)}")
             entries.append(found[chosen] if found else -1)
         return entries
 
@@ -163,11 +163,11 @@ class BatchReader:
         return form
 
     def _check_sizes(self, layouts: RowLayouts) -> None:
-        """No tensor is larger than the largest shard: memory is taken before the places of tensors are known."""
+        """Refuse tensors larger than the largest shard: memory is allocated before locations are checked."""
         largest = max((shard.bytes for shard in self._files.shards), default=0)
         for spec in [spec for layout in layouts if layout is not None for spec in layout.specs]:
             if spec.nbytes > largest:
-                raise CacheError(f"the index is damaged: a tensor of {spec.nbytes:,} bytes, no shard has as many")
+                raise CacheError(f"the index is damaged: a tensor of {spec.nbytes:,} bytes is larger than every shard")
 
     def _divide(self, indices: list[int], fields: tuple[str, ...], forms: tuple[_Form, ...]) -> Division:
         if len(self._divisions) >= _MAX_DIVISIONS:
@@ -179,14 +179,14 @@ class BatchReader:
         return division
 
     def _one_bucket(self, indices: list[int]) -> bool:
-        """Whether the rows' latents stack. Rows of different buckets, or with and without a latent, are refused."""
+        """Whether the latents of the rows can be stacked. Refuses rows of different buckets."""
         buckets = {self._index.sample_row(i).bucket for i in indices}
         if len(buckets) > 1:
-            raise CacheError(f"samples {indices} are of {len(buckets)} different buckets; a batch is read from one")
+            raise CacheError(f"samples {indices} are in {len(buckets)} different buckets; a batch must be from one")
         return NO_BUCKET not in buckets
 
     def _fill(self, memory: Memory, rows: list[_Row]) -> None:
-        """One read for a whole row where its fields lie together."""
+        """One read per row if its fields are adjacent."""
         read, whole = self._files.read, memory.whole
         for b, (form, locations, _, refs) in enumerate(rows):
             if locations is None:
@@ -215,7 +215,7 @@ class BatchReader:
                     self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
     def _structures(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str) -> list:
-        """One field's structures, row by row."""
+        """The structures of one field, one per row."""
         f, buffer = fields.index(name), self._index.leaves
         try:
             return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, memory.tensors(f))]
@@ -236,7 +236,7 @@ class BatchReader:
 
 
 def _stackable(layout: Layout | None) -> TensorSpec:
-    """What a row's latent must have in common with those of its bucket."""
+    """The part of a latent's form that must be equal within a bucket."""
     slot = layout.slot_at("samples") if layout is not None else None
     if layout is None or slot is None or layout.specs[slot].shape[:1] != (1,):
         raise CacheError("the index is damaged: a sample with a bucket has no latent [1, …]")
@@ -244,7 +244,7 @@ def _stackable(layout: Layout | None) -> TensorSpec:
 
 
 def _nothing(*_: Any) -> None:
-    """What a field reads as that a row lacks."""
+    """The value of a field that a row lacks."""
 
 
 def _picker(columns: list[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:

@@ -1,8 +1,8 @@
-"""Memory that batches are read into: how it is divided among the tensors of the rows, and the tensors that lie in it.
+"""Memory for batches: how it is divided among the tensors of the rows, and the tensors in it.
 
-Rows of the same layout stand one behind the other, tensor by tensor: the latents of a batch are one tensor, and so are
-its conditionings where their shapes agree. The division depends only on the rows' layouts, so it is made once; of a
-block of memory, what is read into is made at once, and tensors when they are asked for.
+Rows of the same layout are adjacent, tensor by tensor: the latents of a batch are one tensor, and so are its
+conditionings if their shapes are equal. The division depends only on the rows' layouts, so it is computed once. Views
+to read into are made at once, tensors on access.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ..format import ALIGNMENT, DTYPES, Layout, TensorSpec
 _MAX_DIVISIONS = 64
 
 _View = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides and offset in elements
-RowLayouts = tuple[Layout | None, ...]  # of every field; None where a row lacks it
+RowLayouts = tuple[Layout | None, ...]  # one per field; None if the row lacks it
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,13 @@ class BatchBuffers:
         if found is not None:
             return found[1]
         if division.nbytes > len(self._block):
-            # A short batch reserves for a full one: pinned memory is slow to get.
+            # A short batch reserves memory for a full one: allocating pinned memory is slow.
             size = _aligned(division.nbytes * max(self._rows, len(division.rows)) // len(division.rows))
             self._block = torch.empty(size, dtype=torch.uint8, pin_memory=self._pin)
             self._memories.clear()
         if len(self._memories) >= _MAX_DIVISIONS:
             self._memories.clear()
-        # The division is kept with its memory: its id must not pass to another.
+        # The division is kept with its memory, so that its id is not reused.
         self._memories[id(division)] = division, Memory(self._block, division)
         return self._memories[id(division)][1]
 
@@ -177,10 +177,10 @@ def divide(rows: tuple[RowLayouts, ...], latent_field: int | None) -> Division:
                 else:
                     regions.append(Region(field, slot, tuple(members), spec, position, _aligned(spec.nbytes)))
                     position += _aligned(spec.nbytes) * len(members)
-    # A field's tensors must follow each other in the order of its slots, whichever region they came from.
+    # The tensors of a field must follow each other in the order of its slots, whatever region they are in.
     regions.sort(key=lambda region: region.slot)
     by_field = tuple(tuple(region for region in regions if region.field == f) for f in range(len(rows[0])))
-    # Behind the last tensor there is room for the padding, which is read with them and never looked at.
+    # After the last tensor there is room for the padding, which is read with them and never used.
     slices = tuple(_row_slices(by_field, b, position) for b in range(len(rows)))
     return Division(position + ALIGNMENT, by_field, latents, slices)
 
@@ -203,7 +203,7 @@ def _slice(region: Region, row: int) -> slice:
 
 
 def _padded(parts: Sequence[slice], padding: int) -> list[slice]:
-    """Places of tensors that stand one behind the other in a file, with one for the padding between them."""
+    """Slices for tensors that are adjacent in a file, with slices for the padding between them."""
     result, position = [], 0
     for part in parts:
         gap = -position % ALIGNMENT

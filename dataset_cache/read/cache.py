@@ -1,4 +1,4 @@
-"""The reader of a dataset: opens one generation from its metadata alone and reads tensors only when they are used."""
+"""A cache: one generation of a dataset, opened from its metadata alone. Tensors are read when they are used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -62,7 +62,7 @@ def open_cache(path: Place, check: bool = False) -> "Cache":
             if manifest_stamp(storage) == stamp:
                 raise
             continue
-        # A second look, with the lease in place: whoever published before it may be about to remove what was opened.
+        # Check again with the lease in place: a writer that published before it may be about to remove these files.
         if manifest_stamp(storage) == stamp:
             return cache
         lease.release()
@@ -70,7 +70,7 @@ def open_cache(path: Place, check: bool = False) -> "Cache":
 
 
 class Cache(Sequence[Sample]):
-    """One generation of a dataset. It stays as it was opened, whatever is published later."""
+    """One generation of a dataset. It does not change, whatever is published later."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Cache(Sequence[Sample]):
 
     @guarded()
     def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
-        """Sample `i` with lazy tensors. `variants` chooses among several entries of a field, by default the first."""
+        """Sample `i` with lazy tensors. `variants` selects one of several entries per field, by default the first."""
         i = self._checked(i)
         chosen = variants or {}
         facts = self._index.sample_facts(i, self._set_names)
@@ -131,30 +131,30 @@ class Cache(Sequence[Sample]):
         fields: Sequence[str] | None = None,
         buffers: BatchBuffers | None = None,
     ) -> Batch:
-        """Read samples of one bucket. `variants` gives, per field, a number for every row.
+        """Read samples of one bucket. `variants` has, per field, one number per row.
 
-        Tensors are new, or lie in `buffers` until the next batch is read into them.
+        Tensors are new, or are in `buffers` until the next batch is read into them.
         """
         names = self._batch_fields if fields is None else self._known(fields)
         rows = [int(i) for i in indices]
         if not rows:
-            raise CacheError("a batch of no samples")
+            raise CacheError("a batch needs at least one sample")
         chosen = variants or {}
         return self._batches.read(rows, names, chosen, buffers, partial(self._captions, rows, chosen))
 
     def _known(self, fields: Sequence[str]) -> tuple[str, ...]:
         unknown = [name for name in fields if name not in self.fields]
         if unknown:
-            raise CacheError(f"{self.path.name}: has no field {unknown[0]!r}, only {', '.join(self.fields)}")
+            raise CacheError(f"{self.path.name}: has no field {unknown[0]!r}; available: {', '.join(self.fields)}")
         return tuple(fields)
 
     def buffers(self, rows: int, pin: bool = False) -> BatchBuffers:
-        """Memory for `read_batch` to reuse, for batches of up to so many rows. One for every batch alive at a time."""
+        """Reusable memory for `read_batch`, for batches of up to `rows` samples. Each batch in use needs its own."""
         return BatchBuffers(rows, pin)
 
     @guarded()
     def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Tell the system that these samples are read soon, where it takes such hints."""
+        """Tell the system that these samples will be read soon, if it accepts such hints."""
         chosen = variants or {}
         for b, i in enumerate(indices):
             number = self._checked(int(i))
@@ -167,7 +167,7 @@ class Cache(Sequence[Sample]):
                         self._files.file(shard).will_need(offset, spec.nbytes)
 
     def buckets(self) -> dict[Bucket, np.ndarray]:
-        """The samples of every bucket, in order."""
+        """The samples of each bucket, in order."""
         numbers = self._index.arrays.samples["bucket"]
         order = np.argsort(numbers, kind="stable")
         edges = np.searchsorted(numbers[order], np.arange(len(self._buckets) + 1))
@@ -177,11 +177,11 @@ class Cache(Sequence[Sample]):
     def column(self, name: str) -> np.ndarray:
         """A column over all samples: bucket, set, repeats, weight, original_size or crop. Read-only, mapped."""
         if name not in COLUMNS:
-            raise CacheError(f"no column {name!r}; there are {', '.join(COLUMNS)}")
+            raise CacheError(f"no column {name!r}; available: {', '.join(COLUMNS)}")
         return self._index.arrays.samples[name]
 
     def variants(self, field: str) -> np.ndarray:
-        """How many variants every sample has of a field; 0 is a hole."""
+        """The number of variants of a field per sample; 0 if the sample lacks it."""
         if field not in self.fields:
             return np.zeros(len(self), "<u4")
         places = self._index.arrays.samples["variants"] + np.uint64(self.fields.index(field))
@@ -199,7 +199,7 @@ class Cache(Sequence[Sample]):
 
     @guarded()
     def keys(self, i: int) -> dict[str, list[bytes]]:
-        """The keys of a sample's entries by field; several of a field are its variants."""
+        """The keys of a sample's entries by field, one per variant."""
         entries = self._index.entries_of(self._checked(i), len(self.fields))
         named = zip(self.fields, entries, strict=True)
         return {name: [self._index.key_of(entry) for entry in found] for name, found in named if found}
@@ -242,7 +242,7 @@ class Cache(Sequence[Sample]):
         count = len(self)
         number = i + count if i < 0 else i
         if not 0 <= number < count:
-            raise IndexError(f"sample {i} of a dataset of {count}")
+            raise IndexError(f"sample {i} does not exist: the dataset has {count}")
         return number
 
     def _blobs(self, entry: int) -> list[tuple[int, TensorSpec]]:
@@ -285,12 +285,12 @@ def _load(
 
 def _pick(entries: Sequence[int], chosen: int, field: str, sample: int) -> int:
     if not 0 <= chosen < len(entries):
-        raise CacheError(f"sample {sample}: variant {chosen} of {field}, it has {len(entries)}")
+        raise CacheError(f"sample {sample}: variant {chosen} of {field} does not exist, it has {len(entries)}")
     return entries[chosen]
 
 
 def _caption(captions: Sequence[str], variant: int) -> str:
-    """The text of a conditioning variant; a single caption stands for all of them."""
+    """The caption of a conditioning variant; a single caption applies to all of them."""
     if not captions:
         return ""
     return captions[variant] if variant < len(captions) else captions[0]

@@ -1,7 +1,7 @@
-"""Leases: small files that say who reads which generation, so that nothing in use is removed.
+"""Leases: small files that show which process reads which generation, so that nothing in use is removed.
 
-A lease is a promise as good as its heartbeat: its file is touched while its process lives. Where leases cannot be
-written (a read-only folder), readers work without.
+The file of a lease is touched regularly while its process runs. If leases cannot be written (a read-only folder),
+readers work without them.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ STALE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who reads a generation."""
+    """A process that reads a generation."""
 
     generation: str
     host: str
@@ -43,7 +43,7 @@ class Lease:
         self._take()
         with _guard:
             _live.add(self)
-        _Heart.start()
+        _Heartbeat.start()
 
     def _take(self) -> None:
         host = this_host()
@@ -51,7 +51,7 @@ class Lease:
         self._finalizer = None
         if _is_linked(self._storage):
             return  # what is behind it does not belong to this dataset
-        # In a shared folder that cannot be written to, reading goes on, and cleaning keeps recent generations there.
+        # A shared folder may be read-only: reading works without a lease, and cleaning keeps recent generations there.
         with contextlib.suppress(OSError):
             self._storage.make_folder(LEASES)
             self._storage.touch(self._name)
@@ -60,7 +60,7 @@ class Lease:
     def beat(self) -> None:
         """Say that this process lives; a file that was taken for stale, as after a long sleep, is made again."""
         if self._finalizer is not None and self._finalizer.alive:
-            with contextlib.suppress(OSError):  # the folder went away; the reader says so when it reads
+            with contextlib.suppress(OSError):  # the folder was removed; the next read reports it
                 self._storage.touch(self._name)
 
     def release(self) -> None:
@@ -106,7 +106,7 @@ def _is_stale(storage: Storage, name: str, holder: Holder) -> bool:
 
 @lru_cache(1)
 def this_host() -> str:
-    """Where process numbers mean what they mean here: containers of one host name may each count their own."""
+    """This host, with its PID namespace: containers with one host name may each have their own process numbers."""
     try:
         space = "".join(c for c in os.readlink("/proc/self/ns/pid") if c.isdigit())
     except OSError:
@@ -117,7 +117,7 @@ def this_host() -> str:
 
 def _may_live(pid: int) -> bool:
     if os.name == "nt":
-        return True  # os.kill would end the process there; the heartbeat decides
+        return True  # os.kill would end the process on Windows; the heartbeat decides
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -134,19 +134,19 @@ def _remove(storage: Storage, name: str, pid: int) -> None:
 
 
 _live: "weakref.WeakSet[Lease]" = weakref.WeakSet()
-_guard = threading.Lock()  # of the set: it must not grow while the heart goes through it
+_guard = threading.Lock()  # guards the set: it must not change while the heartbeat iterates over it
 
 
 def _beat_all() -> None:
-    # A function of its own: a variable of the endless loop would keep the last lease alive for ever.
+    # A separate function: a variable of the endless loop would keep the last lease alive forever.
     with _guard:
         leases = list(_live)
     for lease in leases:
         lease.beat()
 
 
-class _Heart:
-    """One thread a process that touches all of its leases."""
+class _Heartbeat:
+    """One thread per process that refreshes all its leases."""
 
     _thread: threading.Thread | None = None
 
@@ -165,12 +165,12 @@ class _Heart:
 
 def _after_fork() -> None:
     global _guard
-    _guard = threading.Lock()  # a thread that is gone may hold it
-    _Heart._thread = None
+    _guard = threading.Lock()  # a thread of the parent may have held it
+    _Heartbeat._thread = None
     for lease in list(_live):
         lease._take()
     if len(_live):
-        _Heart.start()
+        _Heartbeat.start()
 
 
 if hasattr(os, "register_at_fork"):

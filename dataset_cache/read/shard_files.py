@@ -1,4 +1,4 @@
-"""The open shards of a generation: a bounded number of file handles, each checked when it is first opened."""
+"""The open shards of a generation: a bounded number of files, each checked when it is first opened."""
 
 import os
 import threading
@@ -22,13 +22,13 @@ class ShardFiles:
         self.shards = shards
         self._lease = lease
         self._open: OrderedDict[int, StoredFile] = OrderedDict()
-        self._kept: dict[int, StoredFile] = {}  # where all shards may stay open, no order of use is needed
+        self._kept: dict[int, StoredFile] = {}  # if all shards may stay open, the order of use does not matter
         self._identities: dict[int, tuple] = {}
         self._lock = threading.Lock()
         _live.add(self)
 
     def read(self, shard: int, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
-        """Fill `buffers`, `nbytes` in all, with what stands from `offset` on in a shard."""
+        """Fill `buffers`, `nbytes` in total, from `offset` on in a shard."""
         file = self._kept.get(shard) or self.file(shard)
         if offset + nbytes > file.size:
             self.check_range(shard, offset, nbytes)
@@ -45,17 +45,17 @@ class ShardFiles:
             if len(self.shards) <= MAX_OPEN:
                 self._kept[shard] = file
             self._open[shard] = file
-            # A handle that another thread still reads from closes when that thread lets go of it.
+            # A file that another thread still reads from closes when that thread is done.
             while len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
         return file
 
     def check_range(self, shard: int, offset: int, nbytes: int) -> None:
         if shard >= len(self.shards):
-            raise CacheError(f"the index is damaged: it names shard {shard} of {len(self.shards)}")
+            raise CacheError(f"the index is damaged: it refers to shard {shard} of {len(self.shards)}")
         if offset + nbytes > self.shards[shard].bytes:
             raise CacheError(
-                f"the index is damaged: it places {nbytes:,} bytes at {offset:,} of {self.shards[shard].file}, "
+                f"the index is damaged: it refers to {nbytes:,} bytes at {offset:,} of {self.shards[shard].file}, "
                 f"which has {self.shards[shard].bytes:,}"
             )
 
@@ -82,12 +82,12 @@ class ShardFiles:
         size = int.from_bytes(file.read(0, 8), "little") + 8 if file.size >= 8 else 0
         if not 8 < size <= min(file.size, MAX_HEADER_BYTES) or header_hash(bytes(file.read(0, size))) != entry.hash:
             raise CacheError(
-                f"{SHARDS}/{entry.file}: its header does not match its hash {entry.hash[:8]}…; "
+                f"{SHARDS}/{entry.file}: the header does not match its hash {entry.hash[:8]}…; "
                 f'restore it, or run "streamcache verify {self._storage.path.name}"'
             )
 
     def _forget_handles(self) -> None:
-        """In a forked child: file positions are shared with the parent, and a thread that is gone may hold the lock."""
+        """In a forked child: the parent shares file positions, and one of its threads may have held the lock."""
         self._lock = threading.Lock()
         self._open, self._kept = OrderedDict(), {}
 

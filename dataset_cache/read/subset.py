@@ -1,4 +1,4 @@
-"""Subset: some samples of a dataset, in the order given, as a dataset of their own. Nothing is copied."""
+"""A subset: some samples of a cache, in a given order, as a dataset. Nothing is copied."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ from .dataset import Batch, Bucket, Sample
 
 
 class Subset(Sequence[Sample]):
-    """The dataset's interface over chosen samples. Samples and batches are numbered within the subset."""
+    """A dataset of selected samples. Samples and batches are numbered within the subset."""
 
     def __init__(self, cache: Cache, indices: Sequence[int] | np.ndarray) -> None:
         self.cache = cache
         self.indices = np.array(indices, np.int64).reshape(-1)
         if len(self.indices) and not 0 <= self.indices.min() <= self.indices.max() < len(cache):
-            raise CacheError(f"{cache.path.name}: a subset names samples beyond its {len(cache):,}")
+            raise CacheError(f"{cache.path.name}: the subset selects samples beyond its {len(cache):,}")
         self.indices.flags.writeable = False
         self.path, self.id, self.manifest = cache.path, cache.id, cache.manifest
         self.provenance, self.sets, self.fields, self.named = cache.provenance, cache.sets, cache.fields, cache.named
@@ -62,7 +62,7 @@ class Subset(Sequence[Sample]):
         self.cache.will_need(self._rows(indices), variants)
 
     def buckets(self) -> dict[Bucket, np.ndarray]:
-        """The subset's samples of every bucket, in order."""
+        """The subset's samples of each bucket, in order."""
         numbers = self.cache.column("bucket")
         known = {int(numbers[rows[0]]): bucket for bucket, rows in self.cache.buckets().items()}
         own = numbers[self.indices]
@@ -98,5 +98,5 @@ class Subset(Sequence[Sample]):
 
 
 def subset_generation(generation: str, indices: np.ndarray) -> str:
-    """What tells two subsets apart: the generation that they are of, and which samples they have."""
+    """Identifies a subset: the generation of its cache and the selected samples."""
     return hashlib.blake2b(generation.encode() + indices.tobytes(), digest_size=16).hexdigest()

@@ -99,7 +99,7 @@ def answers(path: Path, **options: Any) -> dict[str, Any]:
         except CacheError:
             found[name] = None
         except IndexError as error:  # a dataset that says it is shorter
-            assert "of a dataset of" in str(error)
+            assert "does not exist: the dataset has" in str(error)
             found[name] = None
     return found
 

@@ -107,11 +107,11 @@ def test_a22_migrating_encodes_nothing_and_is_idempotent(path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "needs format 2, this StreamCache reads format 1; update StreamCache"),
+        ({"format": 2}, "needs format 2, but this StreamCache reads format 1; update StreamCache"),
         ({"requires": ["time travel"]}, "needs the features .*time travel.*; update StreamCache"),
-        ({"format": 0}, "has the format 0"),
-        ({"format": "1"}, "has the format '1'"),
-        ({"format": True}, "has the format True"),
+        ({"format": 0}, "invalid format 0"),
+        ({"format": "1"}, "invalid format '1'"),
+        ({"format": True}, "invalid format True"),
     ],
 )
 def test_a22_an_unknown_format_is_refused_by_everybody(tmp_path: Path, change: dict, message: str):
@@ -137,6 +137,6 @@ def test_keys_of_a_later_version_survive_a_rewrite(tmp_path: Path):
 
 def test_there_is_nothing_to_migrate_where_nothing_was_published(tmp_path: Path):
     (tmp_path / "set").mkdir()
-    with pytest.raises(CacheError, match="nothing was published"):
+    with pytest.raises(CacheError, match="nothing has been published"):
         migrate(tmp_path / "set")
     assert list((tmp_path / "set").iterdir()) == []

@@ -105,7 +105,7 @@ def test_samples_are_a_sequence(path):
     cache = open_cache(path)
     assert cache[-1].index == 11 and cache[np.int64(3)].index == 3 and [s.index for s in cache] == list(range(12))
     for i in (12, -13, 10**12):
-        with pytest.raises(IndexError, match=f"sample {i} of a dataset of 12"):
+        with pytest.raises(IndexError, match=f"sample {i} does not exist: the dataset has 12"):
             cache[i]
     for use in (cache.source, cache.captions, lambda i: cache.will_need([i])):
         with pytest.raises(IndexError):
@@ -140,9 +140,9 @@ def test_c9_columns_and_fields_that_are_not_there_are_named(path):
             cache.column(name)
     with pytest.raises(CacheError, match="no field 'mask'.*latent, conditioning"):
         cache.read_batch([0], fields=["mask"])
-    with pytest.raises(CacheError, match="no samples"):
+    with pytest.raises(CacheError, match="at least one sample"):
         cache.read_batch([])
-    with pytest.raises(CacheError, match="sample 12 of a dataset of 12"):
+    with pytest.raises(CacheError, match="sample 12 does not exist: the dataset has 12"):
         cache.read_batch([12])
     with pytest.raises(CacheError, match="'missing'"):
         cache.entry("missing")
@@ -219,7 +219,7 @@ def test_reused_buffers_keep_their_memory_and_fresh_tensors_their_content(path):
 
 
 def test_c9_a_batch_of_several_buckets_is_refused(path):
-    with pytest.raises(CacheError, match=r"samples \[0, 1\] are of 2 different buckets"):
+    with pytest.raises(CacheError, match=r"samples \[0, 1\] are in 2 different buckets"):
         open_cache(path).read_batch([0, 1])
 
 
@@ -457,7 +457,7 @@ def test_one_thread_touches_all_leases(path, lease, monkeypatch):
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
     (file,) = lease_files(path)
     os.utime(file, (0, 0))
-    beat = threading.Thread(target=leases._Heart._run, daemon=True)
+    beat = threading.Thread(target=leases._Heartbeat._run, daemon=True)
     monkeypatch.setattr(leases, "_live", [lease])
     beat.start()
     end = time.monotonic() + 30

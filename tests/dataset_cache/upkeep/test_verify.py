@@ -158,7 +158,7 @@ def test_a_damaged_manifest_is_named(path: Path, text: bytes):
 def test_a_changed_manifest_is_named(path: Path):
     manifest = path / "dataset.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"samples": 5', b'"samples": 4'))
-    assert "changed after it was written" in check(path)[0].what
+    assert "edited after it was written" in check(path)[0].what
 
 
 def test_a_missing_manifest_is_named_and_a_missing_folder_refused(path: Path, tmp_path: Path):
