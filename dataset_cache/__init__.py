@@ -1,9 +1,17 @@
 """Encoded datasets on disk: write them as a stream, open them in milliseconds, read only what is used.
 
-with CacheWriter("my_set") as w:
-    w.add(latent={"samples": latent}, conditioning=[[tokens, {"pooled_output": pooled}]], caption="a cat")
-cache = open_cache("my_set")
-batch = cache.read_batch([0, 5, 9])
+    with CacheWriter("my_set") as writer:
+        writer.add(latent={"samples": latent}, conditioning=[[tokens, {"pooled_output": pooled}]], caption="a cat")
+    cache = open_cache("my_set")
+    batch = cache.read_batch([0, 5, 9])
+
+Read: `open_cache`, `Cache`, `Subset`, `Sample`, `Batch`; the protocols `Dataset` and `Samples`; `realize`.
+Write: `CacheWriter`, `SampleFacts`, `register_codec`.
+Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
+Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
+Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
+
+Everything else is for the other layers of the pack, which import from here and never from the rooms below.
 """
 
 from .encode import (
@@ -39,8 +47,6 @@ from .format import (
     LazyTensor,
     Manifest,
     SampleFacts,
-    digest_key,
-    dropped_keys,
     guarded,
     is_link,
     is_locked,
@@ -67,7 +73,6 @@ from .sources import (
     Source,
     Transform,
     check_sets,
-    decode_thumbnail,
     memory_folder,
     remembered_folders,
     use_memory_folder,
@@ -109,7 +114,6 @@ from .upkeep import (
     repair,
     samples_by_bucket,
     samples_by_size,
-    size_label,
     thumbnail_of,
     usage,
     usage_of,
@@ -198,11 +202,8 @@ __all__ = [
     "contact_sheet",
     "convert",
     "current_publisher",
-    "decode_thumbnail",
-    "digest_key",
     "digest_of",
     "draw_sheet",
-    "dropped_keys",
     "duplicate",
     "encode",
     "evenly_spaced",
@@ -244,7 +245,6 @@ __all__ = [
     "replace_file",
     "samples_by_bucket",
     "samples_by_size",
-    "size_label",
     "split_rows",
     "thumbnail_of",
     "usage",

@@ -3,16 +3,12 @@
 from .blobs import BlobTable, blob_table, layout_texts
 from .files import (
     OpenFile,
-    create_file,
     is_link,
     is_locked,
     is_regular,
     link_or_copy,
-    move_file,
     refuse_link,
-    remove_file,
     replace_file,
-    sync_folder,
 )
 from .index import (
     UNREADABLE,
@@ -168,7 +164,6 @@ __all__ = [
     "bucket_table",
     "codec_for",
     "count_bytes",
-    "create_file",
     "damage",
     "derive",
     "digest_key",
@@ -189,7 +184,6 @@ __all__ = [
     "make_sample_row",
     "manifest_stamp",
     "map_tensors",
-    "move_file",
     "open_index",
     "pack_variants",
     "plain_json",
@@ -202,7 +196,6 @@ __all__ = [
     "refuse_link",
     "register_codec",
     "remember_dropped",
-    "remove_file",
     "remove_segment",
     "render_header",
     "replace_file",
@@ -211,7 +204,6 @@ __all__ = [
     "split",
     "split_location",
     "storage_at",
-    "sync_folder",
     "tensor_bytes",
     "tensor_distances",
     "tight_start",

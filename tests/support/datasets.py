@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from streamcache.dataset_cache import Cache, CacheWriter, SampleFacts, digest_key, open_cache
-from streamcache.dataset_cache.format import LocalStorage
+from streamcache.dataset_cache import Cache, CacheWriter, SampleFacts, open_cache
+from streamcache.dataset_cache.format import LocalStorage, digest_key
 from streamcache.dataset_cache.format.index import IndexArrays, open_index, write_index
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, digest_key, dropped_keys, open_cache
+from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
+from streamcache.dataset_cache.format import digest_key, dropped_keys
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.upkeep import repair, verify
 
