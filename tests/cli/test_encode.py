@@ -208,7 +208,7 @@ def test_info_shows_buckets_captions_sharing_and_provenance(small, tmp_path, cap
     for words in ("6 samples", "█", "2 of them distinct", "3 × 'caption 0'", "Sharing:", "streamcache-reference-vae"):
         assert words in text
     assert "Source: set → set main, resolution 64" in text and "set/bad.png: the file is empty" in text
-    assert Image.open(sheet).width > 500
+    assert min(Image.open(sheet).size) > 200  # two rows of three thumbnails
 
     assert run("info", tmp_path / "cache", "--json") == 0
     facts = told(capsys)
