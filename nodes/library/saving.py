@@ -20,6 +20,7 @@ from ...dataset_cache import (
     read_manifest,
     split_rows,
 )
+from ...lora_train import format_seconds
 from .handles import DatasetHandle, DatasetPlan, published_generation
 
 _PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
@@ -77,7 +78,7 @@ def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
 
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
     def progress(now: EncodeProgress) -> None:
-        left = f", {now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
+        left = f", {format_seconds(now.seconds_left)} left" if now.seconds_left is not None else ""
         what = _PHASES.get(now.phase, now.phase)
         watch(now.done, now.total, f"{what}: {now.done:,} of {now.total:,}, {now.rate:.1f}/s{left}")
 

@@ -20,17 +20,17 @@ from streamcache.lora_train.run.folder import open_run
 
 SHAPES = ((8, 8), (4, 12), (6, 6))
 CHANNELS, WORDS, TEXT = 4, 5, 6
-SCALE = 0.5  # what this model wants its latents multiplied by
+SCALE = 0.5  # this model multiplies its latents by it
 
 
 @dataclass
 class SmallDenoiser:
-    """Two linear layers over channels, shifted by time and text. It writes down every model call."""
+    """Two linear layers over channels, shifted by time and text. It records every model call."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     schedule: FlowSchedule = field(default_factory=FlowSchedule)
     calls: list[dict[str, Any]] = field(default_factory=list)
-    fails_at: int | None = None  # the call that gives nan
+    fails_at: int | None = None  # the call that returns nan
     open_sessions: int = 0
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ def decode(latents: Tensor) -> list[Image.Image]:
 
 
 def words_of(number: int) -> list:
-    """The conditioning of caption `number`: full of that number, so that it can be told apart."""
+    """The conditioning of caption `number`: filled with that number, to recognize it."""
     return [[torch.full((1, WORDS, TEXT), float(number)), {"pooled_output": torch.full((1, TEXT), float(number))}]]
 
 
