@@ -5,6 +5,7 @@ order: a room imports only rooms named before it. docs/architecture.md is the ma
 """
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,7 @@ ROOMS = (
 )
 # Other layers enter these through the layer's own door only. `nodes` has none: it needs the host, its rooms do not all.
 FACADES = ("dataset_cache", "lora_train", "reference")
+MOST_FILES = 15
 
 
 class Import(NamedTuple):
@@ -117,6 +119,24 @@ def test_rooms_are_entered_through_their_doors():
     assert [str(one) for one in imports() if past_a_door(one)] == []
 
 
+def test_files_do_not_import_each_other_in_a_circle():
+    graph = defaultdict(set)
+    for one in imports():
+        if one.module in MODULES and one.file.name != "__init__.py":
+            graph[".".join(one.file.relative_to(ROOT).with_suffix("").parts)].add(one.module)
+    done: set[str] = set()
+
+    def walk(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail[trail.index(module) :], module))
+        if module not in done:
+            for target in graph[module]:
+                walk(target, (*trail, module))
+            done.add(module)
+
+    for module in list(graph):
+        walk(module, ())
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_door_lists_what_it_exports_in_order(room: str):
     door = ROOT / room.replace(".", "/") / "__init__.py"
@@ -132,3 +152,8 @@ def test_every_folder_of_the_pack_is_a_known_room():
     layers = {room.split(".")[0] for room in ROOMS}
     folders = {file.parent for layer in layers for file in (ROOT / layer).rglob("*.py")}
     assert {folder.relative_to(ROOT).as_posix().replace("/", ".") for folder in folders} == set(ROOMS)
+
+
+def test_no_room_is_crowded():
+    counts = {room: len(list((ROOT / room.replace(".", "/")).glob("[!_]*.py"))) for room in ROOMS}
+    assert {room: count for room, count in counts.items() if count > MOST_FILES} == {}
