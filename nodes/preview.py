@@ -69,7 +69,7 @@ class StreamCachePreview(io.ComfyNode):
     ) -> io.NodeOutput:
         samples, groups = _by_bucket(dataset)
         decode = (lambda latent: _decode(vae, latent)) if vae is not None else None
-        sheet = contact_sheet(samples, groups, count, size, decode, NodeProgress.check)
+        sheet = preview_sheet(samples, groups, count, size, decode, NodeProgress.check)
         chart = plot_buckets({label: len(rows) for label, rows in groups.items()})
         images = [sockets.image(sheet), sockets.image(chart)]
         shown = [item for image in images for item in ui.PreviewImage(image, cls=cls).as_dict()["images"]]
@@ -79,7 +79,7 @@ class StreamCachePreview(io.ComfyNode):
 NODES = [StreamCachePreview]
 
 
-def contact_sheet(
+def preview_sheet(
     dataset: Samples,
     groups: Mapping[str, np.ndarray],
     count: int,

@@ -28,7 +28,6 @@ from .index_rows import (
     REF,
     SAMPLE,
     EntryRow,
-    SampleFacts,
     SampleRow,
     read_entry_row,
     read_sample_row,
@@ -178,18 +177,18 @@ class Index:
     def sample_row(self, i: int) -> SampleRow:
         return read_sample_row(self._samples, i)
 
-    def sample_facts(self, i: int, sets: Sequence[str]) -> SampleFacts:
-        """What is stored about a sample. `sets` has the names of the manifest's sets."""
+    def sample_facts(self, i: int, sets: Sequence[str]) -> dict[str, Any]:
+        """The values of `SampleFacts`, by name. `sets` has the names of the manifest's sets."""
         row = self.sample_row(i)
-        return SampleFacts(
-            captions=self.captions(row),
-            source=self.string(row.source),
-            original_size=row.original_size,
-            crop=row.crop,
-            repeats=row.repeats,
-            weight=row.weight,
-            set=sets[row.set] if row.set < len(sets) else "",
-        )
+        return {
+            "captions": self.captions(row),
+            "source": self.string(row.source),
+            "original_size": row.original_size,
+            "crop": row.crop,
+            "repeats": row.repeats,
+            "weight": row.weight,
+            "set": sets[row.set] if row.set < len(sets) else "",
+        }
 
     def captions(self, row: SampleRow, limit: int | None = None) -> tuple[str, ...]:
         """The captions of a sample, the first `limit` of them."""

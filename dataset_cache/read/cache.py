@@ -119,8 +119,8 @@ class Cache(Sequence[Sample]):
             fields=Fields(
                 names, lambda name: self._structure(_pick(entries[name], chosen.get(name, 0), name, i), name, i)
             ),
-            caption=_caption(facts.captions, chosen.get("conditioning", 0)),
-            **vars(facts),
+            caption=_caption(facts["captions"], chosen.get("conditioning", 0)),
+            **facts,
         )
 
     def read_batch(

@@ -75,8 +75,9 @@ def merge(sources: Sequence[Place], destination: Place, progress: Progress | Non
                 own: set[bytes] = set()  # a sample that one source lists twice is kept twice
                 for number in range(len(part.dataset)):
                     facts, keys = copier.describe(part, number)
-                    own.add(_identity(facts, keys))
-                    if _identity(facts, keys) in seen:
+                    identity = _identity(facts, keys)
+                    own.add(identity)
+                    if identity in seen:
                         repeated += 1
                     else:
                         copier.add(part.dataset, facts, keys)
