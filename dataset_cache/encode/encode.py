@@ -6,11 +6,10 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import Manifest, SampleFacts, read_manifest
+from ..format import Manifest, Place, SampleFacts, read_manifest, storage_at
 from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory
 from ..upkeep import repair
 from ..write import CacheWriter
@@ -26,7 +25,7 @@ _LISTED = 1000  # excluded files in the manifest
 
 def encode(
     plan: Plan,
-    path: str | Path,
+    path: Place,
     *,
     progress: Callable[[EncodeProgress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
@@ -37,17 +36,17 @@ def encode(
     `progress` and `stop` are called between batches; `provenance` is recorded in the manifest. A run that is stopped or
     fails publishes nothing, but keeps its entries for the next run.
     """
-    started = time.monotonic()
-    if plan.settings.check and read_manifest(Path(path)) is not None:
-        repair(path)
-    if any(source.is_at(str(path)) for source in plan.sources):
-        raise CacheError(f"{path}: is a source of this dataset; encode to another folder")
-    target = Target(path, provenance)
+    started, storage = time.monotonic(), storage_at(path)
+    if plan.settings.check and read_manifest(storage) is not None:
+        repair(storage)
+    if any(source.is_at(str(storage.path)) for source in plan.sources):
+        raise CacheError(f"{storage.path}: is a source of this dataset; encode to another folder")
+    target = Target(storage, provenance)
     if plan.settings.trust:
         target.check_trust(plan.recipe)
     with target.open_memory() as memory:
         report = _unchanged(plan, target, memory) or _encode(plan, target, memory, progress, stop)
-    report.path, report.counts = str(path), plan.counts
+    report.path, report.counts = str(storage.path), plan.counts
     report.seconds = time.monotonic() - started
     return report
 
@@ -100,8 +99,8 @@ def _write(
     progress: Callable[[EncodeProgress], None],
     stop: Callable[[], bool],
 ) -> None:
-    assert target.path is not None, "a run without a path"
-    writer = CacheWriter(target.path, provenance=target.provenance)
+    assert target.storage is not None, "a run without a path"
+    writer = CacheWriter(target.storage, provenance=target.provenance)
     try:
         with WriteBehind(writer) as output:
             run = Run(plan, layout, memory, writer, output, report, progress, stop, target.dropped)

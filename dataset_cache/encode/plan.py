@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import CacheError
+from ..format import Place
 from ..read import Bucket, Fields, Sample, Samples
 from ..sources import THUMBNAIL, Counts, Source, SourceMemory, check_sets, open_memory
 from .encoders import Encoder, Failure, ImageEncoder, Phase, Surroundings
@@ -98,7 +98,7 @@ class Plan(Samples):
         )
         return self._layout
 
-    def report(self, to: str | Path | None = None) -> PlanReport:
+    def report(self, to: Place | None = None) -> PlanReport:
         """What encoding to this path would do: entries to encode and why, reused, excluded, and the expected size."""
         return _forecast(self, Target(to))
 

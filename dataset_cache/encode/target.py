@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ..errors import CacheError
-from ..format import Manifest, abandoned, dropped_keys, read_manifest, recover, storage_at
+from ..format import Manifest, Place, Storage, abandoned, dropped_keys, read_manifest, recover, storage_at
 from ..read import Cache, open_cache
 from ..sources import SourceMemory, open_memory
 from .identity import digest_of
@@ -24,15 +23,15 @@ class Target:
     `provenance` is recorded in the next generation, in addition to how it was encoded.
     """
 
-    def __init__(self, path: str | Path | None, provenance: Mapping[str, Any] | None = None) -> None:
-        self.path = None if path is None else Path(path)
+    def __init__(self, place: Place | None, provenance: Mapping[str, Any] | None = None) -> None:
+        self.storage = None if place is None else storage_at(place)
         self.provenance = dict(provenance or {})
 
     @cached_property
     def cache(self) -> Cache | None:
-        if self.path is None or read_manifest(self.path) is None:
+        if self.storage is None or read_manifest(self.storage) is None:
             return None
-        return open_cache(self.path)
+        return open_cache(self.storage)
 
     @cached_property
     def before(self) -> Manifest | None:
@@ -47,10 +46,8 @@ class Target:
     @cached_property
     def pending(self) -> frozenset[bytes]:
         """Keys of the entries in unfinished builds."""
-        if self.path is None:
-            return frozenset()
-        storage = storage_at(self.path)
-        left = [recover(storage, folder) for folder in abandoned(storage)]
+        storage = self.storage
+        left = [recover(storage, folder) for folder in abandoned(storage)] if storage is not None else []
         return frozenset(entry.key for found in left for entry in found.entries)
 
     @cached_property
@@ -68,9 +65,9 @@ class Target:
 
     def open_memory(self) -> SourceMemory:
         """The memory is named after the dataset's id, or after the path until the dataset is published."""
-        if self.path is None:
+        if self.storage is None:
             return open_memory(None)
-        return open_memory(self.before.id if self.before is not None else _provisional(self.path))
+        return open_memory(self.before.id if self.before is not None else _provisional(self.storage))
 
     def settle_memory(self, memory: SourceMemory, dataset: str) -> None:
         """After the first publication, rename the memory after the dataset's id."""
@@ -79,7 +76,7 @@ class Target:
 
     def check_trust(self, recipe: Recipe) -> None:
         """Refuse to trust entries made by other encoders."""
-        if self.before is None:
+        if self.storage is None or self.before is None:
             return
         run = self.before.provenance.get(RUN)
         made = run.get("encoders") if isinstance(run, dict) else None
@@ -87,10 +84,10 @@ class Target:
         for name, identity in recipe.describe().items():
             if identity is not None and made.get(name) not in (None, identity):
                 raise CacheError(
-                    f"{self.path}: trust is on, but its {name} encoder was {made[name]} and this one is {identity}; "
-                    f"encode without trust, or with the encoder it was made with"
+                    f"{self.storage.path}: trust is on, but its {name} encoder was {made[name]} and this one is "
+                    f"{identity}; encode without trust, or with the encoder it was made with"
                 )
 
 
-def _provisional(path: Path) -> str:
-    return "path-" + digest_of(os.path.realpath(path))
+def _provisional(storage: Storage) -> str:
+    return "path-" + digest_of(os.path.realpath(storage.path))

@@ -72,9 +72,13 @@ class Removal:
 class CleanPlan:
     """What `clean` would remove from the cache in its current state."""
 
-    path: Path
+    storage: Storage
     generation: str | None
     removals: tuple[Removal, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.storage.path
 
     @property
     def bytes(self) -> int:
@@ -94,14 +98,14 @@ def clean(what: CleanPlan | Place, categories: Iterable[str] | None = None) -> C
     cache has changed since the plan was made.
     """
     expected = what if isinstance(what, CleanPlan) else None
-    storage = existing_storage(what.path if isinstance(what, CleanPlan) else what)
+    storage = existing_storage(what.storage if isinstance(what, CleanPlan) else what)
     if expected is None and categories is None:
         raise CacheError(f"{storage.path}: choose what to remove: {', '.join(CATEGORIES)}")
     wanted = [removal.category for removal in expected.removals] if expected else _checked(categories or ())
     lock = PublishLock(storage)
     try:
         plan = _plan(storage, wanted, publishing=False)
-        if expected is not None and plan != replace(expected, path=storage.path):
+        if expected is not None and plan != expected:
             raise CacheError(f"{storage.path}: has changed since the preview; preview it again")
         _refuse_if_held(plan)
         for removal in plan.removals:
@@ -132,7 +136,7 @@ def _plan(storage: Storage, categories: Sequence[str], publishing: bool) -> Clea
             removals.append(_superseded(storage, found))
         else:
             removals.append(_unused(storage, manifest, found) if manifest else Removal(UNUSED))
-    return CleanPlan(storage.path, manifest.generation if manifest else None, tuple(removals))
+    return CleanPlan(storage, manifest.generation if manifest else None, tuple(removals))
 
 
 def _removal(storage: Storage, category: str, count: int, names: Sequence[str]) -> Removal:
