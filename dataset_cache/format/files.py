@@ -210,10 +210,8 @@ def link_or_copy(source: Path, target: Path) -> bool:
             return True
         except OSError:
             pass  # another file system, or one without links: copying always works
-    with open(source, "rb") as old, open(target, "wb") as new:
+    with open(source, "rb") as old, create_file(target) as new:
         shutil.copyfileobj(old, new, 1 << 20)
-        new.flush()
-        os.fsync(new.fileno())
     return False
 
 

@@ -22,6 +22,7 @@ from .files import (
     OpenFile,
     WritableFile,
     create_file,
+    is_link,
     is_link_status,
     is_locked,
     link_or_copy,
@@ -99,7 +100,7 @@ class Storage(Protocol):
         ...
 
     def list(self, folder: str = "") -> list[str]:
-        """The sorted names in a folder; empty if it is missing or a link."""
+        """The sorted names in a folder; empty if it is missing or a link. Raises a CacheError if it is unreadable."""
         ...
 
     def refuse_link(self, name: str) -> None:
@@ -187,9 +188,11 @@ class LocalStorage:
     def list(self, folder: str = "") -> list[str]:
         path = self.path / folder
         try:
-            return sorted(os.listdir(path)) if not folder or _kind(os.lstat(path)) == "folder" else []
-        except OSError:
+            return [] if folder and is_link(path) else sorted(os.listdir(path))
+        except FileNotFoundError:
             return []
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            raise CacheError(f"{path}: cannot be listed: {error}") from error
 
     def refuse_link(self, name: str) -> None:
         refuse_link(self.path / name)
