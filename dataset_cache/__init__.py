@@ -10,6 +10,7 @@ Write: `CacheWriter`, `SampleFacts`, `register_codec`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
 Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
+Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
 """
@@ -40,21 +41,25 @@ from .encode import (
 )
 from .errors import CacheBusy, CacheError, SettingError
 from .format import (
-    BUILD,
-    MANIFEST,
     Codec,
     Index,
     LazyTensor,
+    LocalStorage,
     Manifest,
+    Place,
     SampleFacts,
+    Storage,
     guarded,
+    has_build,
     is_link,
     is_locked,
+    is_published,
     is_regular,
     iter_tensors,
     manifest_stamp,
     map_tensors,
     open_index,
+    published_at,
     read_manifest,
     realize,
     refuse_link,
@@ -120,27 +125,24 @@ from .upkeep import (
     verify,
 )
 from .write import (
-    PUBLISH_HOLDER,
     CacheWriter,
     CheckedGeneration,
     PublishLock,
     current_publisher,
+    named_publisher,
     open_checked,
     split_rows,
 )
 
 __all__ = [
-    "BUILD",
     "CATEGORIES",
     "COLOUR",
     "COLOURS",
     "DEBRIS",
     "EMPTY_CAPTION",
     "ENCODE_SETTINGS",
-    "MANIFEST",
     "NUMBERS",
     "PLAN_SETTINGS",
-    "PUBLISH_HOLDER",
     "SOURCE_SETTINGS",
     "SUPERSEDED",
     "THUMBNAIL",
@@ -169,12 +171,14 @@ __all__ = [
     "LazyTensor",
     "Limits",
     "ListSource",
+    "LocalStorage",
     "Manifest",
     "Masks",
     "MergeReport",
     "OnDemand",
     "Overview",
     "Part",
+    "Place",
     "Plan",
     "Problem",
     "PublishLock",
@@ -188,6 +192,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Source",
+    "Storage",
     "Subset",
     "Surroundings",
     "Transform",
@@ -213,9 +218,11 @@ __all__ = [
     "free_name",
     "gather",
     "guarded",
+    "has_build",
     "holders",
     "is_link",
     "is_locked",
+    "is_published",
     "is_regular",
     "iter_tensors",
     "load_settings",
@@ -227,6 +234,7 @@ __all__ = [
     "memory_folder",
     "merge",
     "migrate",
+    "named_publisher",
     "object_identity",
     "open_cache",
     "open_checked",
@@ -236,6 +244,7 @@ __all__ = [
     "parse_setting",
     "peek_bucket_counts",
     "preview_clean",
+    "published_at",
     "read_manifest",
     "realize",
     "refuse_link",

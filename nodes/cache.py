@@ -8,7 +8,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import CacheError, read_manifest
+from ..dataset_cache import CacheError, is_published, read_manifest
 from . import sockets
 from .host.app import NodeProgress, cache_roots, caches_changed, caller_of
 from .library import (
@@ -18,7 +18,6 @@ from .library import (
     Given,
     Saved,
     handle_of,
-    is_published,
     list_names,
     path_to_open,
     path_to_save,

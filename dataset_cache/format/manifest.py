@@ -83,6 +83,24 @@ def manifest_stamp(place: Place) -> tuple[int, int, int] | None:
     return None if status is None else status.stamp
 
 
+def is_published(place: Place) -> bool:
+    """Whether a folder contains a manifest. False also if reading is not permitted.
+
+    A link counts, so that opening the cache reports why it is refused.
+    """
+    try:
+        status = storage_at(place).stat(MANIFEST)
+    except CacheError:
+        return False
+    return status is not None and status.kind in ("file", "link")
+
+
+def published_at(place: Place) -> float:
+    """When the manifest was written, in seconds since 1970; 0 if nothing was published."""
+    status = storage_at(place).stat(MANIFEST)
+    return 0.0 if status is None else status.modified
+
+
 def read_manifest(place: Place) -> Manifest | None:
     """The published manifest, checked; None if nothing was published."""
     storage = storage_at(place)

@@ -15,7 +15,7 @@ from .journal import JOURNAL, Journal, read_journal
 from .manifest import SHARDS
 from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
 from .skeleton import Layout, TensorSpec
-from .storage import Lock, Storage
+from .storage import Lock, Place, Storage, storage_at
 
 BUILD = ".build"
 DATA, ASIDE = "s", "t"  # training data; fields that are only displayed (thumbnails)
@@ -178,6 +178,17 @@ class Recovered:
         remove_segment(self.storage, self.folder)
 
 
+def has_build(place: Place) -> bool:
+    """Whether a folder contains what writers have not published yet. False also if reading is not permitted.
+
+    A link counts, so that writing to the cache reports why it is refused.
+    """
+    try:
+        return _kind(storage_at(place), BUILD) in ("folder", "link")
+    except CacheError:
+        return False
+
+
 def segments(storage: Storage) -> list[str]:
     """The folders of all segments, of running writers too."""
     folders = [f"{BUILD}/{name}" for name in storage.list(BUILD)]
@@ -185,8 +196,12 @@ def segments(storage: Storage) -> list[str]:
 
 
 def abandoned(storage: Storage) -> Iterator[str]:
-    """The folders of the segments whose writer is gone."""
-    for folder in segments(storage):
+    """The folders of the segments whose writer is gone; none if they cannot be listed."""
+    try:
+        folders = segments(storage)
+    except CacheError:
+        return
+    for folder in folders:
         lock = f"{folder}/{SEGMENT_LOCK}"
         kind = _kind(storage, lock)
         # A folder without a lock is not a writer's but was left by a compaction.

@@ -2,11 +2,11 @@
 
 from .checked import CheckedGeneration, existing_storage, leased_manifest, open_checked, open_exclusive
 from .publishing import (
-    PUBLISH_HOLDER,
     PublishLock,
     current_publisher,
     index_generation,
     list_shards,
+    named_publisher,
     publish,
     remove_superseded,
 )
@@ -15,7 +15,6 @@ from .rows import split_rows
 from .writer import CacheWriter
 
 __all__ = [
-    "PUBLISH_HOLDER",
     "CacheWriter",
     "CheckedGeneration",
     "PublishLock",
@@ -25,6 +24,7 @@ __all__ = [
     "index_generation",
     "leased_manifest",
     "list_shards",
+    "named_publisher",
     "open_checked",
     "open_exclusive",
     "plan_rewrite",

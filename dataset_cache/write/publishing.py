@@ -77,6 +77,12 @@ def current_publisher(place: Place) -> str | None:
         return _describe_holder(storage) if storage.stat(PUBLISH_HOLDER) is not None else None
 
 
+def named_publisher(place: Place) -> str | None:
+    """As `current_publisher`, but asks the lock only if a writer left its name: on Windows, asking touches its file."""
+    storage = storage_at(place)
+    return current_publisher(storage) if storage.stat(PUBLISH_HOLDER) is not None else None
+
+
 def publish(place: Place, arrays: IndexArrays, draft: Manifest) -> Manifest:
     """Write the index, then the manifest (`draft` with the index's size and hash). Durable on return.
 
@@ -107,7 +113,11 @@ def remove_superseded(place: Place, manifest: Manifest, keep: Container[str] = (
     `keep` names shards to keep because an unfinished build refers to them.
     """
     storage = storage_at(place)
-    for name in _superseded(storage, manifest):
+    try:
+        names = list(_superseded(storage, manifest))
+    except CacheError:  # the readers are unknown, so nothing is removed
+        return
+    for name in names:
         if name.removeprefix(f"{SHARDS}/") not in keep:
             storage.remove(name)
 

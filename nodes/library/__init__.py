@@ -6,7 +6,6 @@ from .open_caches import OpenPool, close_idle
 from .paths import (
     Choices,
     contained,
-    is_published,
     list_caches,
     list_folders,
     list_names,
@@ -32,7 +31,6 @@ __all__ = [
     "forget_result",
     "gather_parts",
     "handle_of",
-    "is_published",
     "lazy_field",
     "list_caches",
     "list_folders",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from ...dataset_cache import MANIFEST, Cache, CacheError, open_cache, read_manifest
+from ...dataset_cache import Cache, CacheError, is_published, open_cache, read_manifest
 from . import freshness
 
 IDLE_SECONDS = 10.0
@@ -41,7 +41,7 @@ class OpenPool(Generic[T]):
 
     def get(self, folder: Path, generation: str = "") -> T:
         """The thing of this generation; opened if it is not in the pool."""
-        found = self._find(folder, generation) if (folder / MANIFEST).exists() else None
+        found = self._find(folder, generation) if is_published(folder) else None
         thing = self._open(folder, generation) if found is None else found
         key, gone = (str(folder), thing.generation), []
         with self._lock:

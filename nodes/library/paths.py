@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import BUILD, MANIFEST, CacheBusy, CacheError
+from ...dataset_cache import CacheBusy, CacheError, has_build, is_published
 
 MAX_PART = 120  # characters per folder name, as for the name of a run
 MAX_PART_BYTES = 255  # the limit of common file systems
@@ -88,7 +88,7 @@ def path_to_save(name: str, roots: Sequence[Path]) -> Path:
     parts = parse_name(name)
     path = _find(parts, roots, name) or contained(roots[0], parts, name)
     for above in list(path.parents)[: len(parts) - 1]:
-        if (above / MANIFEST).is_file():
+        if is_published(above):
             raise CacheError(f"the name {_shown(name)} is inside the cache {above.name}; choose another name")
     if path.is_file():
         raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
@@ -195,11 +195,7 @@ def _find(parts: Sequence[str], roots: Sequence[Path], name: str) -> Path | None
 
 
 def _is_cache(path: Path) -> bool:
-    return is_published(path) or (path / BUILD).is_dir()
-
-
-def is_published(path: Path) -> bool:
-    return os.path.isfile(path / MANIFEST)  # False also if reading is not permitted
+    return is_published(path) or has_build(path)
 
 
 def _walk(root: Path, depth: int, stop: Callable[[Path], bool], every: bool = False) -> Iterator[Path]:

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import (
-    MANIFEST,
-    PUBLISH_HOLDER,
     THUMBNAIL,
     CacheError,
     Manifest,
-    current_publisher,
     holders,
     manifest_stamp,
+    named_publisher,
     peek_bucket_counts,
+    published_at,
     read_manifest,
     remembered_folders,
 )
@@ -86,7 +85,7 @@ def cache_row(name: str, folder: Path, source_roots: Sequence[Path]) -> CacheRow
     try:
         known = _recall(folder)
         sources = find_sources(known.origin, source_roots)
-        return replace(known.row, name=name, readers=_readers(folder), writer=_writer(folder), sources=sources)
+        return replace(known.row, name=name, readers=_readers(folder), writer=named_publisher(folder), sources=sources)
     except (CacheError, OSError) as error:
         return CacheRow(name, problem=cut_text(str(error)))
 
@@ -123,7 +122,7 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
         name=folder.name,
         samples=manifest.counts.get("samples", 0),
         bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
-        published=(folder / MANIFEST).lstat().st_mtime,
+        published=published_at(folder),
         generation=manifest.generation,
         buckets=[{"name": label, "samples": count} for label, count in counts[:_MAX_BUCKETS]],
         encoders=_encoders(manifest),
@@ -133,11 +132,6 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
 
 def _readers(folder: Path) -> tuple[str, ...]:
     return tuple(map(str, holders(folder)[:_MAX_READERS]))
-
-
-def _writer(folder: Path) -> str | None:
-    """The process that writes to a cache. Asking the lock touches its file, so ask only if a writer left its name."""
-    return current_publisher(folder) if (folder / PUBLISH_HOLDER).exists() else None
 
 
 def _encoders(manifest: Manifest) -> dict[str, str]:
