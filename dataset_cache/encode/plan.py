@@ -87,11 +87,11 @@ class Plan(Samples):
 
     @property
     def layout(self) -> Layout:
-        """The samples, as last worked out."""
+        """The samples, as last computed."""
         return self._layout or self.lay_out(self._memory, hash_new=False)
 
     def lay_out(self, memory: SourceMemory, *, hash_new: bool, check: Callable[[], None] = lambda: None) -> Layout:
-        """Work out the samples with the help of a memory, which learns what this plan knows already."""
+        """Compute the samples with a memory, which first adopts the records of this plan."""
         memory.adopt(self._memory)
         self._layout = self.survey.lay_out(
             memory, self.counts, hash_new=hash_new, threads=self.settings.decoders, check=check

@@ -64,13 +64,13 @@ class Target:
         return key in self.pending or (self.cache is not None and self.cache.has(key))
 
     def open_memory(self) -> SourceMemory:
-        """The memory is named after the dataset's id, or after the path until the dataset is published."""
+        """The memory is named after the cache's id, or after the path until the cache is published."""
         if self.storage is None:
             return open_memory(None)
         return open_memory(self.before.id if self.before is not None else _provisional(self.storage))
 
     def settle_memory(self, memory: SourceMemory, dataset: str) -> None:
-        """After the first publication, rename the memory after the dataset's id."""
+        """After the first publication, rename the memory after the cache's id."""
         if self.before is None:
             memory.move(dataset)
 

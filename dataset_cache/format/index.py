@@ -145,7 +145,7 @@ class Index:
         self._map = file.map()
         if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
             raise CacheError(
-                f"{file.name}: content does not match its hash; restore it, or remove the dataset and save it again"
+                f"{file.name}: content does not match its hash; restore it, or remove the cache and save it again"
             )
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
@@ -285,7 +285,7 @@ def guarded() -> Iterator[None]:
 
 def damage(error: Exception) -> CacheError:
     return CacheError(
-        f'the index is damaged ({error}); run "streamcache verify"; restore the dataset, or remove and save it again'
+        f'the index is damaged ({error}); run "streamcache verify"; restore the cache, or remove and save it again'
     )
 
 

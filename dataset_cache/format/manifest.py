@@ -135,7 +135,7 @@ def _parse(body: Any, path: Path) -> Manifest:
         # A body that matches its hash was written by a writer; the checks below guard against a hostile one.
         if generation != stated:
             raise CacheError(
-                f"{path}: was edited after it was written; restore it, or remove the dataset and save it again"
+                f"{path}: was edited after it was written; restore it, or remove the cache and save it again"
             )
         _check_values(manifest, path)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

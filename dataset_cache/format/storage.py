@@ -1,7 +1,7 @@
 """Storage: the one door to the files of a dataset. Another kind of storage is another class here.
 
-A name is relative to the dataset's folder, with `/` between its parts: `shards/s-00000-….safetensors`. Calls that write
-raise OSError if the system refuses; the caller's CacheError explains what that means for the dataset.
+A name is relative to the cache's folder, with `/` between its parts: `shards/s-00000-….safetensors`. Calls that write
+raise OSError if the system refuses; the caller's CacheError explains what that means for the cache.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ class Storage(Protocol):
         ...
 
     def refuse_link(self, name: str) -> None:
-        """Raise a CacheError if a name leads out of the dataset."""
+        """Raise a CacheError if a name leads out of the cache."""
         ...
 
     def open(self, name: str) -> StoredFile:
@@ -138,7 +138,7 @@ class Storage(Protocol):
         ...
 
     def make_folder(self, name: str = "", new: bool = False) -> None:
-        """Make a folder inside an existing dataset, or the dataset's own. Refuses with `new` if it exists."""
+        """Make a folder inside an existing cache, or the cache's own. Refuses with `new` if it exists."""
         ...
 
     def remove_folder(self, name: str, content: bool = False) -> None:

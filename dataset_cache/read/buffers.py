@@ -49,7 +49,7 @@ class Region:
 
 @dataclass(frozen=True)
 class RowSlices:
-    """Where one row goes: every tensor by itself, and with the padding that stands between them in the file."""
+    """Where one row goes: each tensor on its own, or several with the padding between them in the file."""
 
     tensors: list[list[slice]]  # by field
     fields: list[list[slice]]  # to read a field in one call
@@ -58,7 +58,7 @@ class RowSlices:
 
 @dataclass(frozen=True)
 class Division:
-    """How much memory certain rows need, and what lies where. `latents` is the region of the stacked latents."""
+    """The layout of a block of memory for given rows. `latents` is the region of the stacked latents."""
 
     nbytes: int
     regions: tuple[tuple[Region, ...], ...]  # by field, in the order of slots

@@ -299,7 +299,7 @@ def _caption(captions: Sequence[str], variant: int) -> str:
 def _unpublished(storage: Storage) -> CacheError:
     """The error for a folder without a manifest: how far a build came, or that this is not a cache."""
     if not storage.exists():
-        return CacheError(f"{storage.path}: no such dataset")
+        return CacheError(f"{storage.path}: no such cache")
     if storage.stat(BUILD) is not None:
         ready = [recover(storage, folder) for folder in segments(storage)]
         entries, nbytes = sum(len(r.entries) for r in ready), sum(r.nbytes for r in ready)

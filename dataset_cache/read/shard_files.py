@@ -74,7 +74,7 @@ class ShardFiles:
             self._check_header(file, entry)
             self._identities[shard] = file.identity
         elif known != file.identity:
-            raise CacheError(f"{SHARDS}/{entry.file}: was replaced while this dataset was open; open the dataset again")
+            raise CacheError(f"{SHARDS}/{entry.file}: was replaced while this cache was open; open the cache again")
         return file
 
     def _check_header(self, file: StoredFile, entry: ShardFile) -> None:

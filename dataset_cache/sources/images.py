@@ -153,7 +153,7 @@ def _is_rotated(image: Image.Image) -> bool:
 def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Picture:
     with Image.open(file) as image:
         _checked_size(image)
-        if ImageFile.LOAD_TRUNCATED_IMAGES:  # another node pack told Pillow to fill missing parts with grey
+        if ImageFile.LOAD_TRUNCATED_IMAGES:  # another node pack set Pillow to fill missing parts with grey
             _check_complete(data, image.format or "")
         image.load()
         # No copies: for large images they take as long as decoding.

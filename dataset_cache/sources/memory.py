@@ -154,7 +154,7 @@ class SourceMemory:
             self._db = self._open()
 
     def adopt(self, other: SourceMemory) -> None:
-        """Copy what another memory knows about files that this one does not know."""
+        """Copy the records of files that only the other memory has."""
         if other is self:
             return
         rows = other._read("SELECT directory, name, record FROM file", ())

@@ -68,7 +68,7 @@ def show_thumbnail(params: Params) -> FileResponse:
 
 
 def list_runs(params: Params) -> dict[str, Any]:
-    """`client` is the page that asks. Only it learns which of its nodes a run belongs to."""
+    """`client` is the requesting page. The response names nodes of runs only if they belong to that page."""
     client = params.text("client", "")
     params.refuse_unknown()
     return {"runs": _runs().rows(client)}

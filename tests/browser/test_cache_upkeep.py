@@ -32,7 +32,7 @@ def folder_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and ".leases" not in file.parts)
 
 
-def test_cleaning_shows_what_it_would_remove_and_removes_just_that(tab: CacheTab, root: Path, server: Server):
+def test_cleaning_removes_exactly_what_its_preview_shows(tab: CacheTab, root: Path, server: Server):
     folder = root / "wasteful"
     for count in (6, 2):  # the second save leaves entries and a generation behind
         with CacheWriter(folder) as writer:

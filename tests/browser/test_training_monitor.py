@@ -181,7 +181,7 @@ def test_the_node_shows_its_run_once_in_each_renderer(training: TrainingPage, se
     page.click(f"{NODE}.querySelector('.sc-stop')")
     wait_until_stopped(training, server, name)
     page.wait_for(f"{NODE}.innerText.includes('Stopped at step')")
-    # The host's own picture of the curve, and its own text, are not there besides.
+    # ComfyUI's own image of the curve and its own text are not shown as well.
     widgets = page.run(f"app.graph.getNodeById({node}).widgets.map((widget) => widget.name)")
     assert not [each for each in widgets if each.startswith("$$") and each != widgets[-1]]
     pictures = f"[...document.querySelectorAll('[data-testid=\"node-body-{node}\"] img')]"
@@ -287,4 +287,4 @@ def test_images_of_the_documentation(training: TrainingPage, server: Server):
     )
     drawn = page.png(box[0] - 12, box[1] - 40, box[2] + 24, box[3] + 52, scale=1.5)
     (ROOT / "docs" / "train_node.png").write_bytes(drawn)
-    assert node and run_row(server, "landscapes_rank_16")["live"], "the pictures show a run that trains"
+    assert node and run_row(server, "landscapes_rank_16")["live"], "the images show a run that trains"

@@ -85,7 +85,7 @@ def test_an_invalid_value_is_one_line_and_exit_code_1(capsys, tmp_path) -> None:
     assert main([*BASIC, "--config", str(tmp_path / "run.toml")]) == 1
     assert 'run.toml: unknown setting "rnk"; did you mean "rank"?' in capsys.readouterr().err
     assert main(BASIC) == 1
-    assert "no such dataset" in capsys.readouterr().err
+    assert "no such cache" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_c11_the_hosts_own_dataset_converts_to_what_its_nodes_were_given(outcome
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_c11_another_torch_converts_the_hosts_dataset_alike(
+def test_c11_another_torch_version_converts_the_hosts_dataset_identically(
     outcome: dict, base: Path, tmp_path: Path, family: str
 ) -> None:
     convert(base / "datasets" / family / "single", tmp_path / "here")

@@ -80,7 +80,7 @@ class TestEncoding:
     def test_a19_nothing_is_loaded_when_nothing_changed(self, runs: dict[str, Any]):
         assert runs["unchanged"]["loads"] == runs["first"]["loads"]
 
-    def test_e6_each_encoder_is_loaded_once_a_phase(self, runs: dict[str, Any]):
+    def test_e6_each_encoder_is_loaded_once_per_phase(self, runs: dict[str, Any]):
         # The first time ever, the VAE is loaded once more to find its scale.
         assert runs["first"]["loads"]["clip"] == 1
         assert runs["first"]["loads"]["vae"] <= 2
@@ -143,9 +143,9 @@ def test_images_and_texts_of_other_nodes_are_encoded_too(server: Server):
     assert cache[0].latent["samples"].shape[1] == 4
 
 
-def test_a15_a_bad_file_is_named_and_left_out(server: Server):
+def test_a15_a_bad_file_is_named_and_skipped(server: Server):
     folder = write_pictures(server.base / "input" / "broken")
-    (folder / "3.png").write_bytes(b"no picture")
+    (folder / "3.png").write_bytes(b"not an image")
     graph = Graph(server)
     node = save_folder(graph, "broken", "broken", texts=False)
     outputs = server.succeed(graph.prompt)
@@ -198,7 +198,7 @@ def test_a_loaded_cache_reloads_only_when_it_changed(server: Server):
     assert run() == (2, {load, chosen, probe})
 
 
-def test_cached_results_hold_no_lease(server: Server):
+def test_cached_results_keep_no_lease(server: Server):
     path = cache_path(server, "idle")
     write_lists(path, 3)
     graph = Graph(server)

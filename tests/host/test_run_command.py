@@ -60,7 +60,7 @@ def test_a_refused_or_failed_workflow_exits_with_1_and_names_the_node(
     assert "Failed: 2 StreamCacheSelect: none of 3 samples matches" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there is no such signal there")
+@pytest.mark.skipif(os.name == "nt", reason="Windows lacks this signal")
 def test_ctrl_c_stops_the_workflow_on_the_server_too(server: Server, tmp_path: Path):
     folder = server.base / "input" / "many"
     folder.mkdir()

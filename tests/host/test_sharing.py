@@ -126,7 +126,7 @@ class TestClean:
         node = graph.add("StreamCacheClean", name=name, **inputs)
         return server.succeed(graph.prompt)[node]["text"][0]
 
-    def test_a17_a_preview_removes_nothing_and_cleaning_removes_just_that(self, server: Server):
+    def test_a17_a_preview_removes_nothing_and_cleaning_removes_what_it_listed(self, server: Server):
         path = cache_path(server, "cleaned")
         write_lists(path, 6)
         open_cache(path)  # read once, so that leases are known to work here

@@ -23,7 +23,7 @@ def test_the_cache_works_in_the_hosts_python(outcome: dict, family: str) -> None
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_c3_stock_nodes_give_on_lazy_data_what_they_give_on_eager_data(outcome: dict, family: str, case: str) -> None:
+def test_c3_stock_nodes_return_the_same_for_lazy_and_eager_data(outcome: dict, family: str, case: str) -> None:
     result = outcome["families"][family]["cases"][case]
     assert result["error"] is None, result["error"]
     assert result["difference"] is None

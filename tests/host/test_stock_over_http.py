@@ -98,13 +98,13 @@ LATENTS = [
 
 
 @pytest.mark.parametrize("node", LATENTS)
-def test_c3_stock_nodes_give_the_same_latents(results: dict[str, Any], node: str):
+def test_c3_stock_nodes_return_the_same_latents(results: dict[str, Any], node: str):
     eager, lazy = ([load_file(file) for file in sorted(results[kind].glob(f"{node}_*.latent"))] for kind in KINDS)
     assert len(eager) == 3
     assert difference(eager, lazy) is None
 
 
-def test_c3_stock_nodes_give_the_same_images(results: dict[str, Any]):
+def test_c3_stock_nodes_return_the_same_images(results: dict[str, Any]):
     pairs = zip(*(sorted(results[kind].glob("VAEDecode_*.png")) for kind in KINDS), strict=True)
     differing = [a.name for a, b in pairs if ImageChops.difference(Image.open(a), Image.open(b)).getbbox()]
     assert len(list(results["lazy"].glob("VAEDecode_*.png"))) == 3

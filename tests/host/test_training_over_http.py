@@ -206,7 +206,7 @@ def test_b6_an_old_name_of_a_setting_still_loads_from_a_workflow(server: Server)
 
 def test_missing_captions_and_masks_are_reported_with_the_run(server: Server):
     folder = write_pictures(server.base / "input" / "lacking", count=3)
-    (folder / "broken.png").write_bytes(b"no picture")
+    (folder / "broken.png").write_bytes(b"not an image")
     (folder / "1.txt").unlink()
     graph, node = train_folder(server, "flow", "lacking", steps=1)
     graph.prompt["1"]["inputs"]["folder"] = "input/lacking"

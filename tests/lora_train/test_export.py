@@ -113,7 +113,7 @@ def test_half_precision_is_for_the_matrices_alpha_stays_exact(toy):
     assert dtypes == {"weight": torch.bfloat16, "alpha": torch.float32}
 
 
-def test_defect_12_the_metadata_says_what_was_trained_on_what(tmp_path, toy):
+def test_defect_12_the_metadata_records_model_dataset_and_settings(tmp_path, toy):
     network = trained(toy, dora=True)
     with safe_open(saved(tmp_path / "x.safetensors", toy, network), "pt") as file:
         found = file.metadata()
@@ -139,7 +139,7 @@ def test_the_hash_is_that_of_the_tensors_whatever_the_metadata(tmp_path, toy):
     assert hashes[0] == hashes[1]
 
 
-def test_eps_models_are_said_to_be_eps(toy):
+def test_eps_models_are_labelled_as_eps(toy):
     toy.schedule = DiffusionSchedule(scaled_linear_alphas())
     assert export.describe(trained(toy), toy, "x", 0.0, {})["modelspec.prediction_type"] == "epsilon"
 
@@ -157,7 +157,7 @@ def test_a_failed_save_leaves_the_last_file_and_nothing_else(tmp_path, toy, monk
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_file_brought_along_is_saved_again(tmp_path, toy):
+def test_extra_tensors_of_a_loaded_file_are_saved_again(tmp_path, toy):
     brought = {
         "lora_te_layer.lora_up.weight": torch.randn(4, 2),
         "lora_te_layer.lora_down.weight": torch.randn(2, 4),

@@ -181,14 +181,14 @@ def test_b5_no_sample_is_skipped_or_repeated_over_a_stop(tmp_path) -> None:
     assert sorted(seen) == list(range(24))
 
 
-def test_a_stop_saves_the_work_and_says_so(tmp_path) -> None:
+def test_a_stop_saves_the_work_and_is_reported(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     count = iter(range(100))
     result = run_training(tmp_path, dataset, hooks=TrainHooks(stop=lambda: next(count) == 3), steps=50)
     assert result.stopped and result.step == 3 and result.lora.exists() and last_state(tmp_path).step == 3
 
 
-def test_an_error_in_the_middle_keeps_the_work_and_passes_as_it_was(tmp_path) -> None:
+def test_an_error_in_the_middle_keeps_the_work_and_is_raised_unchanged(tmp_path) -> None:
     class Breaks(SmallDenoiser):
         def predict(self, *args):
             if len(self.calls) == 4:
@@ -203,7 +203,7 @@ def test_an_error_in_the_middle_keeps_the_work_and_passes_as_it_was(tmp_path) ->
     assert not [thread for thread in threading.enumerate() if thread.name == "streamcache-prefetch"]
 
 
-def test_a_loss_that_is_no_number_stops_and_the_last_good_state_stays(tmp_path) -> None:
+def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_state(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     with pytest.raises(TrainError, match="step 6: the loss is nan.*last good state is .*step-00000004"):
         run_training(tmp_path, dataset, SmallDenoiser(fails_at=6), steps=10, save_every=2)
@@ -336,7 +336,7 @@ def test_a_sample_caption_that_is_not_cached_is_refused(tmp_path) -> None:
         run_training(tmp_path, make_dataset(tmp_path / "set"), sample_every=1, sample_captions=("a dragon",))
 
 
-def test_validation_and_samples_do_not_change_what_is_trained(tmp_path) -> None:
+def test_validation_and_sample_images_do_not_change_the_trained_weights(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     run_training(tmp_path / "plain", dataset, validation_share=0.1, validation_every=100)
     run_training(
@@ -374,7 +374,7 @@ def test_a_finished_run_that_is_resumed_does_nothing_more(tmp_path) -> None:
     assert run_training(tmp_path, dataset, denoiser, mode="resume").step == 6 and not denoiser.calls
 
 
-def test_a_longer_run_goes_on_from_a_finished_one(tmp_path) -> None:
+def test_a_longer_run_continues_from_a_finished_one(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     run_training(tmp_path / "a", dataset, steps=6)
     run_training(tmp_path / "a", dataset, mode="resume", steps=9)
@@ -405,5 +405,5 @@ def test_metrics_hold_every_fact_of_a_step(tmp_path) -> None:
         ({"steps": 800, "epochs": 5}, 200),
     ],
 )
-def test_pictures_come_at_an_interval_also_where_none_is_set(settings: dict, every: int):
+def test_sample_images_have_a_default_interval(settings: dict, every: int):
     assert with_sample_images(TrainConfig(**settings)).sample_every == every

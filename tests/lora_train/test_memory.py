@@ -93,7 +93,7 @@ def test_without_gradients_nothing_is_computed_twice():
     assert [block.calls for block in stack.blocks] == [1, 1, 1, 1]
 
 
-def test_every_forward_is_back_after_an_error():
+def test_every_forward_is_restored_after_an_error():
     stack = Stack()
     patched = lambda x, twice: x  # noqa: E731
     stack.blocks[1].forward = patched
@@ -117,7 +117,7 @@ def test_a_forward_of_the_class_leaves_nothing_behind():
     assert "forward" not in vars(layer)
 
 
-def test_a_patched_forward_is_back_after_an_error_also_from_under_several():
+def test_a_patched_forward_is_restored_after_an_error_even_below_other_patches():
     layer, patch = nn.Linear(2, 2), lambda x: x * 2
     layer.forward = patch
     with pytest.raises(RuntimeError), replaced_forward(layer, lambda x: x), replaced_forward(layer, lambda x: x):

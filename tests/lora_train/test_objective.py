@@ -90,7 +90,7 @@ def test_uniform_times_cover_the_whole_range():
     assert abs(t.mean() - 0.5) < 0.02 and t.min() < 0.01 and t.max() > 0.99
 
 
-def test_logit_normal_times_gather_where_its_mean_says():
+def test_logit_normal_times_cluster_around_the_mean():
     middle = draw_times(4000, FLOW, ObjectiveSettings(timesteps="logit_normal"), seeded())
     early = draw_times(4000, FLOW, ObjectiveSettings(timesteps="logit_normal", logit_mean=-1.0), seeded())
     assert abs(middle.median() - 0.5) < 0.02 and abs(early.median() - torch.sigmoid(torch.tensor(-1.0))) < 0.02
@@ -110,7 +110,7 @@ def test_noise_offset_moves_whole_channels():
 
 
 @pytest.mark.parametrize("loss, expected", [("mse", 4.0), ("l1", 2.0), ("huber", 2 * 0.1 * ((4 + 0.01) ** 0.5 - 0.1))])
-def test_losses_are_what_their_names_say(loss, expected):
+def test_losses_follow_their_definitions(loss, expected):
     found = row_losses(
         torch.full((1, 1, 2, 2), 2.0), torch.zeros(1, 1, 2, 2), torch.tensor([0.5]), FLOW, ObjectiveSettings(loss=loss)
     )

@@ -1,4 +1,4 @@
-"""Prior preservation from pictures on disk to the model: the nine configurations of D6."""
+"""Prior preservation from images on disk to the model: the nine configurations of D6."""
 
 import itertools
 from pathlib import Path
@@ -48,7 +48,7 @@ class Watched(ReferenceDenoiser):
 
 
 def make_cats(folder: Path, picture, texts: CountingTexts, custom: bool, prior: bool) -> Plan:
-    """Six pictures of my cat in two sizes, and eight of other cats."""
+    """Six images of my cat in two sizes, and eight of other cats."""
     for number in range(6):
         caption = f"my cat, picture {number}" if custom else None
         picture(f"mine/{number}.png", (64, 64) if number % 2 else (96, 48), number, caption)
@@ -65,7 +65,7 @@ CONFIGURATIONS = [*itertools.product([False, True], [False, True], [False, True]
 
 
 @pytest.mark.parametrize(("custom", "prior", "cached", "epochs"), CONFIGURATIONS)
-def test_d6_every_picture_meets_its_own_prompt_which_is_encoded_once(
+def test_d6_every_image_is_trained_with_its_own_prompt_which_is_encoded_once(
     tmp_path: Path, picture, custom: bool, prior: bool, cached: bool, epochs: int
 ) -> None:
     texts, denoiser = CountingTexts(), Watched()

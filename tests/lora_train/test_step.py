@@ -24,7 +24,7 @@ def test_the_average_follows_the_weights_with_a_decay_that_warms_up():
     assert ema.tensors()["weight"][0, 0].item() == pytest.approx(expected)
 
 
-def test_applied_holds_the_average_and_gives_the_weights_back_after_an_error():
+def test_applied_uses_the_average_and_restores_the_weights_after_an_error():
     linear = module()
     ema = Ema(linear, 0.9)
     nn.init.constant_(linear.weight, 4.0)

@@ -28,7 +28,7 @@ class Watched(SmallDenoiser):
         return [(x, int(n)) for call in self.calls for x, n in zip(call["x_t"], call["text"][:, 0, 0])]
 
 
-def test_d1_every_latent_meets_its_own_text_over_five_reshuffled_epochs(tmp_path) -> None:
+def test_d1_every_latent_is_paired_with_its_own_text_over_five_reshuffled_epochs(tmp_path) -> None:
     denoiser = Watched()
     run_training(tmp_path, make_dataset(tmp_path / "set", 25), denoiser, epochs=5, t_max=1e-7)
     rows = denoiser.rows()
@@ -58,7 +58,7 @@ def test_d5_shared_embeddings_are_the_same_at_step_1_and_1000(tmp_path) -> None:
 
 
 def make_prior_set(path: Path, custom: bool, prior: bool, encoded: list[str]):
-    """Six pictures of a subject and, if asked, nine of its class; texts go through `once`, as encoding does it."""
+    """Six images of a subject and optionally nine of its class. Texts go through `once`, as in encoding."""
 
     def text(writer: CacheWriter, caption: str, number: int) -> str:
         writer.once(caption, lambda: encoded.append(caption) or words_of(number), "conditioning")

@@ -144,7 +144,7 @@ def test_defect_10_a_step_reads_its_batch_and_nothing_is_built_ahead(tmp_path) -
     assert 12 <= len(read) <= 24
 
 
-def test_defect_11_every_batch_comes_to_the_model_with_its_own_bucket_and_samples(tmp_path) -> None:
+def test_defect_11_every_batch_reaches_the_model_with_its_own_bucket_and_samples(tmp_path) -> None:
     prepared = []
 
     class Sized(SmallDenoiser):
@@ -164,7 +164,7 @@ def test_defect_11_every_batch_comes_to_the_model_with_its_own_bucket_and_sample
     assert all(sizes == {(shape[1] * 8, shape[0] * 8)} for shape, sizes in prepared)
 
 
-def test_defect_12_the_saved_file_says_what_it_is(tmp_path) -> None:
+def test_defect_12_the_saved_file_describes_itself(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     with safe_open(run_training(tmp_path, dataset).lora, "pt") as file:
         metadata = file.metadata()

@@ -133,11 +133,11 @@ def fuzz(fresh: Callable[[], Path], stored: dict[str, Any], kind: str, seeds: ra
 
 
 @pytest.mark.parametrize("kind", ["manifest", "index"])
-def test_damage_to_metadata_is_an_error_or_changes_nothing(damaged, stored, kind):
+def test_damage_to_metadata_is_harmless_or_raises_an_error(damaged, stored, kind):
     fuzz(damaged, stored, kind, range(80))
 
 
-def test_damage_to_a_shard_is_an_error_or_changes_nothing_when_checked(damaged, stored, platform):
+def test_damage_to_a_shard_is_harmless_or_raises_an_error_when_checked(damaged, stored, platform):
     fuzz(damaged, stored, "shards", range(60), check=True)
 
 
@@ -160,7 +160,7 @@ def shapes(value: Any) -> Any:
     return [shapes(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def test_a_hostile_index_is_an_error_or_gives_values(damaged, stored, monkeypatch):
+def test_a_hostile_index_returns_values_or_raises_an_error(damaged, stored, monkeypatch):
     """As for an index too large to be compared with its hash, or one that was signed with bad intent."""
     monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(300):
@@ -306,7 +306,7 @@ ODD = [
 @pytest.mark.parametrize(
     "seeds", [range(60), pytest.param(range(60, 1000), marks=pytest.mark.slow)], ids=["short", "long"]
 )
-def test_a_forged_journal_is_an_error_of_the_cache_or_harmless(unfinished, tmp_path, seeds):
+def test_a_forged_journal_is_harmless_or_raises_a_cache_error(unfinished, tmp_path, seeds):
     """Lines with right checksums that a writer would never write."""
     for seed in seeds:
         draw = random.Random(seed)
@@ -335,7 +335,7 @@ def test_a_forged_journal_is_an_error_of_the_cache_or_harmless(unfinished, tmp_p
             raise AssertionError(f"seed {seed}: {forged}: {error!r}") from error
 
 
-def test_damage_to_a_dataset_never_published_is_an_error_of_the_cache(unfinished, tmp_path):
+def test_damage_to_an_unpublished_cache_raises_a_cache_error(unfinished, tmp_path):
     for seed in range(60):
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")

@@ -1,4 +1,4 @@
-"""Links in a folder from somebody else: what they lead to is neither written to nor removed."""
+"""Links in an untrusted cache folder: their targets are neither written to nor removed."""
 
 import io
 import os
@@ -40,7 +40,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [".build", ".leases", "shards"])
-def test_a_writer_refuses_a_linked_folder_and_leaves_what_is_behind_it(name: str, path: Path, outside: Path):
+def test_a_writer_refuses_a_linked_folder_and_leaves_its_target_alone(name: str, path: Path, outside: Path):
     before = contents(outside)
     if (path / name).exists():
         shutil.move(path / name, path.parent / "moved")
@@ -104,7 +104,7 @@ def test_a_linked_shard_of_an_unfinished_build_is_not_sealed(tmp_path: Path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_in_the_place_of_a_journal_keeps_nobody_waiting(tmp_path: Path):
+def test_a_pipe_in_place_of_a_journal_does_not_block(tmp_path: Path):
     folder = tmp_path / "set" / segment.BUILD / "segment"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "journal")
@@ -113,7 +113,7 @@ def test_a_pipe_in_the_place_of_a_journal_keeps_nobody_waiting(tmp_path: Path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_in_the_place_of_the_holders_name_keeps_nobody_waiting(path: Path):
+def test_a_pipe_in_place_of_the_lock_holders_name_does_not_block(path: Path):
     os.mkfifo(path / ".lock.holder")
     with CacheWriter(path, append=True):
         (path / ".lock.holder").unlink()

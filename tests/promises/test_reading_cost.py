@@ -46,7 +46,7 @@ def test_c2_a_hundred_thousand_samples_open_with_little_memory(tmp_path):
 
 @pytest.mark.parametrize("buffered", [False, True])
 def test_c6_a_step_reads_the_bytes_of_its_batch(tmp_path, platform, buffered):
-    """All sizes are multiples of 64 here, so that there is no padding either."""
+    """All sizes are multiples of 64 here, so there is no padding."""
     with CacheWriter(tmp_path / "set") as w:
         for i in range(40):
             w.add(
@@ -73,7 +73,7 @@ def test_c6_a_step_reads_the_bytes_of_its_batch(tmp_path, platform, buffered):
 
 @needs_smaps
 @pytest.mark.parametrize("buffered", [False, True])
-def test_c7_a_thousand_steps_leave_memory_as_it_was(tmp_path, buffered):
+def test_c7_a_thousand_steps_do_not_increase_memory(tmp_path, buffered):
     with CacheWriter(tmp_path / "set") as w:
         for i in range(64):
             w.add(latent={"samples": bits((1, 4, 32, 32), seed=i)}, conditioning=conditioning(i, 40), caption=f"{i}")

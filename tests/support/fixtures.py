@@ -34,7 +34,7 @@ def texts() -> CountingTexts:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Callable[..., Path]:
-    """Write a picture with pixels of its own: picture("set/a.png", size=(64, 48), caption="a cat")."""
+    """Write an image with unique pixels: picture("set/a.png", size=(64, 48), caption="a cat")."""
 
     def write(name: str, size: tuple[int, int] = (64, 64), seed: int | None = None, caption: str | None = None) -> Path:
         path = tmp_path / name

@@ -230,7 +230,7 @@ def fill_small_files(note: Note, path: str, largest: int, count: int) -> None:
 
 
 def read_and_write(note: Note, path: str) -> None:
-    """As somebody without rights, opens a dataset to read and to write, and notes what happened."""
+    """As a user without permissions, opens a cache to read and to write, and notes the results."""
     from streamcache.dataset_cache import CacheWriter, open_cache
 
     if os.geteuid() == 0:
@@ -274,7 +274,7 @@ def run_role(order: list[Any]) -> None:
 def main() -> None:
     load_file("streamcache", ROOT / "__init__.py", [str(ROOT)])
     load_samples()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the parent does not wait for its children
     for line in sys.stdin:
         pid = os.fork()
         if not pid:

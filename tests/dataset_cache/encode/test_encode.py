@@ -171,7 +171,7 @@ def test_several_resolutions_in_one_run_give_a_sample_each(run, picture, tmp_pat
     assert sorted(s.latent["samples"].shape[-1] for s in open_cache(tmp_path / "cache")) == [8, 12]
 
 
-def test_a5_a_changed_bucket_setting_decodes_only_what_is_missing(run, picture, images):
+def test_a5_a_changed_bucket_setting_decodes_only_images_with_missing_entries(run, picture, images):
     for n in range(4):
         picture(f"set/square{n}.png", size=(64, 64), seed=n)
         picture(f"set/wide{n}.png", size=(192, 64), seed=10 + n)
@@ -235,7 +235,7 @@ def test_a8_sidecars_are_watched(run, tmp_path, picture, images, texts):
     assert run("set", **options).encoded == {"mask": 1}
     settle()
     (folder / "3-masklabel.png").unlink()
-    assert run("set", **options).encoded == {"mask": 1}  # all ones, from now on for every picture without a mask
+    assert run("set", **options).encoded == {"mask": 1}  # all ones, from now on for every image without a mask
     picture("set/3-masklabel.png", seed=23)
     assert run("set", **options).encoded == {}
     settle()

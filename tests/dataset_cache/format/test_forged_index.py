@@ -37,9 +37,9 @@ LAYOUT_LIES = {
     "a tensor larger than memory": ("[1,4,8,8]", "[1,4,1024,8388608]"),
     "a tensor larger than a number": ("[1,4,8,8]", "[1,4,536870912,536870911]"),
     "a latent of another shape": ("[1,4,8,8]", "[1,4,8,16]"),
-    "a latent that is two": ("[1,4,8,8]", "[2,2,8,8]"),
+    "a latent of two rows": ("[1,4,8,8]", "[2,2,8,8]"),
     "no latent": ('"samples"', '"somples"'),
-    "a codec that nobody knows": ('["tensor",0]', '["codec",["tensor"],["tensor",0]]'),
+    "an unknown codec": ('["tensor",0]', '["codec",["tensor"],["tensor",0]]'),
 }
 
 
@@ -55,7 +55,7 @@ def read_everything(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", [*LIES, *LAYOUT_LIES])
-def test_a_reader_of_a_forged_index_gives_data_or_an_error_of_the_cache(path: Path, lie: str):
+def test_reading_a_forged_index_returns_data_or_raises_a_cache_error(path: Path, lie: str):
     forge(path, LIES[lie] if lie in LIES else rewrite_layouts(*LAYOUT_LIES[lie]))
     with suppress(CacheError):
         read_everything(path)

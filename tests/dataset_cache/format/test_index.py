@@ -162,7 +162,7 @@ def columns() -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("array, column", columns(), ids=str)
-def test_numbers_that_point_nowhere_are_errors_of_the_cache_or_harmless(template, tmp_path, array, column):
+def test_numbers_that_point_nowhere_are_harmless_or_raise_a_cache_error(template, tmp_path, array, column):
     dtype = ARRAY_TYPES[array][column].base if column else ARRAY_TYPES[array]
     for n, value in enumerate(HUGE.get(dtype.str, [0, 1, 127, 255])):
         path = tmp_path / str(n)
@@ -199,7 +199,7 @@ def use_everything(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ARRAY_TYPES if name != "samples"])
-def test_an_array_of_another_length_is_an_error_of_the_cache_or_harmless(template, tmp_path, name):
+def test_an_array_of_another_length_is_harmless_or_raises_a_cache_error(template, tmp_path, name):
     for n, resize in enumerate((lambda a: a[:0], lambda a: a[:-1], lambda a: np.concatenate([a, a]))):
         path = shutil.copytree(template, tmp_path / str(n))
         forge(path, lambda arrays, resize=resize: arrays.update({name: resize(arrays[name])}))

@@ -158,7 +158,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("operation", READING)
-def test_c3_an_operation_gives_what_it_gives_on_real_data(mode, operation):
+def test_c3_an_operation_returns_the_same_as_on_real_data(mode, operation):
     source = Source()
     x = source.lazy()
     expected, found = READING[operation](VALUES.clone()), READING[operation](x)
@@ -247,7 +247,7 @@ def test_a_write_changes_that_object_as_it_changes_real_data(mode, operation):
         lambda x: x.type(torch.float32),
     ],
 )
-def test_a_write_into_what_was_derived_reaches_just_what_it_reaches_on_real_data(mode, derive):
+def test_a_write_into_a_derived_tensor_has_the_same_effect_as_on_real_data(mode, derive):
     x = lazy()
     with torch.inference_mode(False):
         real = VALUES.clone()
@@ -303,7 +303,7 @@ def test_numpy_returns_an_array_of_its_own():
     ids=["resize_", "transpose_", "squeeze_", "unsqueeze_", "set_", "swapaxes_", "data", "data of a type", "out="],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_what_cannot_be_done_in_place_is_refused_and_changes_nothing(mode, operation):
+def test_an_impossible_in_place_operation_is_refused_and_changes_nothing(mode, operation):
     x = lazy()
     with pytest.raises(CacheError, match="realize"):
         operation(x)
@@ -372,7 +372,7 @@ def test_a_realized_value_is_not_retained(mode):
     assert not x.is_real
 
 
-def test_a_large_tensor_read_often_leaves_memory_as_it_was():
+def test_reading_a_large_tensor_often_does_not_increase_memory():
     x = lazy(torch.zeros(1 << 20))
     x.sum()
     before = psutil.Process().memory_info().rss
@@ -476,7 +476,7 @@ def test_many_threads_write_into_one_private_copy():
     assert source.loads == 1
 
 
-def test_an_error_of_the_file_comes_out_of_the_operation():
+def test_a_file_error_is_raised_by_the_operation():
     def fail() -> torch.Tensor:
         raise CacheError("shards/s-00000: is missing")
 
@@ -518,7 +518,7 @@ def test_a_write_never_reaches_the_file(tmp_path):
     assert same(open_cache(path, check=True)[0].latent, latent(0))
 
 
-def test_a_sample_gives_the_same_lazy_object_each_time(tmp_path):
+def test_a_sample_returns_the_same_lazy_object_each_time(tmp_path):
     sample = open_cache(write_cache(tmp_path / "set", 1))[0]
     sample.latent["samples"] += 1
     assert sample.latent["samples"].is_real

@@ -61,7 +61,7 @@ def test_keys_keep_their_order_over_a_rewrite(path):
 
 
 @pytest.mark.parametrize("version", [2, 99, 10**30])
-def test_a_newer_format_is_refused_with_what_to_do(path, version):
+def test_a_newer_format_is_refused_with_the_remedy(path, version):
     edit(path, lambda body: body.update(format=version))
     with pytest.raises(CacheError, match=f"format {version}.*update StreamCache"):
         open_cache(path)
@@ -69,14 +69,14 @@ def test_a_newer_format_is_refused_with_what_to_do(path, version):
         CacheWriter(path)
 
 
-def test_a_feature_that_is_not_known_is_refused_by_name(path):
+def test_an_unknown_feature_is_refused_by_name(path):
     edit(path, lambda body: body.update(requires=["holograms"]))
     with pytest.raises(CacheError, match="holograms.*update StreamCache"):
         open_cache(path)
 
 
 @pytest.mark.parametrize("version", [0, -1, None, "1", 1.5, True, [], {}], ids=str)
-def test_a_format_that_is_no_version_is_refused(path, version):
+def test_an_invalid_format_version_is_refused(path, version):
     edit(path, lambda body: body.update(format=version))
     with pytest.raises(CacheError, match="format"):
         open_cache(path)
@@ -135,7 +135,7 @@ def test_a_link_to_the_whole_folder_is_fine(path, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
 @pytest.mark.parametrize("what", ["shard", "index", "manifest"])
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(path, what):
+def test_a_pipe_in_place_of_a_file_is_refused_without_waiting(path, what):
     file = {"shard": shard_files(path)[0], "index": next(path.glob("index-*")), "manifest": path / MANIFEST}[what]
     file.unlink()
     os.mkfifo(file)
@@ -144,7 +144,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(path, what)
 
 
 @pytest.mark.parametrize("what", ["manifest", "index"])
-def test_a_folder_in_the_place_of_a_file_is_refused(path, what):
+def test_a_folder_in_place_of_a_file_is_refused(path, what):
     file = {"index": next(path.glob("index-*")), "manifest": path / MANIFEST}[what]
     file.unlink()
     file.mkdir()
@@ -172,7 +172,7 @@ NOT_MANIFESTS = {
 
 
 @pytest.mark.parametrize("what", NOT_MANIFESTS)
-def test_what_is_no_manifest_is_refused(path, what):
+def test_an_invalid_manifest_is_refused(path, what):
     (path / MANIFEST).write_bytes(NOT_MANIFESTS[what])
     for use in (open_cache, CacheWriter):
         with pytest.raises(CacheError, match=MANIFEST):
@@ -180,7 +180,7 @@ def test_what_is_no_manifest_is_refused(path, what):
 
 
 def test_an_edit_by_hand_is_noticed(path):
-    edit(path, lambda body: body["provenance"].update(who="somebody else"), sign=False)
+    edit(path, lambda body: body["provenance"].update(who="another user"), sign=False)
     with pytest.raises(CacheError, match="edited after it was written"):
         open_cache(path)
 
@@ -208,7 +208,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("key", [*(f for f in Manifest.__dataclass_fields__ if f != "extra"), "dropped"])
-def test_odd_values_in_the_manifest_are_errors_of_the_cache_or_harmless(dataset, tmp_path, key):
+def test_odd_values_in_the_manifest_are_harmless_or_raise_a_cache_error(dataset, tmp_path, key):
     """A hostile manifest, signed as a writer would: nothing but a CacheError, whatever is done with it."""
     for n, odd in enumerate(ODD):
         path = shutil.copytree(dataset, tmp_path / str(n))
@@ -227,7 +227,7 @@ def test_odd_values_in_the_manifest_are_errors_of_the_cache_or_harmless(dataset,
 
 
 @pytest.mark.parametrize("part", ["file", "bytes", "hash"])
-def test_odd_values_of_a_shard_are_errors_of_the_cache(dataset, tmp_path, part):
+def test_odd_values_of_a_shard_raise_a_cache_error(dataset, tmp_path, part):
     for n, odd in enumerate(ODD):
         path = shutil.copytree(dataset, tmp_path / str(n))
         edit(path, lambda body, odd=odd: body["shards"][0].update({part: odd}))
@@ -236,7 +236,7 @@ def test_odd_values_of_a_shard_are_errors_of_the_cache(dataset, tmp_path, part):
 
 
 @pytest.mark.parametrize("part", ["dtype", "shape", "samples"])
-def test_odd_values_of_a_bucket_are_errors_of_the_cache_or_harmless(dataset, tmp_path, part):
+def test_odd_values_of_a_bucket_are_harmless_or_raise_a_cache_error(dataset, tmp_path, part):
     for n, odd in enumerate(ODD):
         path = shutil.copytree(dataset, tmp_path / str(n))
         edit(path, lambda body, odd=odd: body["buckets"][0].update({part: odd}))
@@ -276,7 +276,7 @@ def test_the_same_content_is_the_same_generation(tmp_path):
     ],
     ids=["int keys", "tuples", "nan", "unicode", "nested"],
 )
-def test_any_provenance_that_json_can_hold_comes_back(tmp_path, provenance):
+def test_any_json_provenance_is_read_back_unchanged(tmp_path, provenance):
     path = write_cache(tmp_path / "set", 1, provenance=provenance)
     assert repr(open_cache(path).provenance) == repr(json.loads(json.dumps(provenance)))
     write_cache(path, 1, first=1, append=True)

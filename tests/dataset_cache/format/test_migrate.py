@@ -79,7 +79,7 @@ def test_a22_every_released_format_has_a_golden_dataset():
     assert [f"format-{number}" for number in range(1, FORMAT + 1)] == FORMATS
 
 
-def test_a22_a_golden_dataset_gives_exactly_what_was_stored(path: Path):
+def test_a22_a_golden_dataset_returns_exactly_the_stored_data(path: Path):
     check_content(path)
     assert list(verify(path)) == []
     batch = open_cache(path, check=True).read_batch([0, 3], fields=["latent", "conditioning"])
@@ -114,7 +114,7 @@ def test_a22_migrating_encodes_nothing_and_is_idempotent(path: Path):
         ({"format": True}, "invalid format True"),
     ],
 )
-def test_a22_an_unknown_format_is_refused_by_everybody(tmp_path: Path, change: dict, message: str):
+def test_a22_an_unknown_format_is_refused_everywhere(tmp_path: Path, change: dict, message: str):
     path = write_set(tmp_path / "set", range(2))
     body = json.loads((path / "dataset.json").read_bytes())
     (path / "dataset.json").write_text(json.dumps({**body, **change}))
@@ -135,7 +135,7 @@ def test_keys_of_a_later_version_survive_a_rewrite(tmp_path: Path):
     assert read_manifest(path).extra == {"mood": {"of": ["a", 1]}}
 
 
-def test_there_is_nothing_to_migrate_where_nothing_was_published(tmp_path: Path):
+def test_an_unpublished_cache_has_nothing_to_migrate(tmp_path: Path):
     (tmp_path / "set").mkdir()
     with pytest.raises(CacheError, match="nothing has been published"):
         migrate(tmp_path / "set")

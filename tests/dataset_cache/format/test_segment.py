@@ -91,7 +91,7 @@ def test_a13_an_entry_that_shares_a_blob_of_a_shard_moved_by_a_killed_writer_sur
 
 
 @pytest.mark.parametrize("place", [float("inf"), -1, 0, "0", None])
-def test_a_journal_with_places_that_cannot_be_is_no_obstacle(place: object, tmp_path: Path):
+def test_impossible_places_in_a_journal_are_ignored(place: object, tmp_path: Path):
     path = tmp_path / "set"
     writer = CacheWriter(path)
     writer.put("good", latent(1), "latent")

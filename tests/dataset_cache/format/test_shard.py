@@ -99,7 +99,7 @@ def test_a_header_never_outgrows_its_space(tmp_path, monkeypatch):
     assert len(read(tmp_path / "full")[0]) >= n
 
 
-def test_a_write_that_broke_off_leaves_no_trace(tmp_path, monkeypatch):
+def test_an_interrupted_write_leaves_no_trace(tmp_path, monkeypatch):
     writer = ShardWriter(LocalStorage(tmp_path), "broken", 8192)
     writer.append(b"a" * 16, "U8", (70,), memoryview(b"a" * 70))
     with monkeypatch.context() as patch:
@@ -127,12 +127,12 @@ LIES = {
     "huge header": struct.pack("<Q", (1 << 64) - 1) + b"{}",
     "header of over 100 MB": struct.pack("<Q", 100_000_001) + b"{}",
     "text": b"this is not a safetensors file, far from it",
-    "picture": b"\x89PNG\r\n\x1a\n" + bytes(100),
+    "image": b"\x89PNG\r\n\x1a\n" + bytes(100),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_is_no_safetensors_file_is_refused(tmp_path, lie):
+def test_an_invalid_safetensors_file_is_refused(tmp_path, lie):
     path = tmp_path / "lie"
     path.write_bytes(LIES[lie])
     with pytest.raises(CacheError, match="^lie: "):
@@ -145,8 +145,8 @@ LYING_HEADERS = {
     "overlap": ({"a": tensor(0, 10), "b": tensor(8, 16)}, 16),
     "twice the same bytes": ({"a": tensor(0, 16), "b": tensor(0, 16)}, 16),
     "hole": ({"a": tensor(0, 8), "b": tensor(9, 16)}, 16),
-    "hole in front": ({"a": tensor(8, 16)}, 16),
-    "bytes behind": ({"a": tensor(0, 8)}, 16),
+    "hole at the start": ({"a": tensor(8, 16)}, 16),
+    "extra bytes at the end": ({"a": tensor(0, 8)}, 16),
     "nothing listed": ({}, 16),
     "negative size": ({"a": tensor(0, 16, [-16])}, 16),
     "two negative sizes": ({"a": tensor(0, 16, [-4, -4])}, 16),
@@ -156,19 +156,19 @@ LYING_HEADERS = {
     "size of thousands of digits": (b'{"a":{"dtype":"U8","shape":[%s],"data_offsets":[0,16]}}' % (b"9" * 5000), 16),
     "other size than the shape": ({"a": tensor(0, 16, [15])}, 16),
     "unknown type": ({"a": tensor(0, 16, [16], "U9")}, 16),
-    "type that is no name": ({"a": tensor(0, 16, [16], ["U8"])}, 16),
-    "shape that is no list": ({"a": tensor(0, 16, 16)}, 16),
-    "size that is text": ({"a": tensor(0, 16, ["16"])}, 16),
-    "size that is a fraction": ({"a": tensor(0, 16, [16.0])}, 16),
-    "size that is true": ({"a": tensor(0, 1, [True])}, 1),
-    "offset that is a fraction": ({"a": {"dtype": "U8", "shape": [16], "data_offsets": [0.0, 16.0]}}, 16),
-    "offset that is text": ({"a": {"dtype": "U8", "shape": [16], "data_offsets": ["0", "16"]}}, 16),
-    "offset that is no number": (b'{"a":{"dtype":"U8","shape":[16],"data_offsets":[NaN,16]}}', 16),
+    "type is not a string": ({"a": tensor(0, 16, [16], ["U8"])}, 16),
+    "shape is not a list": ({"a": tensor(0, 16, 16)}, 16),
+    "size is a string": ({"a": tensor(0, 16, ["16"])}, 16),
+    "size is a float": ({"a": tensor(0, 16, [16.0])}, 16),
+    "size is a boolean": ({"a": tensor(0, 1, [True])}, 1),
+    "offset is a float": ({"a": {"dtype": "U8", "shape": [16], "data_offsets": [0.0, 16.0]}}, 16),
+    "offset is a string": ({"a": {"dtype": "U8", "shape": [16], "data_offsets": ["0", "16"]}}, 16),
+    "offset is NaN": (b'{"a":{"dtype":"U8","shape":[16],"data_offsets":[NaN,16]}}', 16),
     "infinite offset": (b'{"a":{"dtype":"U8","shape":[16],"data_offsets":[0,Infinity]}}', 16),
     "one offset": ({"a": {"dtype": "U8", "shape": [16], "data_offsets": [0]}}, 16),
     "no offsets": ({"a": {"dtype": "U8", "shape": [16]}}, 16),
-    "tensor that is a list": ({"a": [1, 2]}, 16),
-    "tensor that is nothing": ({"a": None}, 16),
+    "tensor is a list": ({"a": [1, 2]}, 16),
+    "tensor is null": ({"a": None}, 16),
     "a name twice": (
         b'{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[16],"data_offsets":[0,16]}}',
         16,
@@ -187,13 +187,13 @@ LYING_HEADERS = {
 
 
 @pytest.mark.parametrize("lie", LYING_HEADERS)
-def test_a_lying_header_is_refused(tmp_path, lie):
+def test_an_inconsistent_header_is_refused(tmp_path, lie):
     header, data_bytes = LYING_HEADERS[lie]
     with pytest.raises(CacheError, match="^lie: "):
         read(write_file(tmp_path / "lie", header, bytes(data_bytes)))
 
 
-def test_a_true_header_is_read(tmp_path):
+def test_a_valid_header_is_read(tmp_path):
     header = {
         "__metadata__": {"a": "b"},
         "x": tensor(0, 12, [3], "F32"),
@@ -274,7 +274,7 @@ def test_mutated_headers_give_cache_errors_or_a_listing(tmp_path):
         )
 
 
-def test_blobs_of_one_hash_and_other_bytes_stand_in_shards_of_their_own(tmp_path, monkeypatch):
+def test_different_blobs_with_the_same_hash_are_stored_in_separate_shards(tmp_path, monkeypatch):
     """A collision of the fast hash: equal names, so the two cannot share a file; both come back."""
     monkeypatch.setattr("streamcache.dataset_cache.write.blob_store.blob_hash", lambda data, dtype, shape: b"h" * 16)
     with CacheWriter(tmp_path / "set") as w:

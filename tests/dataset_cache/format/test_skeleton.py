@@ -84,7 +84,7 @@ def every_dtype(tmp_path_factory) -> tuple[dict, Any]:
 
 @pytest.mark.parametrize("dtype", EVERY_DTYPE, ids=str)
 @pytest.mark.parametrize("form", ["plain", "0-d", "empty"])
-def test_c1_every_dtype_comes_back_in_every_form(every_dtype, dtype, form):
+def test_c1_every_dtype_is_read_back_in_every_form(every_dtype, dtype, form):
     given, found = (structure[f"{dtype} tensors"][form] for structure in every_dtype)
     assert isinstance(found, LazyTensor)
     assert same(found, given)
@@ -105,7 +105,7 @@ def test_c1_every_dtype_comes_back_in_every_form(every_dtype, dtype, form):
     ],
     ids=["transposed", "strided", "expanded", "flipped", "conjugated", "negated", "with grad", "other order"],
 )
-def test_c1_views_are_stored_as_what_they_show(tmp_path, view):
+def test_c1_a_view_is_stored_with_the_values_it_shows(tmp_path, view):
     given = view(torch.arange(48.0).reshape(6, 8))
     with CacheWriter(tmp_path / "set") as w:
         w.add(thing=given)
@@ -246,7 +246,7 @@ def test_a_structure_that_contains_itself_is_refused():
         split(loop)
 
 
-def test_the_deepest_structure_allowed_comes_back():
+def test_the_deepest_allowed_structure_is_read_back():
     deep: Any = 1
     for n in range(MAX_DEPTH):
         deep = [deep] if n % 2 else {"inner": deep}
@@ -266,7 +266,7 @@ def point_codec():
     codecs._by_type.pop(Point, None)
 
 
-def test_c1_a_type_with_a_codec_comes_back_and_stays_lazy(tmp_path, point_codec):
+def test_c1_a_type_with_a_codec_is_read_back_and_stays_lazy(tmp_path, point_codec):
     with CacheWriter(tmp_path / "set") as w:
         w.add(thing=[Point(bits((2,)), {"inner": Point(1, "two")})])
     found = open_cache(tmp_path / "set")[0].fields["thing"][0]
@@ -276,7 +276,7 @@ def test_c1_a_type_with_a_codec_comes_back_and_stays_lazy(tmp_path, point_codec)
     assert type(real.x) is torch.Tensor
 
 
-def test_a_codec_that_is_not_loaded_stops_only_its_own_field(tmp_path, point_codec):
+def test_a_missing_codec_affects_only_its_own_field(tmp_path, point_codec):
     with CacheWriter(tmp_path / "set") as w:
         w.add(latent={"samples": bits((1, 4, 2, 2))}, thing=Point(1, 2))
     codecs._by_name.pop("test.Point")
@@ -286,7 +286,7 @@ def test_a_codec_that_is_not_loaded_stops_only_its_own_field(tmp_path, point_cod
         cache[0].fields["thing"]
 
 
-def test_a_codec_that_gives_something_unstorable_is_refused_with_its_path(point_codec):
+def test_a_codec_that_returns_unstorable_data_is_refused_with_its_path(point_codec):
     with pytest.raises(CacheError, match=r"thing\[0\]<test.Point>\['y'\].*Anything"):
         split([Point(1, Anything())], "thing")
 
@@ -309,7 +309,7 @@ LYING_LAYOUTS = [
 
 
 @pytest.mark.parametrize("text", LYING_LAYOUTS, ids=lambda text: text[:50])
-def test_a_lying_layout_is_a_cache_error(text):
+def test_an_inconsistent_layout_raises_a_cache_error(text):
     with pytest.raises(CacheError):
         Layout(text)
 
@@ -334,7 +334,7 @@ def test_layouts_are_json_of_plain_ascii():
     assert set(json.loads(layout)) == {"tensors", "root"}
 
 
-def test_a_codec_that_cannot_rebuild_what_is_stored_is_an_error_of_the_cache(point_codec):
+def test_a_codec_that_cannot_rebuild_stored_data_raises_a_cache_error(point_codec):
     layout = Layout('{"tensors":[],"root":["codec","test.Point",["str"]]}')
     with pytest.raises(CacheError, match="'test.Point' cannot be rebuilt"):
         layout.read((), memoryview(b"\4\0\0\0text"), 0)

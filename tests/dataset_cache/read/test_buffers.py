@@ -56,7 +56,7 @@ def check(cache: Cache, samples: list[dict], indices: list[int], **options: obje
     ],
     ids=["alike", "texts differ in length", "some lack a field", "latents differ in layout", "captions repeat"],
 )
-def test_a_batch_holds_what_its_samples_hold(samples: list[dict], checked: bool, tmp_path: Path):
+def test_a_batch_contains_the_data_of_its_samples(samples: list[dict], checked: bool, tmp_path: Path):
     cache = open_cache(write(tmp_path / "set", samples), check=checked)
     slot = cache.buffers(4)
     for indices in ([0, 1, 2, 3], [5, 0, 4], [2], [3, 3, 1, 0]):

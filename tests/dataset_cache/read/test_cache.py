@@ -84,9 +84,9 @@ def test_opening_reads_no_byte_of_a_shard(path, monkeypatch):
     assert len(opened) == 3 and opened[2].startswith("shards/s-00000-")
 
 
-def test_c9_what_is_no_dataset_says_so(tmp_path):
+def test_c9_a_missing_or_empty_folder_is_reported(tmp_path):
     (tmp_path / "empty").mkdir()
-    for name, message in (("missing", "no such dataset"), ("empty", "no dataset.json")):
+    for name, message in (("missing", "no such cache"), ("empty", "no dataset.json")):
         with pytest.raises(CacheError, match=message):
             open_cache(tmp_path / name)
 
@@ -133,7 +133,7 @@ def test_c5_buckets_are_those_of_eager_data(tmp_path):
         assert same(list(batch.latents.split(1)), [given[i]["samples"] for i in indices])
 
 
-def test_c9_columns_and_fields_that_are_not_there_are_named(path):
+def test_c9_missing_columns_and_fields_are_named(path):
     cache = open_cache(path)
     for name in ("variants", "caption", "nonsense"):
         with pytest.raises(CacheError, match=f"no column '{name}'.*bucket"):
@@ -184,7 +184,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
 
 
 @pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
-def test_a_batch_is_what_its_samples_are(odd, check):
+def test_a_batch_equals_its_samples(odd, check):
     path, given = odd
     cache = open_cache(path, check=check)
     buffers = cache.buffers(4)
@@ -351,7 +351,7 @@ def test_a_shard_changed_under_a_reader_is_an_error_or_the_old_data(many_shards,
         assert "CacheError" in results
 
 
-def test_a_shard_that_comes_back_is_read_again(many_shards, tmp_path):
+def test_a_restored_shard_is_read_again(many_shards, tmp_path):
     cache = open_cache(many_shards)
     shutil.move(many_shards / "shards", tmp_path / "away")
     assert outcome(cache, 7) == "CacheError"
@@ -374,7 +374,7 @@ def test_a_reader_keeps_its_generation_while_writers_publish(path):
     assert len({cache.id for cache, _ in readers}) == 1
 
 
-def test_readers_that_open_while_a_writer_publishes_see_whole_generations(tmp_path):
+def test_readers_that_open_while_a_writer_publishes_see_complete_generations(tmp_path):
     path = write_cache(tmp_path / "set", 3)
     stop, errors = threading.Event(), []
 
@@ -405,7 +405,7 @@ def lease_files(path: Path) -> list[Path]:
     return sorted((path / leases.LEASES).glob("*"))
 
 
-def test_a_lease_is_there_while_the_cache_or_its_tensors_are(path):
+def test_a_lease_exists_as_long_as_the_cache_or_its_tensors(path):
     cache = open_cache(path)
     (lease,) = lease_files(path)
     assert lease.name.startswith(f"{cache.generation}.") and f".{os.getpid()}." in lease.name
@@ -420,7 +420,7 @@ def test_a_lease_is_there_while_the_cache_or_its_tensors_are(path):
     assert lease_files(path) == []
 
 
-def test_a_superseded_generation_goes_when_its_last_reader_does(path):
+def test_a_superseded_generation_is_removed_with_its_last_reader(path):
     cache = open_cache(path)
     old_index, old_shards = path / read_manifest(path).index_name, shard_files(path)
     write_cache(path, 2, first=50)
@@ -440,7 +440,7 @@ def lease(path: Path) -> Iterator[Lease]:
     lease.release()
 
 
-def test_a_heartbeat_renews_a_lease_and_brings_it_back(path, lease):
+def test_a_heartbeat_renews_a_lease_and_restores_a_removed_one(path, lease):
     (file,) = lease_files(path)
     os.utime(file, (0, 0))
     lease.beat()
@@ -482,7 +482,7 @@ def test_stale_leases_are_ignored_and_removed(path):
     assert str(holders(path)[0]) == "process 2 on elsewhere"
 
 
-def test_a_stale_lease_protects_nothing_and_a_living_one_does(path):
+def test_only_a_live_lease_protects_a_generation(path):
     before = read_manifest(path)
     folder = path / leases.LEASES
     folder.mkdir(exist_ok=True)
@@ -495,7 +495,7 @@ def test_a_stale_lease_protects_nothing_and_a_living_one_does(path):
     assert not (path / before.index_name).exists()
 
 
-def test_a_never_published_build_says_how_much_is_ready(tmp_path):
+def test_an_unpublished_build_reports_how_much_is_ready(tmp_path):
     writer = CacheWriter(tmp_path / "set")
     for i in range(3):
         writer.add(**sample(i))
@@ -507,14 +507,14 @@ def test_a_never_published_build_says_how_much_is_ready(tmp_path):
         open_cache(tmp_path / "set")
 
 
-def test_a_copied_folder_is_the_same_dataset(path, tmp_path):
+def test_a_copied_folder_is_the_same_cache(path, tmp_path):
     shutil.copytree(path, tmp_path / "copy")
     cache = open_cache(tmp_path / "copy", check=True)
     assert_holds(cache, range(12))
     assert cache.generation == open_cache(path).generation
 
 
-def test_a_copy_of_what_a_manifest_lists_is_complete(path, tmp_path):
+def test_a_copy_of_the_files_in_a_manifest_is_complete(path, tmp_path):
     """The hidden folders are not needed, nor is anything that the manifest does not name."""
     manifest = read_manifest(path)
     (tmp_path / "copy" / "shards").mkdir(parents=True)

@@ -8,7 +8,7 @@ from streamcache.dataset_cache.read import leases
 from streamcache.dataset_cache.read.leases import Lease
 
 
-def test_readers_that_come_while_the_heart_beats_do_not_stop_it(tmp_path: Path):
+def test_new_readers_do_not_stop_the_heartbeat(tmp_path: Path):
     kept = [Lease(tmp_path, "0" * 32) for _ in range(50)]
     stop, errors = threading.Event(), []
 

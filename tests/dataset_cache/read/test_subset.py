@@ -66,7 +66,7 @@ def test_other_samples_are_another_generation(whole):
     assert Subset(whole, np.array([0, 1])).generation == Subset(whole, [0, 1]).generation
 
 
-def test_samples_that_are_not_there_are_refused(whole):
+def test_missing_samples_are_refused(whole):
     with pytest.raises(CacheError, match="beyond its 9"):
         Subset(whole, [9])
     assert len(Subset(whole, [])) == 0

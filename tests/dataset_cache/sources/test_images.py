@@ -107,7 +107,7 @@ def test_a_transparent_palette_colour_is_transparency():
     assert pixel(data) == (255, 255, 255)
 
 
-def test_an_animation_gives_its_first_frame():
+def test_the_first_frame_of_an_animation_is_used():
     frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, BLUE)]
     assert pixel(saved(frames[0], "GIF", save_all=True, append_images=frames[1:])) == RED
 
@@ -116,7 +116,7 @@ def test_an_animation_gives_its_first_frame():
     ("kind", "lenient"),
     [(kind, False) for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF")] + [("PNG", True), ("JPEG", True)],
 )
-def test_truncated_images_are_refused_even_if_pillow_is_told_to_load_them(kind, lenient, monkeypatch):
+def test_truncated_images_are_refused_even_if_pillow_is_set_to_load_them(kind, lenient, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
     data = saved(noise, kind)

@@ -79,7 +79,7 @@ def test_an_unwritable_folder_is_reported_and_does_no_harm(tmp_path, monkeypatch
         assert len(memory.files("/set")) == 5
 
 
-def test_a_memory_adopts_what_another_knows():
+def test_a_memory_adopts_the_records_of_another():
     with open_memory(None) as first, open_memory("one") as second:
         first.remember_files(ROWS)
         second.remember_files([("/set", "a.png", STAMP, Facts(b"v" * 16))])

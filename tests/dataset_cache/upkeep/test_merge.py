@@ -1,4 +1,4 @@
-"""merge: several caches become one, deduplicated, with their samples unchanged; nothing is encoded."""
+"""merge and gather: caches, or samples of open datasets, become one cache, unchanged and without encoding."""
 
 from pathlib import Path
 
@@ -6,10 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from streamcache.dataset_cache import CacheError, CacheWriter, Codec, open_cache, register_codec
+from streamcache.dataset_cache import CacheError, CacheWriter, Codec, SampleFacts, open_cache, register_codec
 from streamcache.dataset_cache.format import tensors
+from streamcache.dataset_cache.read.subset import Subset
 from streamcache.dataset_cache.upkeep import merge, verify
+from streamcache.dataset_cache.upkeep.merge import Part, gather
 
+from ...support import samples
 from ...support.datasets import (
     blob_place,
     conditioning,
@@ -152,3 +155,77 @@ def test_an_existing_cache_as_destination_is_refused(sources: list[Path], tmp_pa
         merge([], tmp_path / "all")
     with pytest.raises(CacheError, match="no such cache"):
         merge([tmp_path / "nowhere"], tmp_path / "all")
+
+
+# gather
+
+
+def test_samples_of_two_datasets_are_written_in_order(tmp_path: Path):
+    first, second = (open_cache(samples.write_cache(tmp_path / n, c, f)) for n, c, f in (("a", 4, 0), ("b", 3, 10)))
+    seen = []
+    generation = gather([Part(first), Part(second)], tmp_path / "both", lambda done, total: seen.append((done, total)))
+    both = open_cache(tmp_path / "both", check=True)
+    assert both.generation == generation
+    samples.assert_holds(both, [0, 1, 2, 3, 10, 11, 12])
+    assert both.keys(5) == second.keys(1)
+    assert seen == [(n, 7) for n in range(7)]
+
+
+def test_a_subset_contributes_only_its_samples(tmp_path: Path):
+    whole = open_cache(samples.write_cache(tmp_path / "a", 6))
+    gather([Part(Subset(whole, [5, 2]))], tmp_path / "some")
+    samples.assert_holds(open_cache(tmp_path / "some"), [5, 2])
+
+
+def test_a_cache_can_be_replaced_by_a_subset_of_itself(tmp_path: Path):
+    path = samples.write_cache(tmp_path / "a", 6)
+    gather([Part(Subset(open_cache(path), [1, 3]))], path)
+    samples.assert_holds(open_cache(path), [1, 3])
+
+
+def test_variants_names_and_sets_are_copied(tmp_path: Path):
+    with CacheWriter(tmp_path / "a") as writer:
+        writer.put("l", samples.latent(0), "latent")
+        for number in range(3):
+            writer.put(f"c{number}", samples.conditioning(number), "conditioning")
+        writer.put("e", samples.conditioning(9), "conditioning")
+        writer.sample(
+            {"latent": ["l"], "conditioning": ["c0", "c1", "c2"]},
+            SampleFacts(["x", "y", "z"], "s.png", repeats=3, set="main"),
+        )
+        writer.describe_set("main", {"prior": False})
+        writer.name("empty caption", "e")
+    gather([Part(open_cache(tmp_path / "a"))], tmp_path / "b")
+    copy = open_cache(tmp_path / "b")
+    assert copy.variants("conditioning").tolist() == [3]
+    assert copy.captions(0) == ["x", "y", "z"]
+    assert copy.sample(0, {"conditioning": 2}).conditioning[0][1]["prompt"] == "caption 2"
+    assert copy.column("repeats").tolist() == [3]
+    assert copy.sets == {"main": {"prior": False}}
+    assert torch.equal(
+        copy.entry(copy.named["empty caption"])[0][0].view(torch.uint8), samples.conditioning(9)[0][0].view(torch.uint8)
+    )
+
+
+def test_weights_become_the_share_of_a_set_drawn_per_epoch(tmp_path: Path):
+    parts = []
+    for name, facts in (("a", {"prior": False}), ("b", {"prior": False}), ("c", {"prior": False, "samples": 10})):
+        with CacheWriter(tmp_path / name) as writer:
+            writer.add(latent=samples.latent(0), conditioning=samples.conditioning(0), source=name, set="main")
+            writer.describe_set("main", facts)
+        parts.append(Part(open_cache(tmp_path / name), 0.5 if name != "a" else 1.0))
+    gather(parts, tmp_path / "all")
+    cache = open_cache(tmp_path / "all")
+    assert cache.sets == {
+        "main": {"prior": False},
+        "main (b)": {"prior": False, "weight": 0.5},
+        "main (c)": {"prior": False, "samples": 5},
+    }
+    assert [sample.set for sample in cache] == ["main", "main (b)", "main (c)"]
+
+
+def test_gathering_no_samples_is_refused(tmp_path: Path):
+    whole = open_cache(samples.write_cache(tmp_path / "a", 2))
+    with pytest.raises(CacheError, match="no samples to save"):
+        gather([Part(Subset(whole, []))], tmp_path / "b")
+    assert not (tmp_path / "b").exists()

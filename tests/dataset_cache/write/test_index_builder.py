@@ -14,7 +14,7 @@ def key(n: int) -> bytes:
     return b"\x80" * 8 + digest[8:] if n % 10 == 0 else digest
 
 
-def test_a_table_finds_what_the_index_finds(tmp_path):
+def test_a_table_finds_the_same_entries_as_the_index(tmp_path):
     with CacheWriter(tmp_path / "cache") as writer:
         for n in range(300):
             writer.put(key(n), torch.tensor(n), "number")

@@ -43,7 +43,7 @@ def data_bytes(path: Path) -> int:
     return sum(sizes)
 
 
-def test_what_was_added_is_read(tmp_path):
+def test_added_samples_are_read_back(tmp_path):
     assert_holds(open_cache(write_cache(tmp_path / "set", 7), check=True), range(7))
 
 
@@ -97,7 +97,7 @@ def test_samples_without_entries_are_kept(tmp_path):
 # Streaming and deduplication
 
 
-def test_c8_saving_a_dataset_again_streams_too(tmp_path):
+def test_c8_saving_a_dataset_again_is_streamed_too(tmp_path):
     write_cache(tmp_path / "one", 6)
     with CacheWriter(tmp_path / "two") as w:
         for one in open_cache(tmp_path / "one"):
@@ -614,7 +614,7 @@ def test_c9_a_file_instead_of_the_folder_is_refused(tmp_path):
     (tmp_path / "set").write_text("hello")
     with pytest.raises(CacheError, match="is a file"):
         CacheWriter(tmp_path / "set")
-    with pytest.raises(CacheError, match="no such dataset"):
+    with pytest.raises(CacheError, match="no such cache"):
         open_cache(tmp_path / "set")
     assert (tmp_path / "set").read_text() == "hello"
 

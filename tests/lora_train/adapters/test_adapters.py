@@ -105,7 +105,7 @@ def test_a_fresh_dora_changes_nothing(toy, axis):
     torch.testing.assert_close(found, toy(X), rtol=0, atol=1e-6)
 
 
-def test_defect_6_down_is_random_up_is_zero_and_alpha_is_no_parameter(toy):
+def test_defect_6_down_is_random_up_is_zero_and_alpha_is_not_a_parameter(toy):
     network = build_network(toy, settings())
     for _, adapter in network.items():
         assert adapter.factors.up.abs().max() == 0 and adapter.factors.down.std() > 0
@@ -231,7 +231,7 @@ def test_a_quantised_base_is_adapted_without_its_weight(toy):
     assert not torch.equal(run(toy, stir(network)), plain)
 
 
-def test_dora_on_weights_that_are_no_floats_is_refused_with_the_remedy(toy):
+def test_dora_on_integer_weights_is_refused_with_the_remedy(toy):
     toy.first = Quantised(toy.first)
     with pytest.raises(TrainError, match=r"first: DoRA.*int8.*floats \(24, 12\).*dora = false"):
         build_network(toy, settings(targets="first", dora=True))
@@ -289,7 +289,7 @@ def test_a_rank_above_every_layer_is_refused(toy):
         build_network(toy, settings(rank=16))
 
 
-def test_targets_that_match_nothing_list_what_there_is(toy):
+def test_targets_without_a_match_list_the_available_modules(toy):
     with pytest.raises(TrainError, match='"attn.*" matches none of 7 modules.*Presets: attention, all.*first, grouped'):
         build_network(toy, settings(targets="attn.*"))
 
@@ -341,7 +341,7 @@ def test_invalid_settings_are_refused_by_name(wrong):
 
 @KINDS
 @AXES
-def test_a_network_comes_back_bit_for_bit_from_its_tensors(toy, kind, axis):
+def test_a_network_is_restored_bit_for_bit_from_its_tensors(toy, kind, axis):
     network = stir(build_network(toy, settings(kind=kind, dora=True, dora_axis=axis, alpha=1.7)))
     again = build_network(toy, settings(kind=kind), lora_file.split_lora(network.tensors()))
     assert torch.equal(run(toy, again), run(toy, network))

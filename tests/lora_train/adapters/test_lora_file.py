@@ -102,7 +102,7 @@ def test_a_tucker_lora_equals_its_definition():
     torch.testing.assert_close(adapter.factors(x), nn.functional.conv2d(x, weight, padding=1), rtol=1e-4, atol=1e-5)
 
 
-def test_dora_scales_tell_their_axis_by_their_shape():
+def test_the_axis_of_dora_scales_is_derived_from_their_shape():
     pair = {f"{Q}.lora_up.weight": UP, f"{Q}.lora_down.weight": DOWN}
     assert continued(pair | {f"{Q}.dora_scale": torch.rand(1, 8)})[Q].axis == "input"
     assert continued(pair | {f"{Q}.dora_scale": torch.rand(6, 1)})[Q].axis == "output"
@@ -166,7 +166,7 @@ def test_an_up_without_its_down_is_refused():
         continued({f"{Q}.lora_up.weight": UP})
 
 
-def test_what_belongs_to_no_module_here_is_carried_and_said(caplog):
+def test_tensors_without_a_matching_module_are_kept_and_reported(caplog):
     text = {
         "lora_te_layers_0_mlp.lora_up.weight": UP,
         "lora_te_layers_0_mlp.lora_down.weight": DOWN,
@@ -178,7 +178,7 @@ def test_what_belongs_to_no_module_here_is_carried_and_said(caplog):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a safetensors file at all"])
-def test_a_file_that_is_no_lora_is_refused_with_its_path(tmp_path, content):
+def test_an_unreadable_lora_file_is_refused_with_its_path(tmp_path, content):
     path = tmp_path / "odd.safetensors"
     path.write_bytes(content)
     with pytest.raises(TrainError, match="odd.safetensors: cannot be read"):
@@ -187,7 +187,7 @@ def test_a_file_that_is_no_lora_is_refused_with_its_path(tmp_path, content):
         lora_file.read_lora(tmp_path / "missing.safetensors")
 
 
-def test_defect_5_any_file_name_will_do(tmp_path):
+def test_defect_5_any_file_name_is_accepted(tmp_path):
     path = tmp_path / "häuser (final) v2.safetensors"
     save_file({f"{Q}.lora_up.weight": UP, f"{Q}.lora_down.weight": DOWN}, path, {"made": "here"})
     file = lora_file.read_lora(path)

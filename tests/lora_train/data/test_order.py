@@ -33,7 +33,7 @@ def seen(order: Order, epoch: int) -> list[int]:
     return [index for plan in plans(order, epoch) for index in plan.indices]
 
 
-def test_d2_every_sample_is_seen_each_epoch_also_in_buckets_smaller_than_the_batch() -> None:
+def test_d2_every_sample_is_seen_each_epoch_even_in_buckets_smaller_than_the_batch() -> None:
     order = Order(columns([0] * 13 + [1] * 2 + [2]), seed=3, batch_size=4)
     for epoch in range(5):
         assert sorted(seen(order, epoch)) == list(range(16))
@@ -107,7 +107,7 @@ def test_d4_epoch_k_needs_no_replay_and_a_walk_can_start_anywhere() -> None:
     assert [plan.number for plan in run] == list(range(3 * len(order)))
 
 
-def test_d4_another_seed_is_another_order() -> None:
+def test_d4_another_seed_gives_another_order() -> None:
     data = columns([0] * 40)
     assert seen(Order(data, 1, 4), 0) != seen(Order(data, 2, 4), 0)
 
@@ -118,7 +118,7 @@ def test_the_order_of_a_seed_never_changes_between_releases() -> None:
     assert [plan.variants["conditioning"] for plan in plans(order, 7)] == GOLDEN_VARIANTS
 
 
-def test_a23_repeats_count_and_zero_leaves_a_sample_out() -> None:
+def test_a23_repeats_count_and_zero_skips_a_sample() -> None:
     order = Order(columns([0] * 4, repeats=[1, 3, 0, 2]), seed=0, batch_size=4)
     for epoch in range(3):
         assert np.bincount(seen(order, epoch), minlength=4).tolist() == [1, 3, 0, 2]

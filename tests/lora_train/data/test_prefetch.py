@@ -51,7 +51,7 @@ def prefetch_threads() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
-def test_batches_come_in_order_and_whole_at_every_depth(depth: int) -> None:
+def test_batches_are_complete_and_in_order_at_every_depth(depth: int) -> None:
     with Prefetcher(Rows(delay=0.001), make_plans(30), 2, depth) as loader:
         number = -1
         for number, loaded in enumerate(loader):
@@ -72,7 +72,7 @@ def test_b1_the_next_batch_loads_while_the_current_one_trains() -> None:
     assert all(starts[k + 1] < ends[k] for k in range(5))
 
 
-def test_b1_depth_bounds_what_is_read_ahead() -> None:
+def test_b1_depth_limits_how_many_batches_are_read_ahead() -> None:
     data = Rows()
     with Prefetcher(data, make_plans(50), 2, depth=3) as loader:
         next(loader)
@@ -83,7 +83,7 @@ def test_b1_depth_bounds_what_is_read_ahead() -> None:
         assert len(data.log) == 4 and len(data.slots) == 4
 
 
-def test_b3_a_loader_error_comes_in_its_turn_as_the_original_exception() -> None:
+def test_b3_a_loader_error_is_raised_in_order_as_the_original_exception() -> None:
     good = []
     with Prefetcher(Rows(fails_at=4), make_plans(9), 2, depth=4) as loader:
         with pytest.raises(OSError, match="sample 4 cannot be read"):
@@ -114,7 +114,7 @@ def test_b4_early_exit_joins_the_thread(leave: type[BaseException] | None) -> No
     assert not prefetch_threads()
 
 
-def test_b4_a_loader_that_was_never_asked_ends_too() -> None:
+def test_b4_an_unused_loader_ends_too() -> None:
     with Prefetcher(Rows(), make_plans(1000), 2, depth=2):
         pass
     assert not prefetch_threads()

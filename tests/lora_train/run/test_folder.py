@@ -32,7 +32,7 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "resume"])
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path, mode: str) -> None:
+def test_a_folder_without_a_run_is_left_alone(tmp_path, mode: str) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.png").touch()
     with pytest.raises(TrainError, match="photos: not the folder of a run"), open_run(tmp_path, "photos", mode):
@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, mode: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "..", "a/b", "/etc", "C:\\x", "a\\b", " a", "a.", "x" * 200, "~a", "a?b", "💀" * 100]
 )
-def test_a_name_that_is_no_folder_name_is_refused(tmp_path, name: str) -> None:
+def test_an_invalid_folder_name_is_refused(tmp_path, name: str) -> None:
     with pytest.raises(TrainError, match="expected a plain folder name"), open_run(tmp_path, name):
         pass
 

@@ -44,7 +44,7 @@ def make_state(step: int = 5, **changes) -> SavedState:
     return SavedState(**{**facts, **changes})
 
 
-def test_a_state_comes_back_as_it_was(tmp_path) -> None:
+def test_a_state_is_restored_unchanged(tmp_path) -> None:
     state = make_state(adapter={"w": torch.randn(2).to(torch.bfloat16)})
     back = read_state(StateFolder(tmp_path).save(state))
     assert (back.step, back.position, back.origin) == (5, 10, state.origin)
@@ -60,7 +60,7 @@ def test_the_latest_few_are_kept(tmp_path) -> None:
     assert folder.latest().step == 30
 
 
-def test_no_state_is_none_and_a_damaged_one_is_passed_over(tmp_path) -> None:
+def test_a_missing_state_is_none_and_a_damaged_one_is_skipped(tmp_path) -> None:
     folder = StateFolder(tmp_path)
     assert folder.latest() is None
     folder.save(make_state(1))

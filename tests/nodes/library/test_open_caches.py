@@ -21,7 +21,7 @@ def published(folder: Path) -> Path:
     return folder
 
 
-def test_the_same_generation_is_opened_once_and_again_after_it_was_let_go(tmp_path: Path):
+def test_a_generation_is_opened_once_and_again_after_its_release(tmp_path: Path):
     folder, opened = published(tmp_path / "set"), []
     kept = OpenPool(lambda path, generation: opened.append(generation) or Thing("a"))
     first = kept.get(folder)
@@ -32,7 +32,7 @@ def test_the_same_generation_is_opened_once_and_again_after_it_was_let_go(tmp_pa
     assert kept.get(folder, "a") is not first and opened == ["", "a"]
 
 
-def test_what_was_removed_is_not_given_again(tmp_path: Path):
+def test_a_removed_cache_is_not_returned_again(tmp_path: Path):
     folder = published(tmp_path / "set")
     kept = OpenPool(
         lambda path, generation: Thing("a") if (path / MANIFEST).exists() else pytest.fail("asked, as it should be")
@@ -43,7 +43,7 @@ def test_what_was_removed_is_not_given_again(tmp_path: Path):
         kept.get(folder, "a")
 
 
-def test_the_one_that_was_used_longest_ago_goes_first(tmp_path: Path):
+def test_the_least_recently_used_cache_is_closed_first(tmp_path: Path):
     folders = [published(tmp_path / str(n)) for n in range(3)]
     kept = OpenPool(lambda path, generation: Thing("a"), most=2)
     first, second = kept.get(folders[0]), kept.get(folders[1])
@@ -52,7 +52,7 @@ def test_the_one_that_was_used_longest_ago_goes_first(tmp_path: Path):
     assert len(kept) == 2 and kept.get(folders[0], "a") is first and kept.get(folders[1], "a") is not second
 
 
-def test_a_tick_closes_only_what_is_idle(tmp_path: Path):
+def test_a_tick_closes_only_idle_caches(tmp_path: Path):
     folder = published(tmp_path / "set")
     kept = OpenPool(lambda path, generation: Thing("a"))
     thing = kept.get(folder)
@@ -63,7 +63,7 @@ def test_a_tick_closes_only_what_is_idle(tmp_path: Path):
     assert len(kept) == 0
 
 
-def test_a_slow_folder_stops_nobody_else_and_two_who_open_one_get_the_same(tmp_path: Path):
+def test_a_slow_folder_does_not_block_others_and_concurrent_opens_share_one_cache(tmp_path: Path):
     slow, quick = published(tmp_path / "slow"), published(tmp_path / "quick")
     waiting, go_on = threading.Barrier(3), threading.Event()
 

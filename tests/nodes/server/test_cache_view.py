@@ -63,13 +63,13 @@ class TestSamples:
         assert found("été") == [2]
         assert found("  ") == [0, 1, 2, 3]
         assert found("folder/", "64×64") == [0, 2]
-        assert found("folder") == []  # which is the name of all pictures' folder, not of one
+        assert found("folder") == []  # the name of the images' folder, not of an image
         assert found("", "128×64") == [1, 3]
         assert found("", "no such bucket") == []
         with pytest.raises(Refused, match="words"):
             found(" ".join(map(str, range(21))))
 
-    def test_a_generation_that_is_gone_is_refused(self, tmp_path: Path):
+    def test_a_removed_generation_is_refused(self, tmp_path: Path):
         path = write_cache(tmp_path / "set", 2)
         old = read_manifest(path).generation
         shown = open_view(path, old)

@@ -71,7 +71,7 @@ class TestJobs:
         assert len(reports.received) < 10
 
     @pytest.mark.parametrize(("work", "same_id"), [(duplicating, False), (exporting, True)])
-    def test_a_copy_holds_the_same(self, tmp_path: Path, platform: str, work: Callable, same_id: bool):
+    def test_a_copy_has_the_same_content(self, tmp_path: Path, platform: str, work: Callable, same_id: bool):
         path = write_set(tmp_path / "set", range(4))
         job = Reports().run("copy", "set", work(path, tmp_path / "group" / "copy", tmp_path), to="copy")
         assert job["state"] == "done" and job["to"] == "copy"

@@ -75,5 +75,5 @@ class TestThumbnails:
             {"samples": torch.ones(1, 4, 8, 8, dtype=torch.bool)},
         ],
     )
-    def test_any_latent_gives_an_image(self, latent):
+    def test_any_latent_is_shown_as_an_image(self, latent):
         assert Image.open(io.BytesIO(false_colours(latent))).format == "JPEG"
