@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -90,4 +89,4 @@ class Target:
 
 
 def _provisional(storage: Storage) -> str:
-    return "path-" + digest_of(os.path.realpath(storage.path))
+    return "path-" + digest_of(str(storage.path.resolve()))
