@@ -95,7 +95,7 @@ def test_a_lease_with_a_heartbeat_ends_with_its_reader(tmp_path: Path, monkeypat
     cache = open_cache(path)
     (file,) = (path / leases.LEASES).iterdir()
     os.utime(file, (1, 1))
-    threading.Thread(target=leases._Heart._run, daemon=True).start()
+    threading.Thread(target=leases._Heartbeat._run, daemon=True).start()
     deadline = time.monotonic() + 60
     while file.stat().st_mtime == 1 and time.monotonic() < deadline:
         time.sleep(0.01)
