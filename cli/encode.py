@@ -49,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParse
     parser.add_argument("--strict", action="store_true", help="exit with code 3 if files were excluded")
     _add_setting_flags(parser)
     models = add_host_options(parser)
-    models.add_argument("--vae", metavar="NAME", help="VAE of ComfyUI, by its name in Load VAE")
+    models.add_argument("--vae", metavar="NAME", help="ComfyUI's VAE, by its name in Load VAE")
     text = "text encoder of ComfyUI, by its name in Load CLIP; repeat it for several"
     models.add_argument("--clip", action="append", default=[], metavar="NAME", help=text)
     models.add_argument("--clip-type", default="stable_diffusion", metavar="TYPE", help="default: %(default)s")
@@ -166,7 +166,7 @@ def _shown_default(setting: Setting) -> str:
 def _check_models(args: argparse.Namespace) -> None:
     named = bool(args.vae or args.clip)
     if named and not args.comfyui:
-        raise CacheError("--vae and --clip are models of ComfyUI; add --comfyui FOLDER")
+        raise CacheError("--vae and --clip need --comfyui FOLDER")
     require_models(args)
     if args.comfyui and not named:
         raise CacheError("--comfyui: name a VAE with --vae, a text encoder with --clip, or both")

@@ -5,8 +5,18 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..dataset_cache import CacheError, Overview, Usage, bucket_chart, contact_sheet, open_cache, overview, usage
-from .output import add_output_option, byte_count, plural, show, table
+from ..dataset_cache import (
+    CacheError,
+    Overview,
+    Usage,
+    bucket_chart,
+    contact_sheet,
+    open_cache,
+    overview,
+    plural,
+    usage,
+)
+from .output import add_output_option, byte_count, show, table
 
 _CAPTION = 60
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..dataset_cache import plural
+
 _SECONDS_BETWEEN = 0.1
 _BAR = 24
 
@@ -77,13 +79,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 sample`, `2 samples`, `3 entries`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

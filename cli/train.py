@@ -80,7 +80,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "model (`python dev.py demo` writes demo/base.safetensors)"
     )
     group.add_argument("--model", required=True, metavar="FILE", help=text)
-    text = "a VAE of ComfyUI for sample images: a few per run, or as set by --sample-every"
+    text = "one of ComfyUI's VAEs, for sample images: a few per run, or as set by --sample-every"
     group.add_argument("--vae", metavar="NAME", help=text)
     for setting in HOST_SETTINGS.values():
         _add_flag(group, setting, _flag(setting.name), _help(setting), _HOST + setting.name)
@@ -191,7 +191,7 @@ def _given(args: argparse.Namespace, prefix: str) -> dict[str, str]:
 def _check_models(args: argparse.Namespace) -> None:
     needed = ["vae"] if args.vae else [name.replace("_", "-") for name in _given(args, _HOST)]
     if needed and not args.comfyui:
-        raise CacheError(f"--{needed[0]}: only for models of ComfyUI; add --comfyui FOLDER")
+        raise CacheError(f"--{needed[0]}: needs --comfyui FOLDER")
     require_models(args)
 
 

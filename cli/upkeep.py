@@ -20,11 +20,12 @@ from ..dataset_cache import (
     duplicate,
     export,
     merge,
+    plural,
     preview_clean,
     repair,
     verify,
 )
-from .output import Progress, add_output_option, byte_count, plural, show
+from .output import Progress, add_output_option, byte_count, show
 
 PROBLEMS_FOUND = 3
 _MOST_LINES = 20

@@ -128,7 +128,7 @@ def run_demo(out: Path, scale: Scale) -> int:
     page = write_report(out, story)
     problems = check(out / "cache")
     say("Done", f"in {time.monotonic() - began:.0f} s; open {page}, or the PNGs next to it")
-    say("Skipped", "ComfyUI's models and nodes (`python dev.py host` shows how to get ComfyUI)")
+    say("Skipped", "ComfyUI's models and nodes, which are not part of the demo")
     return problems
 
 

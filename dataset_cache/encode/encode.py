@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import CacheError
 from ..format import Manifest, Place, SampleFacts, read_manifest, storage_at
 from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory
-from ..upkeep import repair
+from ..upkeep import plural, repair
 from ..write import CacheWriter
 from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
 from .plan import Plan, named_captions
@@ -145,7 +145,7 @@ def _is_published(before: Manifest, memory: SourceMemory, facts: dict[str, Any])
 def _no_samples(report: EncodeReport) -> str:
     excluded = report.excluded
     first = f"; the first of them: {excluded[0].source}: {excluded[0].reason}" if excluded else ""
-    return f"no samples to encode: {len(excluded):,} files were excluded{first}. Nothing was changed"
+    return f"no samples to encode: {plural(len(excluded), 'file')} excluded{first}. Nothing was changed"
 
 
 class Assembly:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import CacheError
 from ..write import CacheWriter, split_rows
+from .info import plural
 
 CORE = "ComfyUI"
 SKELETON = "ComfyUI #14599"
@@ -78,9 +79,8 @@ class ConvertReport:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        text = (
-            f"Converted {self.samples:,} samples from {self.shards:,} shards ({self.kind}) to {self.destination.name}"
-        )
+        counts = f"{plural(self.samples, 'sample')} from {plural(self.shards, 'shard')} ({self.kind})"
+        text = f"Converted {counts} to {self.destination.name}"
         return "\n".join([text, *self.notes])
 
 

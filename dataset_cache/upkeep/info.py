@@ -293,3 +293,10 @@ def _owners(current: CheckedGeneration) -> np.ndarray:
     live = current.used[table.entry_of_ref]
     owners[table.row_of_ref[live]] = current.arrays.entries["field"][table.entry_of_ref[live]]
     return owners
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 sample`, `2 samples`, `3 entries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"

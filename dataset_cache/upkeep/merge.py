@@ -22,6 +22,7 @@ from ..format import Manifest, Place, SampleFacts, Storage, read_manifest, stora
 from ..read import Cache, Dataset
 from ..write import CacheWriter, existing_storage, leased_manifest, open_checked
 from .copy import free_name, require_new
+from .info import plural
 
 Keys = dict[str, list[bytes]]
 Progress = Callable[[int, int], None]
@@ -48,7 +49,7 @@ class MergeReport:
     renamed: tuple[str, ...]  # sets and named entries whose name was taken
 
     def __str__(self) -> str:
-        text = f"Merged {self.sources:,} caches into {self.destination.name}: {self.samples:,} samples"
+        text = f"Merged {plural(self.sources, 'cache')} into {self.destination.name}: {plural(self.samples, 'sample')}"
         return text + (f", {self.repeated:,} duplicates skipped" if self.repeated else "")
 
 

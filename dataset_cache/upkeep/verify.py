@@ -40,6 +40,7 @@ from ..write import (
     write_packing,
 )
 from .contents import file_bytes, folder_contents
+from .info import plural
 
 MISSING, STRAY = "missing", "debris"  # kinds of problems, with DAMAGED
 _READ_BYTES = 4 << 20
@@ -77,7 +78,7 @@ class RepairReport:
         if not self.entries and not self.shards:
             return f"{self.path.name}: nothing to repair"
         return (
-            f"Dropped {len(self.samples):,} samples and {self.entries:,} entries from {self.path.name}, "
+            f"Dropped {plural(len(self.samples), 'sample')} and {plural(self.entries, 'entry')} from {self.path.name}, "
             f"replaced {len(self.shards):,} shards; encode again to restore them"
         )
 

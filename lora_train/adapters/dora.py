@@ -45,7 +45,7 @@ def base_weight(name: str, module: nn.Module, layer: Layer) -> Tensor:
         found = "none" if weight is None else f"{weight.dtype} {tuple(weight.shape)}"
         raise TrainError(
             f"{name}: DoRA needs the norms of the base weight; found {found}, expected floats {layer.shape}; "
-            "set dora = false for this quantised model"
+            "set dora = false for this quantized model"
         )
     return weight.detach().to(torch.float32)
 

@@ -67,7 +67,7 @@ class Layer:
 
 
 def layer_of(name: str, module: Any) -> Layer:
-    """The shape from the module's attributes, which quantised and offloaded modules have too."""
+    """The shape from the module's attributes, which quantized and offloaded modules have too."""
     if hasattr(module, "in_features") and hasattr(module, "out_features"):
         return Layer(0, int(module.in_features), int(module.out_features))
     kernel = tuple(getattr(module, "kernel_size", ()))

@@ -16,7 +16,7 @@ import streamcache
 from streamcache.cli import output
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.output import Progress
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import CacheWriter, open_cache, plural
 
 from ..support.datasets import SHARED, blob_place, flip, folder_bytes, listing, put_sample, write_set
 
@@ -266,4 +266,4 @@ def test_the_time_left_reads_like_a_clock(seconds: float, text: str):
 
 
 def test_plurals_are_spelled_out():
-    assert [output.plural(n, "entry") for n in (1, 2)] == ["1 entry", "2 entries"]
+    assert [plural(n, "entry") for n in (1, 2)] == ["1 entry", "2 entries"]

@@ -93,8 +93,8 @@ def test_an_invalid_value_is_one_line_and_exit_code_1(capsys, tmp_path) -> None:
     [
         ([], "train: no models given; add --comfyui FOLDER to use those of your ComfyUI, or --reference"),
         (["--reference", "--comfyui", "."], "--comfyui and --reference exclude each other"),
-        (["--reference", "--vae", "taesd"], "--vae: only for models of ComfyUI; add --comfyui FOLDER"),
-        (["--guidance", "2"], "--guidance: only for models of ComfyUI; add --comfyui FOLDER"),
+        (["--reference", "--vae", "taesd"], "--vae: needs --comfyui FOLDER"),
+        (["--guidance", "2"], "--guidance: needs --comfyui FOLDER"),
     ],
 )
 def test_the_reference_model_must_be_asked_for(options: list[str], words: str, capsys) -> None:

@@ -123,7 +123,7 @@ def _weights(module: torch.nn.Module, patcher: Any) -> str:
 
 
 def _plain(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """A tensor as plain tensors: quantised weights consist of several, each with its own name."""
+    """A tensor as plain tensors: quantized weights consist of several, each with its own name."""
     if hasattr(tensor, "__tensor_flatten__"):
         inner, _ = tensor.__tensor_flatten__()
         for part in inner:

@@ -123,7 +123,7 @@ def _copy_attributes(tensor: Tensor, made: Tensor) -> None:
 
 
 def _alias(tensor: Any) -> Tensor:
-    if hasattr(tensor, "__tensor_flatten__"):  # consists of other tensors, as ComfyUI's quantised weights do
+    if hasattr(tensor, "__tensor_flatten__"):  # consists of other tensors, as ComfyUI's quantized weights do
         names, context = tensor.__tensor_flatten__()
         parts = {name: _alias(getattr(tensor, name)) for name in names}
         return type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())

@@ -1,4 +1,4 @@
-"""Base layers whose weights are computed for each use: cast, dequantised, or copied from another device.
+"""Base layers whose weights are computed for each use: cast, dequantized, or copied from another device.
 
 Autograd would keep each of these copies until the backward pass, that is, the whole model in compute precision. The
 base is not trained, so its layers only pass gradients on and can compute their weights again for that.
