@@ -17,6 +17,7 @@ from ...dataset_cache import (
     encode,
     gather,
     peek_bucket_counts,
+    plural,
     read_manifest,
     split_rows,
 )
@@ -155,6 +156,6 @@ def _warnings(report: EncodeReport) -> list[str]:
     if report.unmasked:
         lines.append(f"No mask: {report.unmasked:,} of {report.samples:,} samples (the whole image is used)")
     if report.excluded:
-        lines.append(f"Skipped: {len(report.excluded):,} files")
+        lines.append(f"Skipped: {plural(len(report.excluded), 'file')}")
         lines += [f"{e.source}: {e.reason}" for e in report.excluded[:_LISTED]]
     return lines

@@ -212,5 +212,5 @@ def test_missing_captions_and_masks_are_reported_with_the_run(server: Server):
     graph.prompt["1"]["inputs"]["folder"] = "input/lacking"
     shown = server.succeed(graph.prompt)[node]["text"][0]
     row = next(row for row in server.client.get("/streamcache/runs")["runs"] if row["name"] == "lacking")
-    for words in ("Without a caption: 1 of 3 samples", "Left out: 1 of the files", "lacking/broken.png: "):
+    for words in ("No caption: 1 of 3 samples", "Skipped: 1 file\n", "lacking/broken.png: "):
         assert words in shown and words in row["notes"]
