@@ -94,7 +94,7 @@ def test_unknown_models_are_reported(
     ("options", "words"),
     [
         (["--comfyui", ".", "--vae", "taesd"], "not a ComfyUI folder"),
-        (["--vae", "taesd"], "add --comfyui FOLDER"),
+        (["--vae", "taesd"], "need --comfyui FOLDER"),
         (["--comfyui", "."], "name a VAE with --vae, a text encoder with --clip, or both"),
     ],
 )

@@ -310,7 +310,7 @@ def test_encoding_into_a_source_is_refused(plan, tmp_path, picture):
 def test_a_set_with_only_bad_files_is_refused(plan, tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.png").write_bytes(b"")
-    with pytest.raises(CacheError, match=r"1 files were excluded.*set/a\.png: the file is empty"):
+    with pytest.raises(CacheError, match=r"1 file excluded.*set/a\.png: the file is empty"):
         encode(plan(), tmp_path / "cache")
     assert not (tmp_path / "cache" / "dataset.json").exists()
 
