@@ -1,9 +1,11 @@
-"""One file on a local disk: positional reads, durable writes, links and locks, and what a platform lacks.
+"""One file on a local disk: positional reads, durable writes and links, and what a platform lacks.
 
 Datasets are reached through `storage`, which builds on this.
 """
 
 import contextlib
+import errno
+import hashlib
 import mmap
 import os
 import shutil
@@ -12,26 +14,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from filelock import FileLock, Timeout
-
-from ..errors import CacheError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from ...errors import CacheError, CacheUnreadable
 
 # Tests switch these off to run the code paths of platforms that lack the calls (Windows has neither).
 HAS_PREADV = hasattr(os, "preadv")
 HAS_LINKS = hasattr(os, "link")
 LOCKS_OPEN_FILES = os.name == "nt"  # an open file can be neither replaced nor removed
 _ATTEMPTS, _PAUSE_SECONDS = 50, 0.02  # one second in total
+_PAUSES = (0.05, 0.2, 0.5)  # seconds before another attempt: disks and networks often recover
+_MAX_BYTES = 255  # of a name, on common file systems
+_TEMPORARY_BYTES = len("..4194304.tmp")
 _MAX_BUFFERS = 512  # below every platform's IOV_MAX
 _JUNCTION = 0xA0000003  # Windows' IO_REPARSE_TAG_MOUNT_POINT, which `is_symlink` does not see
-# Flags for every file of a dataset: a folder from an untrusted source may contain links to other files.
-_OWN_FILE = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+T = TypeVar("T")
+# Flags for every file of a cache: a folder from an untrusted source may contain links to other files, and pipes, which
+# would block the process that opens them.
+OWN_FILE = sum(getattr(os, f"O_{name}", 0) for name in ("BINARY", "NOFOLLOW", "CLOEXEC", "NONBLOCK"))
 
 
 class OpenFile:
@@ -62,7 +62,7 @@ class OpenFile:
             if found != nbytes:
                 self._read_rest(offset, buffers, found)
         except OSError as error:
-            raise CacheError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise error_kind(error)(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def read(self, offset: int, size: int) -> bytearray:
         data = bytearray(size)
@@ -80,8 +80,8 @@ class OpenFile:
         """The whole file as read-only memory."""
         try:
             return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
-        except OSError as error:
-            raise CacheError(f"{self.path}: cannot be mapped: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # an empty file is a ValueError
+            raise error_kind(error)(f"{self.path}: cannot be mapped: {error}") from error
 
     def _read_rest(self, offset: int, buffers: Sequence[memoryview], found: int) -> None:
         """Continue after a short read: a signal, more than 2 GB or too many buffers at once."""
@@ -122,7 +122,9 @@ class WritableFile:
     def __init__(self, path: Path, new: bool = False) -> None:
         """Open an existing file, or with `new` create one under a name that is still free."""
         self._fd = -1
-        self._fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0) | _OWN_FILE, 0o666)
+        self._fd = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0) | OWN_FILE, 0o666)
+        if not new:
+            _refuse_others(path, os.fstat(self._fd).st_mode)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         # A seek before each write: an interrupted write or a read may have left the position anywhere.
@@ -155,6 +157,17 @@ class WritableFile:
             self._fd = -1
 
 
+def locks_open_files() -> bool:
+    """Whether open files, and the folders that contain them, can be neither moved nor removed, as on Windows."""
+    return LOCKS_OPEN_FILES
+
+
+def is_long_name(name: str) -> bool:
+    """Whether a name has too many bytes for `name.safetensors` and the temporary file that it is written to."""
+    longest = _MAX_BYTES - _TEMPORARY_BYTES - len(".safetensors")
+    return len(name.encode("utf-8", "surrogatepass")) > longest
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one durable step: readers see the old file or the new one, never a part."""
     with replacing(path) as file:
@@ -164,7 +177,11 @@ def replace_file(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path`, durably, when the `with` ends without an error."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    name = os.fsencode(path.name)
+    kept = (
+        path.name if len(name) <= _MAX_BYTES - _TEMPORARY_BYTES else hashlib.blake2b(name, digest_size=16).hexdigest()
+    )
+    temporary = path.with_name(f".{kept}.{os.getpid()}.tmp")
     try:
         with create_file(temporary) as file:
             yield file
@@ -210,7 +227,7 @@ def link_or_copy(source: Path, target: Path) -> bool:
             return True
         except OSError:
             pass  # another file system, or one without links: copying always works
-    with open(source, "rb") as old, create_file(target) as new:
+    with open(_open_regular(source), "rb") as old, create_file(target) as new:
         shutil.copyfileobj(old, new, 1 << 20)
     return False
 
@@ -249,48 +266,44 @@ def is_regular(path: Path) -> bool:
         return False
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds a FileLock on this file. Raises OSError if that cannot be found out.
-
-    Creates and changes no file, whatever happens to the folder.
-    """
-    if fcntl is None:
-        return _cannot_lock(path)
-    # A FileLock would create the file, and folders for it, if they were removed a moment ago.
-    fd = os.open(path, os.O_RDONLY | _OWN_FILE)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+def error_kind(error: OSError | ValueError) -> type[CacheError]:
+    """Whether a name is wrong, or a file cannot be read now, which says nothing about its content."""
+    known = isinstance(error, ValueError) or error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+    return CacheError if known else CacheUnreadable
 
 
-def _cannot_lock(path: Path) -> bool:
-    path.lstat()  # raises if it is missing
-    lock = FileLock(str(path), thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    lock.release()
-    return False
+def retrying(read: Callable[[], T]) -> T:
+    """The result of `read`, which is called again after a pause if a file is unreadable."""
+    for pause in _PAUSES:
+        try:
+            return read()
+        except CacheUnreadable:
+            time.sleep(pause)
+    return read()
 
 
 def _open_regular(path: Path) -> int:
+    fd = -1
     try:
-        # Checked before opening: opening a pipe would wait for a process that writes into it.
-        mode = os.lstat(path).st_mode
-        if not stat.S_ISREG(mode):
-            what = "a symbolic link" if stat.S_ISLNK(mode) else "not a file"
-            raise CacheError(f"{path}: is {what}; a cache contains only files of its own")
-        fd = _patiently(os.open, path, os.O_RDONLY | _OWN_FILE)
+        # Checked before opening too, for systems without the flags that refuse links and do not wait for pipes.
+        _refuse_others(path, os.lstat(path).st_mode)
+        fd = _patiently(os.open, path, os.O_RDONLY | OWN_FILE)
+        _refuse_others(path, os.fstat(fd).st_mode)
     except FileNotFoundError as error:
         raise CacheError(f'{path}: is missing; restore it, or run "streamcache verify" on the cache') from error
     except OSError as error:
-        raise CacheError(f"{path}: cannot be opened: {error.strerror}") from error
+        raise error_kind(error)(f"{path}: cannot be opened: {error.strerror}") from error
+    except CacheError:
+        if fd >= 0:
+            os.close(fd)
+        raise
     return fd
+
+
+def _refuse_others(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        what = "a symbolic link" if stat.S_ISLNK(mode) else "not a file"
+        raise CacheError(f"{path}: is {what}; a cache contains only files of its own")
 
 
 def _patiently(call: Callable[..., Any], *args: Any) -> Any:

@@ -12,16 +12,15 @@ entry_order, ref_order   entries sorted by key, references sorted by hash
 import json
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import xxhash
 
-from ..errors import CacheError
+from ...errors import CacheError
 from .index_rows import (
     ENTRY,
     NO_ROUTE,
@@ -40,6 +39,8 @@ from .storage import Place, Storage, StoredFile, storage_at
 
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash on every open: 1–2 ms
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _U64 = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
 UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # raised by rows of a damaged index
@@ -274,13 +275,17 @@ class Index:
         return texts[start:end].tobytes()
 
 
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Report struct errors inside as a damaged index."""
-    try:
-        yield
-    except UNREADABLE as error:
-        raise damage(error) from error
+def guarded(read: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate a function that reads the index: struct errors inside are reported as a damaged index."""
+
+    @wraps(read)
+    def reading(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return read(*args, **kwargs)
+        except UNREADABLE as error:
+            raise damage(error) from error
+
+    return reading
 
 
 def damage(error: Exception) -> CacheError:
@@ -300,6 +305,35 @@ def _location_rows(count: int) -> struct.Struct:
 
 
 assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)
+
+
+class _MemoryFile:
+    """The bytes of an index as a file that was never written."""
+
+    name, identity = "index in memory", ()
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size = memoryview(data), len(data)
+
+    def read(self, offset: int, size: int) -> bytearray:
+        return bytearray(self._data[offset : offset + size])
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
+        for buffer in buffers:
+            buffer[:] = self._data[offset : offset + len(buffer)]
+            offset += len(buffer)
+
+    def will_need(self, offset: int, size: int) -> None:
+        pass
+
+    def map(self) -> memoryview:
+        return self._data
+
+
+def index_in_memory(arrays: IndexArrays, field_count: int) -> Index:
+    """The index that would be opened after writing these arrays."""
+    file = _MemoryFile(b"".join(_pieces(arrays)))
+    return Index(file, file.size, field_count, None)
 
 
 def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> Index:

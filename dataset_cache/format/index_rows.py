@@ -76,9 +76,6 @@ class SampleRow(NamedTuple):
     def crop(self) -> tuple[int, int, int, int]:
         return self.crop_left, self.crop_top, self.crop_width, self.crop_height
 
-    def pack(self) -> bytes:
-        return _SAMPLE_ROW.pack(*self)
-
 
 class EntryRow(NamedTuple):
     """One row of `entries` without its key."""
@@ -88,13 +85,10 @@ class EntryRow(NamedTuple):
     layout: int
     field: int
 
-    def pack(self, key: bytes) -> bytes:
-        return key + _ENTRY_ROW.pack(*self)
 
-
-def make_sample_row(facts: SampleFacts, captions: int, bucket: int, set_number: int, source: int) -> SampleRow:
+def pack_sample_row(facts: SampleFacts, captions: int, bucket: int, set_number: int, source: int) -> bytes:
     """The row of a sample whose captions, set and source have these numbers. Its variants start where they will."""
-    return SampleRow(
+    return _SAMPLE_ROW.pack(
         0,
         captions,
         len(facts.captions),
@@ -106,6 +100,10 @@ def make_sample_row(facts: SampleFacts, captions: int, bucket: int, set_number: 
         *facts.original_size,
         *facts.crop,
     )
+
+
+def pack_entry_row(key: bytes, refs: int, leaves: int, layout: int, field: int) -> bytes:
+    return key + _ENTRY_ROW.pack(refs, leaves, layout, field)
 
 
 def read_sample_row(samples: memoryview, i: int) -> SampleRow:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from ..errors import CacheError
+from ...errors import CacheError, CacheUnreadable
 from .storage import GrowingFile, Storage, stream
 
 JOURNAL = "journal"
@@ -63,9 +63,14 @@ class Journal:
 
 
 def read_journal(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
-    """The records up to the first torn or damaged line."""
+    """The records up to the first torn or damaged line; none if the file is missing or not a file.
+
+    Raises CacheUnreadable if it cannot be read now: what an unfinished build contains must not be forgotten.
+    """
     try:
         file = storage.open(name)
+    except CacheUnreadable:
+        raise
     except CacheError:
         return
     with stream(file) as lines:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from ..errors import CacheError
+from ...errors import CacheError
 from .tensors import map_tensors
 
 # numpy knows these dtypes; others are viewed as bytes first.
@@ -109,8 +109,10 @@ class LazyTensor(torch.Tensor):
         if torch.Tag.inplace_view in func.tags:
             raise _shape_refusal(func)
         written, is_view, is_composite = _effects(func)
-        if is_composite:  # in inference mode `to` and `reshape` arrive undecomposed: whether they copy is not known
-            return func.decompose(*args, **kwargs)
+        if is_composite:
+            # In inference mode `to` and `reshape` arrive in one piece: only their parts show whether they copy. Torch's
+            # C++ kernel divides them; `func.decompose` would prefer decompositions in Python, which round differently.
+            return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         if is_view and isinstance(args[0], LazyTensor):
             views = args[0]._views(func, args[1:], kwargs)
             if views is not None:

@@ -9,10 +9,11 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import CacheError
+from ...errors import CacheError
 from .shard import SHARD_NAME, ShardFile
 from .storage import Place, storage_at
 from .tensors import dtype_named
@@ -29,6 +30,7 @@ DAMAGED = "damaged"  # why `repair` dropped an entry
 _DROPPED = "dropped"  # its key in `Manifest.extra`
 _MAX_BYTES = 256 << 20
 _HEX = re.compile(r"[0-9a-f]{32}")
+_INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Manifest:
     requires: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def generation(self) -> str:
         return hashlib.blake2b(_canonical(self._body()), digest_size=16).hexdigest()
 
@@ -68,6 +70,12 @@ class Manifest:
 
 def index_name(generation: str) -> str:
     return f"index-{generation}.safetensors"
+
+
+def index_generation(name: str) -> str | None:
+    """The generation of an index file, from its name."""
+    match = _INDEX_NAME.fullmatch(name)
+    return match[1] if match else None
 
 
 def write_manifest(place: Place, manifest: Manifest) -> None:
@@ -110,10 +118,14 @@ def read_manifest(place: Place) -> Manifest | None:
     file = storage.open(MANIFEST)
     if file.size > _MAX_BYTES:
         raise CacheError(f"{path}: {file.size:,} bytes, too large for a manifest")
+    text = bytes(file.read(0, file.size))  # outside the `try`: an unreadable file is not a damaged one
     try:
-        body = json.loads(bytes(file.read(0, file.size)))
+        body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: is not JSON: {error}") from error
+        what = "is empty" if not text.strip(b"\0 \n") else f"is not JSON: {error}"
+        raise CacheError(
+            f"{path}: {what}; restore it from a copy of the folder, or move the folder away and save again"
+        ) from error
     return _parse(body, path)
 
 

@@ -10,18 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CacheError
+from ...errors import CacheError, CacheUnreadable
 from .journal import JOURNAL, Journal, read_journal
+from .locks import Lock
 from .manifest import SHARDS
 from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
-from .skeleton import Layout, TensorSpec
-from .storage import Lock, Place, Storage, storage_at
+from .skeleton import Layout
+from .storage import Place, Storage, storage_at
+from .tensors import TensorSpec
 
 BUILD = ".build"
 DATA, ASIDE = "s", "t"  # training data; fields that are only displayed (thumbnails)
 SEGMENT_LOCK = "lock"
 _MAX_HEADER_BYTES = 64 << 20
 _COPY_BYTES = 1 << 20
+_WAIT_SECONDS = 1.0  # a process that looks whether the writer is gone holds its lock for a moment
 _TIGHTEN_BELOW = 16  # a header larger than 1/16 of its data is shrunk when the shard is sealed
 
 
@@ -57,7 +60,10 @@ class BuildShard:
 
     def read(self, offset: int, size: int) -> bytes | bytearray:
         if self.writer is not None:
-            return self.writer.read(offset, size)
+            try:
+                return self.writer.read(offset, size)
+            except OSError as error:
+                raise CacheUnreadable(f"{self.storage.path / self.place}: cannot be read: {error.strerror}") from error
         return self.storage.open(self.place).read(offset, size)
 
 
@@ -72,7 +78,7 @@ class Segment:
         self.entry_count = 0
         try:
             storage.make_folder(self.folder, new=True)
-            self._lock: Lock = storage.lock(f"{self.folder}/{SEGMENT_LOCK}")
+            self._lock: Lock = storage.lock(f"{self.folder}/{SEGMENT_LOCK}", _WAIT_SECONDS)
             self._journal = Journal(storage, f"{self.folder}/{JOURNAL}")
             for folder in (BUILD, ""):  # may be as new as the segment
                 storage.sync(folder)
@@ -239,6 +245,8 @@ def recover(storage: Storage, folder: str) -> Recovered:
                 entries.append(_read_entry(fact, layouts, blobs))
             elif fact["kind"] == "sealed":
                 _apply_seal(shards[f"{_last(folder)}/{fact['shard']}"], fact)
+        except CacheUnreadable:
+            raise
         except (KeyError, IndexError, TypeError, ValueError):
             break  # not written by this version: the rest cannot be understood either
     for name, shard in shards.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from ..errors import CacheError
+from ...errors import CacheError
 from .storage import Storage, StoredFile
 from .tensors import MAX_AXES, count_bytes
 

@@ -6,7 +6,6 @@ strings, bytes) are packed into one row of bytes whose form the layout defines.
 """
 
 import json
-import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from .lazy import LazyTensor
-from .tensors import MAX_AXES, NAMES, codec_for, codec_named, count_bytes
+from .tensors import MAX_AXES, NAMES, codec_for, codec_named, read_spec
 
 MAX_DEPTH = 64
 # The format of each kind of leaf in the fixed part of a row; variable ones store their length there.
@@ -29,7 +28,6 @@ _VARIABLE = {
     "str": lambda data: data.decode("utf-8", "surrogatepass"),
     "bytes": lambda data: data,
 }
-_MAX_TENSOR_BYTES = 1 << 40  # an offset in a shard has 40 bits
 _MAX_KEY_BITS = 8192  # JSON readers refuse numbers with thousands of digits
 _NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
 
@@ -37,16 +35,6 @@ _LEAVES = {bool, int, float, str, bytes}
 
 Build = Callable[[tuple], Any]  # from the tensors and leaves of a value to the value
 Place = str | tuple  # a path in a structure: (path of its owner, last step); joined for error messages
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """What a layout defines about a tensor."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    strides: tuple[int, ...] = ()  # of the tensor in memory, in elements
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,7 @@ class Layout:
         self._kinds: list[str] = []
         try:
             parsed = json.loads(text)
-            self.specs = tuple(_read_spec(spec) for spec in parsed["tensors"])
+            self.specs = tuple(read_spec(spec) for spec in parsed["tensors"])
             self._root = parsed["root"]
             self._build = self._compile(self._root, 0)
         except CacheError:
@@ -324,30 +312,6 @@ def _text(place: Place) -> str:
 
 def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-
-
-def _read_spec(spec: list) -> TensorSpec:
-    dtype, shape = spec[0], tuple(spec[1])
-    # Other axes count even if one is zero: torch computes strides from them.
-    if any(type(n) is not int or n < 0 for n in shape) or len(shape) > MAX_AXES or _extent(shape) >= 1 << 60:
-        raise CacheError(f"a stored layout has a tensor of shape {str(shape)[:200]}")
-    nbytes = count_bytes(dtype, shape)
-    if nbytes > _MAX_TENSOR_BYTES:
-        raise CacheError(f"a stored layout has a tensor of {nbytes:,} bytes, too large for a shard")
-    return TensorSpec(dtype, shape, nbytes, strides_of(shape))
-
-
-def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def _extent(shape: tuple[int, ...]) -> int:
-    return math.prod(max(n, 1) for n in shape)
 
 
 def _read_key(key: Any) -> str | int:

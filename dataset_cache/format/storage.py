@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from filelock import FileLock
-
-from ..errors import CacheError
 from .files import (
     OpenFile,
     WritableFile,
     create_file,
+    error_kind,
     is_link,
     is_link_status,
-    is_locked,
     link_or_copy,
     move_file,
     refuse_link,
@@ -32,6 +29,7 @@ from .files import (
     replace_file,
     sync_folder,
 )
+from .locks import Lock, is_locked, move_locked_folder, take_lock
 
 
 class Status(NamedTuple):
@@ -77,12 +75,6 @@ class GrowingFile(Protocol):
     def close(self) -> None: ...
 
 
-class Lock(Protocol):
-    """Held until `release`, or until the process ends, however it ends."""
-
-    def release(self) -> None: ...
-
-
 class Storage(Protocol):
     """The folder of one dataset."""
 
@@ -123,8 +115,11 @@ class Storage(Protocol):
         """Put `data` under a name in one durable step: readers see the old file or the new one, never a part."""
         ...
 
-    def touch(self, name: str) -> None:
-        """Set a file's time to now. Creates it if it is missing."""
+    def touch(self, name: str, time: float | None = None) -> None:
+        """Set a file's time to now, by the clock of the storage, and create it if it is missing.
+
+        With `time`, set it to this time; a missing file is not created.
+        """
         ...
 
     def move(self, name: str, to: str) -> None: ...
@@ -139,6 +134,10 @@ class Storage(Protocol):
 
     def make_folder(self, name: str = "", new: bool = False) -> None:
         """Make a folder inside an existing cache, or the cache's own. Refuses with `new` if it exists."""
+        ...
+
+    def relocate(self, target: Path, lock: Lock) -> "Storage":
+        """Move the folder of the cache, which contains this lock, to a free place on its drive; the storage there."""
         ...
 
     def remove_folder(self, name: str, content: bool = False) -> None:
@@ -181,7 +180,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-            raise CacheError(f"{self.path / name}: cannot be read: {error}") from error
+            raise error_kind(error)(f"{self.path / name}: cannot be read: {error}") from error
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         return Status(_kind(found), found.st_size, found.st_mtime, stamp)
 
@@ -192,7 +191,7 @@ class LocalStorage:
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-            raise CacheError(f"{path}: cannot be listed: {error}") from error
+            raise error_kind(error)(f"{path}: cannot be listed: {error}") from error
 
     def refuse_link(self, name: str) -> None:
         refuse_link(self.path / name)
@@ -209,8 +208,11 @@ class LocalStorage:
     def replace(self, name: str, data: bytes) -> None:
         replace_file(self.path / name, data)
 
-    def touch(self, name: str) -> None:
-        (self.path / name).touch()
+    def touch(self, name: str, time: float | None = None) -> None:
+        if time is None:
+            (self.path / name).touch()
+        else:
+            os.utime(self.path / name, (time, time), follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
     def move(self, name: str, to: str) -> None:
         move_file(self.path / name, self.path / to)
@@ -229,7 +231,15 @@ class LocalStorage:
         above = [path for path in reversed((self.path / name).parents) if self.path in path.parents]
         for path in above:
             path.mkdir(exist_ok=True)
+        missing = [] if name else [path for path in (self.path, *self.path.parents) if not path.exists()]
         (self.path / name).mkdir(parents=not name, exist_ok=not new)
+        for path in missing:
+            with contextlib.suppress(OSError):  # the folder above may not be readable
+                sync_folder(path.parent)
+
+    def relocate(self, target: Path, lock: Lock) -> "LocalStorage":
+        move_locked_folder(self.path, target, lock)
+        return LocalStorage(target)
 
     def remove_folder(self, name: str, content: bool = False) -> None:
         if content:
@@ -242,9 +252,7 @@ class LocalStorage:
         sync_folder(self.path / folder)
 
     def lock(self, name: str, patience: float = 0.0) -> Lock:
-        lock = FileLock(str(self.path / name), thread_local=False)
-        lock.acquire(timeout=patience, poll_interval=0.02)
-        return lock
+        return take_lock(self.path / name, patience)
 
     def is_locked(self, name: str) -> bool:
         return is_locked(self.path / name)

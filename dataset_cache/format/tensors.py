@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 
 MAX_AXES = 64  # what numpy and most operations of torch take
+_MAX_TENSOR_BYTES = 1 << 40  # an offset in a shard has 40 bits
 # dtypes that an older torch lacks are skipped, so a cache that needs one names it in an error.
 _TORCH_NAMES = {
     "BOOL": "bool",
@@ -45,6 +46,41 @@ def dtype_named(name: str) -> torch.dtype:
 
 def count_bytes(name: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * dtype_named(name).itemsize
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a layout defines about a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    strides: tuple[int, ...] = ()  # of the tensor in memory, in elements
+
+
+def read_spec(spec: list) -> TensorSpec:
+    """The type and shape of a tensor from a stored layout."""
+    dtype, shape = spec[0], tuple(spec[1])
+    # Other axes count even if one is zero: torch computes strides from them.
+    if any(type(n) is not int or n < 0 for n in shape) or len(shape) > MAX_AXES or _extent(shape) >= 1 << 60:
+        raise CacheError(f"a stored layout has a tensor of shape {str(shape)[:200]}")
+    nbytes = count_bytes(dtype, shape)
+    if nbytes > _MAX_TENSOR_BYTES:
+        raise CacheError(f"a stored layout has a tensor of {nbytes:,} bytes, too large for a shard")
+    return TensorSpec(dtype, shape, nbytes, _strides_of(shape))
+
+
+def _strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _extent(shape: tuple[int, ...]) -> int:
+    return math.prod(max(n, 1) for n in shape)
 
 
 @dataclass(frozen=True)
