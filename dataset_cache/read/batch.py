@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import (
     ALIGNMENT,
     NAMES,

@@ -1,17 +1,18 @@
-"""A cache: one generation of a dataset, opened from its metadata alone. Tensors are read when they are used."""
+"""A cache: one generation of a dataset. Tensors are read when they are used."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import (
     ASIDE_FIELDS,
-    BUILD,
     COLUMNS,
     Index,
     Key,
@@ -19,17 +20,12 @@ from ..format import (
     Manifest,
     Place,
     Split,
-    Storage,
     TensorSpec,
     blob_hash,
     digest_key,
     dtype_named,
     guarded,
-    manifest_stamp,
     open_index,
-    read_manifest,
-    recover,
-    segments,
     split_location,
     storage_at,
     tensor_bytes,
@@ -39,46 +35,41 @@ from .buffers import BatchBuffers
 from .dataset import Batch, Bucket, Fields, Sample
 from .leases import Lease
 from .shard_files import ShardFiles
+from .subset import Subset
 
-_ATTEMPTS = 10
 
-
-def open_cache(path: Place, check: bool = False) -> "Cache":
-    """Open the published generation of a dataset. Only metadata is read.
-
-    `check` compares everything that is read with its checksum.
-    """
+def _open_generation(path: str, manifest: Manifest, check: bool) -> "Cache":
+    """Open a generation that another process has open: newer ones may have been published since."""
     storage = storage_at(path)
-    for _ in range(_ATTEMPTS):
-        stamp = manifest_stamp(storage)
-        manifest = read_manifest(storage)
-        if manifest is None:
-            raise _unpublished(storage)
-        lease = Lease(storage, manifest.generation)
-        try:
-            cache = Cache(storage, manifest, open_index(storage, manifest, check or None), lease, check)
-        except CacheError:
-            lease.release()
-            if manifest_stamp(storage) == stamp:
-                raise
-            continue
-        # Check again with the lease in place: a writer that published before it may be about to remove these files.
-        if manifest_stamp(storage) == stamp:
-            return cache
+    lease = Lease(storage, manifest.generation)
+    try:
+        return Cache(storage, manifest, open_index(storage, manifest, check or None), lease, check)
+    except CacheError as error:
         lease.release()
-    raise CacheError(f"{storage.path}: was published {_ATTEMPTS} times while it was being opened; open it again")
+        raise CacheError(f"generation {manifest.generation[:8]} cannot be opened again: {error}") from error
+
+
+class _Closed:
+    """Takes the place of what a closed cache has closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        raise CacheError(f"{self._path}: this cache is closed; open it again")
 
 
 class Cache(Sequence[Sample]):
-    """One generation of a dataset. It does not change, whatever is published later."""
+    """One generation of a dataset. It does not change, whatever is published later.
+
+    `open_cache` opens the published one, and protects its files with a lease. Without a lease they stay only as long as
+    the caller keeps them, and reading fails once they are gone.
+    """
+
+    encoded = True
 
     def __init__(
-        self,
-        place: Place,
-        manifest: Manifest,
-        index: Index,
-        lease: Lease | None,
-        check: bool = False,
+        self, place: Place, manifest: Manifest, index: Index, lease: Lease | None = None, check: bool = False
     ) -> None:
         storage = storage_at(place)
         self.path = storage.path
@@ -97,16 +88,40 @@ class Cache(Sequence[Sample]):
     def __len__(self) -> int:
         return self._index.sample_count
 
-    def __getitem__(self, i: int) -> Sample:  # type: ignore[override]
-        return self.sample(i)
+    @overload
+    def __getitem__(self, i: int) -> Sample: ...
+    @overload
+    def __getitem__(self, i: slice) -> Subset: ...
+    def __getitem__(self, i: int | slice) -> Sample | Subset:
+        """A sample, or a view of some samples."""
+        return self._part(i) if isinstance(i, slice) else self.sample(i)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self.sample(i) for i in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"<Cache {self.path.name}: {len(self):,} samples, generation {self.generation[:8]}>"
+        count = self.manifest.counts["samples"]
+        return f"<Cache {self.path.name}: {count:,} samples, generation {self.generation[:8]}>"
 
-    @guarded()
+    def __enter__(self) -> "Cache":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all files and end the lease. Tensors that were not read yet can no longer be."""
+        self._files.close()
+        self._index = self._batches = cast(Any, _Closed(self.path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process opens the same generation, with its own files and its own lease."""
+        return _open_generation, (str(self.path), self.manifest, self._check)
+
+    def _part(self, chosen: slice) -> Subset:
+        return Subset(self, np.arange(len(self))[chosen])
+
+    @guarded
     def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
         """Sample `i` with lazy tensors. `variants` selects one of several entries per field, by default the first."""
         i = self._checked(i)
@@ -152,7 +167,7 @@ class Cache(Sequence[Sample]):
         """Reusable memory for `read_batch`, for batches of up to `rows` samples. Each batch in use needs its own."""
         return BatchBuffers(rows, pin)
 
-    @guarded()
+    @guarded
     def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None:
         """Tell the system that these samples will be read soon, if it accepts such hints."""
         chosen = variants or {}
@@ -172,7 +187,13 @@ class Cache(Sequence[Sample]):
         order = np.argsort(numbers, kind="stable")
         edges = np.searchsorted(numbers[order], np.arange(len(self._buckets) + 1))
         groups = [order[start:end] for start, end in pairwise(edges)]
-        return {bucket: group for bucket, group in zip(self._buckets, groups, strict=True) if len(group)}
+        pairs = zip(self._buckets, groups, strict=True)
+        return {replace(bucket, pixels=self._pixels(group[0])): group for bucket, group in pairs if len(group)}
+
+    def _pixels(self, i: int) -> tuple[int, int] | None:
+        """The size of a sample's image as it was encoded, if that was recorded."""
+        _, _, width, height = self._index.arrays.samples["crop"][i].tolist()
+        return (width, height) if width > 0 and height > 0 else None
 
     def column(self, name: str) -> np.ndarray:
         """A column over all samples: bucket, set, repeats, weight, original_size or crop. Read-only, mapped."""
@@ -189,15 +210,15 @@ class Cache(Sequence[Sample]):
             raise CacheError("the index is damaged: a sample's variants run past the end of their array")
         return self._index.arrays.variants[places.astype(np.int64)]
 
-    @guarded()
+    @guarded
     def source(self, i: int) -> str:
         return self._index.string(self._index.sample_row(self._checked(i)).source)
 
-    @guarded()
+    @guarded
     def captions(self, i: int) -> list[str]:
         return list(self._index.captions(self._index.sample_row(self._checked(i))))
 
-    @guarded()
+    @guarded
     def keys(self, i: int) -> dict[str, list[bytes]]:
         """The keys of a sample's entries by field, one per variant."""
         entries = self._index.entries_of(self._checked(i), len(self.fields))
@@ -207,7 +228,7 @@ class Cache(Sequence[Sample]):
     def has(self, key: Key) -> bool:
         return self._index.find_entry(digest_key(key)) is not None
 
-    @guarded()
+    @guarded
     def entry(self, key: Key) -> Any:
         """The structure stored under a key, with lazy tensors."""
         found = self._index.find_entry(digest_key(key))
@@ -215,7 +236,7 @@ class Cache(Sequence[Sample]):
             raise CacheError(f"{self.path}: no entry is stored under the key {key!r}")
         return self._structure(found, "entry", None)
 
-    @guarded()
+    @guarded
     def stored_entry(self, key: Key) -> tuple[str, Split]:
         """The field and the parts of an entry as stored, each tensor compared with its hash. No codec is needed."""
         index, entry = self._index, self._index.find_entry(digest_key(key))
@@ -250,14 +271,21 @@ class Cache(Sequence[Sample]):
         specs = self._index.layout(row.layout).specs
         return list(zip(self._index.locations(row.refs, len(specs)), specs, strict=True))
 
-    @guarded()
+    @guarded
     def _structure(self, entry: int, field: str, sample: int | None) -> Any:
         row = self._index.entry_row(entry)
-        place = field if sample is None else f"sample {sample} ({self.source(sample)}), {field}"
+        layout = self._index.layout(row.layout)
+        locations = self._index.locations(row.refs, len(layout.specs))
+        # Only damage is reported with its place, and only a check finds it.
+        place = self._place(field, sample) if self._check else ""
         tensors = [
-            self._lazy(row.refs + n, location, spec, place) for n, (location, spec) in enumerate(self._blobs(entry))
+            self._lazy(row.refs + n, location, spec, place)
+            for n, (location, spec) in enumerate(zip(locations, layout.specs, strict=True))
         ]
-        return self._index.layout(row.layout).read(tuple(tensors), self._index.leaves, row.leaves)
+        return layout.read(tuple(tensors), self._index.leaves, row.leaves)
+
+    def _place(self, field: str, sample: int | None) -> str:
+        return field if sample is None else f"sample {sample} ({self.source(sample)}), {field}"
 
     def _lazy(self, ref: int, location: int, spec: TensorSpec, place: str) -> LazyTensor:
         shard, offset = split_location(location)
@@ -294,17 +322,3 @@ def _caption(captions: Sequence[str], variant: int) -> str:
     if not captions:
         return ""
     return captions[variant] if variant < len(captions) else captions[0]
-
-
-def _unpublished(storage: Storage) -> CacheError:
-    """The error for a folder without a manifest: how far a build came, or that this is not a cache."""
-    if not storage.exists():
-        return CacheError(f"{storage.path}: no such cache")
-    if storage.stat(BUILD) is not None:
-        ready = [recover(storage, folder) for folder in segments(storage)]
-        entries, nbytes = sum(len(r.entries) for r in ready), sum(r.nbytes for r in ready)
-        return CacheError(
-            f"{storage.path}: was never published; {entries:,} entries ({nbytes / 1e6:,.1f} MB) of its build are "
-            "ready; run the same save again to finish it"
-        )
-    return CacheError(f"{storage.path}: has no dataset.json, so it is not a StreamCache dataset or was never finished")

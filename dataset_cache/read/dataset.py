@@ -1,14 +1,15 @@
 """What every dataset looks like: samples, buckets, batches, and the protocols that caches, subsets and plans fulfil."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..format import Key, SampleFacts, Split, realize
+from ..format import Key, Manifest, SampleFacts, Split, realize
 from .buffers import BatchBuffers
 
 
@@ -36,6 +37,9 @@ class Fields(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._names)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # for another process: with all tensors, which are read now
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(SampleFacts):
@@ -60,13 +64,19 @@ class Sample(SampleFacts):
 
 @dataclass(frozen=True)
 class Bucket:
-    """Samples that fit into one batch: the shape of their latents without the first axis, and the dtype."""
+    """Samples that fit into one batch: the shape of their latents without the first axis, and the dtype.
+
+    As text it is the size of the images in pixels, if known.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    pixels: tuple[int, int] | None = field(default=None, compare=False)  # width and height
 
     def __str__(self) -> str:
-        return f"{'×'.join(map(str, self.shape))} {str(self.dtype).removeprefix('torch.')}"
+        if self.pixels is None:
+            return f"latents of {'×'.join(map(str, self.shape))}"
+        return "×".join(map(str, (*self.pixels, *self.shape[1:-2])))
 
 
 class Batch:
@@ -85,6 +95,10 @@ class Batch:
         self.latents = latents
         self.fields = fields
         self._captions = captions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        captions = self.captions
+        return Batch, (self.indices, self.latents, self.fields, partial(list, captions))
 
     @property
     def conditionings(self) -> list:
@@ -106,6 +120,9 @@ class Batch:
 
 class Samples(Protocol):
     """A list of samples to look at: a cache, a subset of one, or a plan."""
+
+    @property
+    def encoded(self) -> bool: ...
 
     @property
     def fields(self) -> tuple[str, ...]: ...
@@ -138,6 +155,9 @@ class Dataset(Samples, Protocol):
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def manifest(self) -> Manifest: ...
 
     @property
     def generation(self) -> str: ...

@@ -1,25 +1,28 @@
 """Leases: small files that show which process reads which generation, so that nothing in use is removed.
 
-The file of a lease is touched regularly while its process runs. If leases cannot be written (a read-only folder),
+The file of a lease is touched regularly while its process runs. On the host of that process the process itself counts,
+not the clock: clocks jump, and processes are stopped and continued. If leases cannot be written (a read-only folder),
 readers work without them.
 """
 
 import contextlib
 import os
+import re
 import secrets
-import socket
 import threading
 import time
 import weakref
 from dataclasses import dataclass
-from functools import lru_cache
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import Place, Storage, storage_at
+from ..processes import is_running, own_start, this_host
 
 LEASES = ".leases"
 HEARTBEAT_SECONDS = 30
 STALE_SECONDS = 300
+# Generation, host, process, then a random number and, in newer versions, when the process started.
+_NAME = re.compile(r"([^.]+)\.([^.]+)\.([0-9]{1,10})\.([^.-]+)-?([0-9a-f]*)")
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,9 @@ class Lease:
         _Heartbeat.start()
 
     def _take(self) -> None:
-        host = this_host()
-        self._name = f"{LEASES}/{self._generation}.{host}.{os.getpid()}.{secrets.token_hex(4)}"
+        pid = os.getpid()
+        number = "-".join(filter(None, (secrets.token_hex(4), own_start())))
+        self._name = f"{LEASES}/{self._generation}.{this_host()}.{pid}.{number}"
         self._finalizer = None
         if _is_linked(self._storage):
             return  # what is behind it does not belong to this dataset
@@ -72,14 +76,14 @@ def holders(place: Place) -> list[Holder]:
     """The processes that read a generation of this dataset now. Leases of dead processes are removed on the way."""
     storage, found = storage_at(place), []
     for name in storage.list(LEASES):
-        parts = name.split(".")
-        if len(parts) != 4 or not parts[2].isdigit():
+        match = _NAME.fullmatch(name)
+        if match is None:
             continue
-        holder = Holder(parts[0], parts[1], int(parts[2]))
-        if _is_stale(storage, f"{LEASES}/{name}", holder):
-            storage.remove(f"{LEASES}/{name}")
-        else:
+        holder = Holder(match[1], match[2], int(match[3]))
+        if not _is_stale(storage, f"{LEASES}/{name}", holder, match[5]):
             found.append(holder)
+        elif _kind(storage, f"{LEASES}/{name}") == "file":
+            storage.remove(f"{LEASES}/{name}")
     return found
 
 
@@ -90,41 +94,30 @@ def were_possible(place: Place) -> bool:
 
 
 def _is_linked(storage: Storage) -> bool:
-    status = storage.stat(LEASES)
-    return status is not None and status.kind == "link"
+    return _kind(storage, LEASES) == "link"
 
 
-def _is_stale(storage: Storage, name: str, holder: Holder) -> bool:
+def _kind(storage: Storage, name: str) -> str | None:
+    status = storage.stat(name)
+    return None if status is None else status.kind
+
+
+def _is_stale(storage: Storage, name: str, holder: Holder, start: str) -> bool:
+    running = is_running(holder.pid, start) if holder.host == this_host() else None
+    if running is not None:
+        return not running
     try:
         status = storage.stat(name)
-    except CacheError:
-        return True
-    if status is None or time.time() - status.modified > STALE_SECONDS:
-        return True
-    return holder.host == this_host() and not _may_live(holder.pid)
-
-
-@lru_cache(1)
-def this_host() -> str:
-    """This host, with its PID namespace: containers with one host name may each have their own process numbers."""
-    try:
-        space = "".join(c for c in os.readlink("/proc/self/ns/pid") if c.isdigit())
-    except OSError:
-        space = "0"
-    name = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
-    return f"{name}-{space}"
-
-
-def _may_live(pid: int) -> bool:
-    if os.name == "nt":
-        return True  # os.kill would end the process on Windows; the heartbeat decides
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    except CacheError:  # unknown: assume that it is held
         return False
-    except OSError:
+    if status is None or status.kind != "file":
         return True
-    return True
+    now = time.time()
+    if status.modified > now + HEARTBEAT_SECONDS:
+        # A clock is wrong somewhere. The lease counts as touched now, and gets old unless it is touched again.
+        with contextlib.suppress(OSError):
+            storage.touch(name, now)
+    return now - status.modified > STALE_SECONDS
 
 
 def _remove(storage: Storage, name: str, pid: int) -> None:

@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import MAX_HEADER_BYTES, SHARDS, Place, ShardFile, StoredFile, header_hash, storage_at
 from .leases import Lease
 
@@ -25,6 +25,7 @@ class ShardFiles:
         self._kept: dict[int, StoredFile] = {}  # if all shards may stay open, the order of use does not matter
         self._identities: dict[int, tuple] = {}
         self._lock = threading.Lock()
+        self._closed = False
         _live.add(self)
 
     def read(self, shard: int, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
@@ -60,6 +61,8 @@ class ShardFiles:
             )
 
     def _open_checked(self, shard: int) -> StoredFile:
+        if self._closed:
+            raise CacheError(f"{self._storage.path}: this cache is closed; open it again")
         self.check_range(shard, 0, 0)
         self._storage.refuse_link(SHARDS)
         entry = self.shards[shard]
@@ -85,6 +88,15 @@ class ShardFiles:
                 f"{SHARDS}/{entry.file}: the header does not match its hash {entry.hash[:8]}…; "
                 f'restore it, or run "streamcache verify {self._storage.path.name}"'
             )
+
+    def close(self) -> None:
+        """Close all files and end the lease; reading is an error from now on."""
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+            self._kept.clear()
+        if self._lease is not None:
+            self._lease.release()
 
     def _forget_handles(self) -> None:
         """In a forked child: the parent shares file positions, and one of its threads may have held the lock."""

@@ -3,21 +3,22 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import Key, Split
 from .buffers import BatchBuffers
-from .cache import Cache
-from .dataset import Batch, Bucket, Sample
+from .dataset import Batch, Bucket, Dataset, Sample
 
 
 class Subset(Sequence[Sample]):
     """A dataset of selected samples. Samples and batches are numbered within the subset."""
 
-    def __init__(self, cache: Cache, indices: Sequence[int] | np.ndarray) -> None:
+    encoded = True
+
+    def __init__(self, cache: Dataset, indices: Sequence[int] | np.ndarray) -> None:
         self.cache = cache
         self.indices = np.array(indices, np.int64).reshape(-1)
         if len(self.indices) and not 0 <= self.indices.min() <= self.indices.max() < len(cache):
@@ -30,8 +31,12 @@ class Subset(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, i: int) -> Sample:  # type: ignore[override]
-        return self.sample(i)
+    @overload
+    def __getitem__(self, i: int) -> Sample: ...
+    @overload
+    def __getitem__(self, i: slice) -> "Subset": ...
+    def __getitem__(self, i: int | slice) -> "Sample | Subset":
+        return Subset(self.cache, self.indices[i]) if isinstance(i, slice) else self.sample(i)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self.sample(i) for i in range(len(self)))
