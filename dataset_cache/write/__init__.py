@@ -1,13 +1,22 @@
 """Writing: collect entries and samples, publish them as a new generation."""
 
-from .checked import CheckedGeneration, existing_storage, leased_manifest, open_checked, open_exclusive
+from .checked import (
+    CheckedGeneration,
+    existing_storage,
+    leased_manifest,
+    lost_shards,
+    open_checked,
+    open_exclusive,
+    without_lost_shards,
+)
 from .publishing import (
     PublishLock,
     current_publisher,
-    index_generation,
+    in_grace,
     list_shards,
     named_publisher,
     publish,
+    refuse_foreign_folder,
     remove_superseded,
 )
 from .repack import Rewrite, plan_rewrite, small_shards, wasteful_shards, write_packing
@@ -21,17 +30,20 @@ __all__ = [
     "Rewrite",
     "current_publisher",
     "existing_storage",
-    "index_generation",
+    "in_grace",
     "leased_manifest",
     "list_shards",
+    "lost_shards",
     "named_publisher",
     "open_checked",
     "open_exclusive",
     "plan_rewrite",
     "publish",
+    "refuse_foreign_folder",
     "remove_superseded",
     "small_shards",
     "split_rows",
     "wasteful_shards",
+    "without_lost_shards",
     "write_packing",
 ]

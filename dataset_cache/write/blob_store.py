@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import (
     NAMES,
     OFFSET_BITS,

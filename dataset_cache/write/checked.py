@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CacheError
+from ...errors import CacheError, CacheUnreadable
 from ..format import (
+    DAMAGED,
     MANIFEST,
     NO_BUCKET,
+    SHARDS,
     BlobTable,
     Index,
     IndexArrays,
@@ -29,17 +31,22 @@ from ..format import (
     bucket_table,
     derive,
     find_keys,
+    index_in_memory,
     layout_texts,
     open_index,
+    prune,
     read_manifest,
+    remember_dropped,
+    retrying,
     sort_order,
     storage_at,
     unpack_variants,
     used_entries,
     variant_cells,
 )
-from ..read import Lease, ShardFiles
+from ..read import Lease, ShardFiles, refuse_lost
 from .publishing import PublishLock
+from .repack import plan_rewrite
 
 _ATTEMPTS = 10
 
@@ -105,16 +112,46 @@ def open_checked(place: Place, manifest: Manifest | None) -> CheckedGeneration:
     storage = storage_at(place)
     folder = storage.path
     if manifest is None:
+        refuse_lost(storage)
         raise CacheError(f"{folder}: {MANIFEST} is missing; this is not a StreamCache cache, or it was never published")
     remedy = "restore it from a copy, or remove the cache and save it again"
     try:
         index = open_index(storage, manifest, check=True)
+    except CacheUnreadable:
+        raise
     except CacheError as error:
         raise CacheError(f"{folder}: cannot use its index: {error}; {remedy}") from error
     problem = find_inconsistency(manifest, index.arrays)
     if problem is not None:
         raise CacheError(f"{folder / manifest.index_name}: {problem}; {remedy}")
     return CheckedGeneration(storage, manifest, index)
+
+
+def lost_shards(storage: Storage, shards: Sequence[ShardFile]) -> list[int]:
+    """The numbers of the shards that are missing or have another size than they should: one look at each, no read."""
+    found = [storage.stat(f"{SHARDS}/{shard.file}") for shard in shards]
+    return [n for n, status in enumerate(found) if status is None or status[:2] != ("file", shards[n].bytes)]
+
+
+def without_lost_shards(current: CheckedGeneration) -> CheckedGeneration:
+    """The generation without lost shards, their entries and all samples, in memory only; itself if none is lost.
+
+    The keys of these entries are remembered as damaged, and a writer that starts from this stores them again.
+    """
+    manifest, width = current.manifest, len(current.manifest.fields)
+    lost = lost_shards(current.storage, manifest.shards)
+    if not lost:
+        return current
+    rows = np.concatenate([current.table.rows_of(n) for n in lost])
+    damaged = current.table.entries_using(rows, len(current.arrays.entries))
+    arrays = prune(current.arrays, width, np.zeros(len(current.arrays.samples), bool), ~damaged)
+    left = plan_rewrite(
+        arrays, blob_table(arrays), manifest.shards, lost, manifest.next_shard, ShardFiles(current.storage, ()).file
+    )
+    keys = [current.index.key_of(entry) for entry in np.flatnonzero(damaged).tolist()]
+    extra = remember_dropped(manifest.extra, keys, DAMAGED)
+    draft = current.successor(left.arrays, left.shards, left.next_shard, named={}, extra=extra)
+    return CheckedGeneration(current.storage, draft, index_in_memory(derive(left.arrays, width), width))
 
 
 @contextmanager
@@ -133,14 +170,14 @@ def leased_manifest(place: Place) -> Iterator[Manifest | None]:
     """The manifest of the published generation; its files are not removed inside the `with` block."""
     storage = storage_at(place)
     for _ in range(_ATTEMPTS):
-        manifest = read_manifest(storage)
+        manifest = retrying(lambda: read_manifest(storage))
         if manifest is None:
             yield None
             return
         lease = Lease(storage, manifest.generation)
         try:
             # Check again now that the lease exists: a writer that published before it may not have seen it.
-            latest = read_manifest(storage)
+            latest = retrying(lambda: read_manifest(storage))
             if latest is not None and latest.generation == manifest.generation:
                 yield manifest
                 return

@@ -1,28 +1,28 @@
 """Builds the index of the next generation: the entries of the last one, new entries, and the list of samples."""
 
 import struct
+import warnings
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import (
     ENTRY,
     NO_BUCKET,
     OFFSET_BITS,
     REF,
     SAMPLE,
-    EntryRow,
     Index,
     IndexArrays,
     Layout,
     Manifest,
     SampleFacts,
-    make_sample_row,
+    pack_entry_row,
+    pack_sample_row,
     pack_variants,
     unpack_variants,
 )
@@ -34,9 +34,12 @@ _FEW = 64
 def check_facts(facts: SampleFacts) -> SampleFacts:
     """The facts as they are stored; those that the index cannot store are refused before anything is written."""
     place = facts.source if isinstance(facts.source, str) and facts.source else "sample"
-    if not isinstance(facts.captions, str | Sequence | None):
-        raise CacheError(f"{place}: caption is a {type(facts.captions).__name__}, expected text")
-    captions = (facts.captions,) if isinstance(facts.captions, str) else tuple(facts.captions or ())
+    captions: Any = facts.captions
+    if isinstance(captions, str):
+        captions = (captions,)
+    elif captions is not None and not isinstance(captions, Sequence):
+        raise CacheError(f"{place}: caption is a {type(captions).__name__}, expected text")
+    captions = tuple(captions or ())
     for name, text in [("source", facts.source), ("set", facts.set), *(("caption", text) for text in captions)]:
         if not isinstance(text, str):
             raise CacheError(f"{place}: {name} is a {type(text).__name__}, expected text")
@@ -44,8 +47,8 @@ def check_facts(facts: SampleFacts) -> SampleFacts:
         width, height = facts.original_size
         left, top, crop_width, crop_height = facts.crop
         size, crop = (width, height), (left, top, crop_width, crop_height)
-        checked = replace(facts, captions=captions, original_size=size, crop=crop)
-        make_sample_row(checked, 0, 0, 0, 0).pack()
+        checked = SampleFacts(captions, facts.source, size, crop, facts.repeats, facts.weight, facts.set)
+        pack_sample_row(checked, 0, 0, 0, 0)
     except (struct.error, OverflowError, TypeError, ValueError) as error:
         raise CacheError(f"{place}: its sizes, crop, repeats or weight cannot be stored: {error}") from error
     return checked
@@ -67,6 +70,7 @@ class IndexBuilder:
         if base:
             self._layouts = {base.layout_text(n): n for n in range(len(base.arrays.layout_ends))}
         self._buckets_of: dict[int, int] = {}
+        self.without_bucket = 0  # samples whose latent fits no batch
         self._samples = bytearray()
         self._counts: list[tuple[int, ...]] = []
         self._same_counts: dict[tuple[int, ...], tuple[int, ...]] = {}  # nearly all samples share one of a few
@@ -91,7 +95,7 @@ class IndexBuilder:
         number = self._layouts.setdefault(layout, len(self._layouts))
         first_ref = self._base_refs + len(self._refs) // REF.itemsize
         first_leaf = self._base_leaves + len(self._leaves)
-        self._entries += EntryRow(first_ref, first_leaf, number, self.field_number(field)).pack(key)
+        self._entries += pack_entry_row(key, first_ref, first_leaf, number, self.field_number(field))
         self._leaves += leaves
         for location, digest in refs:
             self._refs += location.to_bytes(8, "little") + digest
@@ -104,8 +108,8 @@ class IndexBuilder:
             self.field_number(name)
         counts = tuple(len(entries.get(name, ())) for name in self.fields)
         bucket = self._bucket(entries.get("latent", ()), facts)
-        row = make_sample_row(facts, len(self._captions), bucket, self._set(facts.set), self._string(facts.source))
-        self._samples += row.pack()
+        numbers = (len(self._captions), bucket, self._set(facts.set), self._string(facts.source))
+        self._samples += pack_sample_row(facts, *numbers)
         self._captions.extend(self._string(caption) for caption in facts.captions)
         self._counts.append(self._same_counts.setdefault(counts, counts))
         self._variants.extend(entry for name in self.fields for entry in entries.get(name, ()))
@@ -198,7 +202,18 @@ class IndexBuilder:
         buckets = {self._bucket_of_layout(self.entry_layout(entry)) for entry in latents}
         if len(buckets) > 1:
             raise CacheError(f"sample {self.sample_count} ({facts.source}): its latents differ in shape or dtype")
+        if NO_BUCKET in buckets:
+            self._warn_without_bucket(facts)
         return buckets.pop() if buckets else NO_BUCKET
+
+    def _warn_without_bucket(self, facts: SampleFacts) -> None:
+        if not self.without_bucket:
+            warnings.warn(
+                f"sample {self.sample_count} ({facts.source or 'without a source name'}): its latent has no tensor "
+                'under "samples", so it belongs to no bucket and cannot be trained on',
+                stacklevel=2,
+            )
+        self.without_bucket += 1
 
     def _bucket_of_layout(self, number: int) -> int:
         if number not in self._buckets_of:

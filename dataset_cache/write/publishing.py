@@ -3,17 +3,17 @@
 One writer at a time holds the lock; its process is recorded next to it for the error message that a second one gets.
 """
 
+import contextlib
 import json
 import os
-import re
 import socket
 import sys
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import CacheBusy, CacheError
+from ...errors import CacheBusy, CacheError
 from ..format import (
     BUILD,
     SHARD_NAME,
@@ -21,20 +21,28 @@ from ..format import (
     IndexArrays,
     Lock,
     Manifest,
+    MarkerHeld,
     Place,
     Storage,
     derive,
+    has_build,
+    index_generation,
+    is_published,
     read_manifest,
     storage_at,
     write_index,
     write_manifest,
 )
-from ..read import LEASES, holders
+from ..read import LEASES, holders, refuse_lost, were_possible
 
 PUBLISH_LOCK = ".lock"
 PUBLISH_HOLDER = ".lock.holder"
+GRACE_SECONDS = 24 * 3600  # for readers that cannot leave leases
+_AHEAD_SECONDS = 60  # clocks of file servers differ by less
+_MAX_HOLDER = 1 << 12
 _WAIT_SECONDS = 0.2  # another process may hold the lock for a moment, to see whether it is held
-_INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
+# What operating systems put into folders and drives, in lower case.
+_SYSTEM_FILES = {"thumbs.db", "desktop.ini", "lost+found", "$recycle.bin", "system volume information"}
 
 
 class PublishLock:
@@ -51,18 +59,56 @@ class PublishLock:
             self._lock = storage.lock(PUBLISH_LOCK, _WAIT_SECONDS)
             with storage.create(PUBLISH_HOLDER, durable=False) as file:
                 file.write(json.dumps(_this_process()).encode())
+        except MarkerHeld as error:  # this drive has no file locks
+            holder = _describe_holder(storage)
+            message = f"{storage.path}: {holder} is writing to it; wait until it has finished, or if none is, remove"
+            raise CacheBusy(f"{message} {error}") from None
         except TimeoutError:
             holder = _describe_holder(storage)
-            raise CacheBusy(f"{storage.path}: {holder} is writing to it; wait until it has finished") from None
+            message = f"{storage.path}: {holder} is writing to it; wait until it has finished"
+            raise CacheBusy(message) from None
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             self.release()
             raise CacheError(f"{storage.path}: cannot be written to: {error}") from error
+
+    def move(self, target: Path) -> None:
+        """Rename the folder of the cache while no other process can write to it. The lock is held on."""
+        assert self._lock is not None
+        self._storage = self._storage.relocate(target, self._lock)
 
     def release(self) -> None:
         if self._lock is not None:
             self._storage.remove(PUBLISH_HOLDER)
             self._lock.release()
             self._lock = None
+
+
+def refuse_foreign_folder(storage: Storage) -> None:
+    """Refuse to start a cache in a folder that contains other things: it would be mixed with them, and cleaned."""
+    refuse_lost(storage)
+    if is_published(storage) or has_build(storage):
+        return
+    found = [name for name in storage.list() if not _is_own(name) and not _is_ignored(storage, name)]
+    if found:
+        named = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+        raise CacheError(
+            f"{storage.path}: is not a cache and contains {named}; choose an empty folder, or one that does not exist"
+        )
+
+
+def _is_own(name: str) -> bool:
+    return name == SHARDS or index_generation(name) is not None
+
+
+def _is_ignored(storage: Storage, name: str) -> bool:
+    """Whether this is hidden, the system's, or a folder of nothing but caches, as for `project` and `project/a`."""
+    if name.startswith(".") or name.lower() in _SYSTEM_FILES:
+        return True
+    status = storage.stat(name)
+    if status is None or status.kind != "folder":
+        return False
+    folder = storage_at(storage.path / name)
+    return is_published(folder) or has_build(folder) or all(_is_ignored(folder, each) for each in folder.list())
 
 
 def current_publisher(place: Place) -> str | None:
@@ -124,25 +170,38 @@ def remove_superseded(place: Place, manifest: Manifest, keep: Container[str] = (
 
 def _superseded(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Indexes and shards that the current generation does not list and no lease protects."""
-    leased = {holder.generation for holder in holders(storage)}
-    for name in storage.list():
-        if index_generation(name) not in (None, manifest.generation, *leased):
-            yield name
+    used = {holder.generation for holder in holders(storage)} | {manifest.generation}
+    indexes = [name for name in storage.list() if index_generation(name)]
+    used |= {index_generation(name) or "" for name in in_grace(storage, indexes)}
+    yield from (name for name in indexes if index_generation(name) not in used)
     # Which shards an older generation reads is known only to its readers, so all are kept while there are any.
-    if leased <= {manifest.generation}:
+    if not any(index_generation(name) in used - {manifest.generation} for name in indexes):
         listed = {shard.file for shard in manifest.shards}
         yield from (f"{SHARDS}/{file}" for file in list_shards(storage) if file not in listed)
+
+
+def in_grace(storage: Storage, indexes: Iterable[str]) -> list[str]:
+    """Of the current generation and the last one, those that were current within the last day, if there are no leases.
+
+    Earlier ones are not kept: if no reader ever came, which looks the same, every publication would leave one behind.
+    `indexes` has all index files, also the current one: a generation was current until the next one was written.
+    """
+    if were_possible(storage):
+        return []
+    now = time.time()
+    dates = {name: status.modified for name in indexes if (status := storage.stat(name)) is not None}
+    ahead = [name for name, modified in dates.items() if modified > now + _AHEAD_SECONDS]
+    for name in ahead:  # a clock is wrong somewhere: it counts as written now, and gets old from now on
+        with contextlib.suppress(OSError):
+            storage.touch(name, now)
+    found = sorted(((modified, name) for name, modified in dates.items() if name not in ahead), reverse=True)
+    ends = [modified for modified, _ in [*found[:1], *found]]
+    return ahead + [name for end, (_, name) in zip(ends, found[:2], strict=False) if now - end < GRACE_SECONDS]
 
 
 def list_shards(storage: Storage) -> list[str]:
     """The files in the folder of shards that have a shard's name."""
     return [file for file in storage.list(SHARDS) if SHARD_NAME.fullmatch(file)]
-
-
-def index_generation(name: str) -> str | None:
-    """The generation of an index file, from its name."""
-    match = _INDEX_NAME.fullmatch(name)
-    return match[1] if match else None
 
 
 def _this_process() -> dict[str, str | int]:
@@ -153,7 +212,7 @@ def _this_process() -> dict[str, str | int]:
 def _describe_holder(storage: Storage) -> str:
     try:
         file = storage.open(PUBLISH_HOLDER)
-        facts = json.loads(file.read(0, file.size))
+        facts = json.loads(file.read(0, min(file.size, _MAX_HOLDER)))
         return f"{facts['program']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"

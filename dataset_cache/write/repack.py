@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import (
     ALIGNMENT,
     BUILD,

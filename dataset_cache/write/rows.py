@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import codec_for
 
 Entry = list  # [tensor, dict], one entry of a conditioning

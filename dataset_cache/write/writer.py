@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import (
     ASIDE,
     ASIDE_FIELDS,
     DATA,
+    SHARDS,
     IndexArrays,
     Key,
     Manifest,
@@ -33,9 +34,9 @@ from ..format import (
     used_entries,
 )
 from .blob_store import BlobStore, Stored
-from .checked import open_checked
+from .checked import CheckedGeneration, lost_shards, open_checked, without_lost_shards
 from .index_builder import IndexBuilder, check_facts
-from .publishing import PublishLock, publish, remove_superseded
+from .publishing import PublishLock, publish, refuse_foreign_folder, remove_superseded
 from .repack import merge_small
 
 FLUSH_BYTES = 256 << 20
@@ -65,29 +66,41 @@ class CacheWriter:
         plain_json(provenance or {}, "provenance")  # fail now, not after hours of encoding
         if storage.stat("") is not None and not storage.exists():
             raise CacheError(f"{self.path}: is a file; a cache is a folder")
+        refuse_foreign_folder(storage)
         self._lock = PublishLock(storage)
         try:
             self._manifest = read_manifest(storage)
-            if self._manifest is not None:
-                open_checked(storage, self._manifest)  # damage must not be carried into the next generation
             self._provenance = provenance or (self._manifest.provenance if self._manifest else {})
             self._open = True
             self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
             self.recovered_entries = 0  # left by an earlier writer that never published
             self._guard = threading.RLock()
             self._making: dict[bytes, threading.Event] = {}
-            self._begin(append)
+            self._begin(append, self._checked_base(append) if self._manifest else None)
             self._recover()
         except BaseException:
             self._lock.release()
             raise
 
-    def _begin(self, keep_samples: bool) -> None:
+    def _begin(self, keep_samples: bool, base: CheckedGeneration | None) -> None:
         """Start from the published generation."""
-        index = open_index(self._storage, self._manifest, check=True) if self._manifest else None
-        self._builder = IndexBuilder(index, self._manifest, keep_samples)
-        self._store = BlobStore(self._storage, self._manifest, index)
-        self._named = dict(self._manifest.named) if self._manifest and keep_samples else {}
+        manifest, index = (base.manifest, base.index) if base else (None, None)
+        self._extra = manifest.extra if manifest else {}
+        self._builder = IndexBuilder(index, manifest, keep_samples)
+        self._store = BlobStore(self._storage, manifest, index)
+        self._named = dict(manifest.named) if manifest and keep_samples else {}
+
+    def _checked_base(self, keep_samples: bool) -> CheckedGeneration:
+        """The published generation as far as it is usable: damage must not be carried into the next one."""
+        current = open_checked(self._storage, self._manifest)
+        base = without_lost_shards(current)
+        if keep_samples and base is not current:
+            lost = lost_shards(self._storage, current.manifest.shards)
+            raise CacheError(
+                f"{self.path / SHARDS / current.manifest.shards[lost[0]].file}: is missing or truncated; restore it, "
+                f'or run "streamcache verify --repair {self.path.name}" before samples are added'
+            )
+        return base
 
     def _recover(self) -> None:
         for entry, refs in self._store.recover():
@@ -120,6 +133,11 @@ class CacheWriter:
             self._check_open()
             keys = {name: [self._put(None, parts, name)] for name, parts in splits.items()}
             return self._builder.add_sample(keys, facts)
+
+    @property
+    def without_bucket(self) -> int:
+        """Samples added so far whose latent has no tensor under "samples": they belong to no bucket."""
+        return self._builder.without_bucket
 
     def has(self, key: Key) -> bool:
         with self._guard:
@@ -204,7 +222,8 @@ class CacheWriter:
                 self._provenance = provenance
             self._manifest = self._publish()
             self._store.drop()
-            self._begin(keep_samples=True)
+            index = open_index(self._storage, self._manifest, check=True)
+            self._begin(True, CheckedGeneration(self._storage, self._manifest, index))
             # Only now: until here this writer had the last generation open.
             remove_superseded(self._storage, self._manifest)
             return self._manifest
@@ -213,6 +232,12 @@ class CacheWriter:
         shards, shifts, next_shard = self._store.seal()
         self._builder.move_shards(shifts)
         arrays, shards, next_shard = merge_small(self._storage, self._builder.finish(), shards, next_shard)
+        lost = lost_shards(self._storage, shards)
+        if lost:
+            raise CacheError(
+                f"{self.path / SHARDS / shards[lost[0]].file}: has vanished or was truncated meanwhile; nothing was "
+                "published; run the same save again to store what was in it"
+            )
         return publish(self._storage, arrays, self._describe(arrays, shards, next_shard))
 
     def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
@@ -232,7 +257,7 @@ class CacheWriter:
             named=self._named,
             provenance=plain_json(self._provenance, "provenance"),
             next_shard=next_shard,
-            extra=forget_stored(old.extra, lambda key: builder.find(key) is not None) if old else {},
+            extra=forget_stored(self._extra, lambda key: builder.find(key) is not None),
         )
 
     def close(self) -> None:
