@@ -1,31 +1,56 @@
 """Sources: images, captions and masks, on disk or in memory, before encoding."""
 
-from .captions import CAPTION_FALLBACKS, CAPTION_LINES, METADATA, SIDECARS, Captions
+from .captions import METADATA, SIDECARS, Captions, decode_text, read_metadata
+from .choices import CHOICES, MOST_REPEATS, change_choices, changed_choices
 from .folder_source import FolderSource
-from .images import RENDER_VERSION, THUMBNAIL, Picture, decode_thumbnail
+from .images import (
+    EXTENSIONS,
+    MAX_PIXELS,
+    RENDER_VERSION,
+    THUMBNAIL,
+    Picture,
+    decode_small,
+    decode_thumbnail,
+    flatten,
+    is_image,
+)
+from .images import decode as decode_image
 from .list_source import ListSource
-from .masks import MASK_MODES, MASK_VERSION, Masks, grey_mask, render_mask
+from .masks import MASK_VERSION, Masks, gray_mask, is_mask, render_mask
 from .memory import (
+    Known,
     Origin,
     SourceMemory,
+    is_remembered,
     memory_folder,
     open_memory,
     remembered_folders,
     use_memory_folder,
 )
-from .scan import Counts, Inventory, take_inventory, walk_folder
-from .source import Excluded, Item, Listed, Note, Source, check_sets
-from .source_files import UNSETTLED, Facts, FileRecord, Listing, Reading, SourceImage, is_settled, stamp_of
-from .transforms import BUCKET_STEPS, CROPS, Placement, Transform, bucket_sizes, place_image
+from .names import few_names, folded_form, name_problem, normal_form, spelled
+from .scan import Counts, FolderWatch, Inventory, take_inventory, walk_folder
+from .source import Excluded, ImageFiles, Item, Note, Source, check_sets
+from .source_files import (
+    UNSETTLED,
+    Facts,
+    FileRecord,
+    Listing,
+    Reading,
+    content_hash,
+    is_settled,
+    read_bytes,
+    read_facts,
+    stamp_of,
+)
+from .transforms import Placement, Transform, bucket_sizes, place_image
 
 __all__ = [
-    "BUCKET_STEPS",
-    "CAPTION_FALLBACKS",
-    "CAPTION_LINES",
-    "CROPS",
-    "MASK_MODES",
+    "CHOICES",
+    "EXTENSIONS",
     "MASK_VERSION",
+    "MAX_PIXELS",
     "METADATA",
+    "MOST_REPEATS",
     "RENDER_VERSION",
     "SIDECARS",
     "THUMBNAIL",
@@ -36,10 +61,12 @@ __all__ = [
     "Facts",
     "FileRecord",
     "FolderSource",
+    "FolderWatch",
+    "ImageFiles",
     "Inventory",
     "Item",
+    "Known",
     "ListSource",
-    "Listed",
     "Listing",
     "Masks",
     "Note",
@@ -48,19 +75,36 @@ __all__ = [
     "Placement",
     "Reading",
     "Source",
-    "SourceImage",
     "SourceMemory",
     "Transform",
     "bucket_sizes",
+    "change_choices",
+    "changed_choices",
     "check_sets",
+    "content_hash",
+    "decode_image",
+    "decode_small",
+    "decode_text",
     "decode_thumbnail",
-    "grey_mask",
+    "few_names",
+    "flatten",
+    "folded_form",
+    "gray_mask",
+    "is_image",
+    "is_mask",
+    "is_remembered",
     "is_settled",
     "memory_folder",
+    "name_problem",
+    "normal_form",
     "open_memory",
     "place_image",
+    "read_bytes",
+    "read_facts",
+    "read_metadata",
     "remembered_folders",
     "render_mask",
+    "spelled",
     "stamp_of",
     "take_inventory",
     "use_memory_folder",

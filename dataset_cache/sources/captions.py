@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ..errors import Unusable
-from ..setting import check_settings, declare
+from ...errors import Unusable
+from ...setting import check_settings, declare
 
 SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
 METADATA = "metadata.jsonl"
@@ -103,10 +103,13 @@ def read_lines(name: str, text: str) -> list[str]:
     return _split(text) or [""]
 
 
-def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str]]:
-    """File name → caption lines of a metadata.jsonl, and the problems of its other lines."""
+def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str], str]:
+    """File name → caption lines of a metadata.jsonl, the problems of its other lines, and the first that is damaged.
+
+    The caption of any image may have been in a damaged line.
+    """
     captions: dict[str, list[str]] = {}
-    problems = []
+    problems, damaged = [], ""
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -115,12 +118,13 @@ def read_metadata(text: str) -> tuple[dict[str, list[str]], list[str]]:
             found = _texts(row) if isinstance(row, dict) else None
         except (ValueError, RecursionError) as error:
             problems.append(f"line {number} is invalid JSON: {error}")
+            damaged = damaged or problems[-1]
             continue
         if found is None or not isinstance(row.get("file_name"), str):
             problems.append(f"line {number} lacks file_name or one of {', '.join(_TEXT_KEYS)}")
             continue
         captions[row["file_name"].replace("\\", "/")] = found or [""]
-    return captions, problems
+    return captions, problems, damaged
 
 
 def folder_words(folder: str) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ..errors import CacheError, Unusable
-from ..setting import declare
-from . import captions as texts
-from .images import format_of, is_image
-from .masks import SUFFIX, fits, is_mask
+from ...errors import CacheError, SourceUnreadable, Unusable
+from ...setting import declare
+from .choices import CHOICES, Choices
+from .folder_files import FolderFiles, Metadata, folder_label
+from .images import is_image
+from .masks import is_mask
+from .names import AlikeNames, few_names, folded_form, normal_form
 from .scan import walk_folder
-from .source import Excluded, Findings, Folders, Item, Note, Source
-from .source_files import Facts, FileImage, Listing, image_file
+from .source import Excluded, Findings, Folders, ImageFiles, Note, Source
+from .source_files import Listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +32,25 @@ class FolderSource(Source):
     def root(self) -> str:
         return os.path.abspath(self.path)
 
-    def list(self, trust: bool = False) -> ListedFolder:
+    def list(self, trust: bool = False, allow_missing: bool = False) -> ListedFolder:
+        label = folder_label(self.root, self.root)
+        if allow_missing and not os.path.exists(self.root):
+            return ListedFolder(self, [], [], [Excluded(label, "the source folder is missing")])
         mask_root = os.path.join(self.root, self.masks.folder)
-        own, problems = walk_folder(self.root, self.recursive, skip=[mask_root], trust=trust)
+        try:
+            own, problems = walk_folder(self.root, self.recursive, skip=[mask_root], trust=trust)
+        except SourceUnreadable:
+            if not allow_missing:
+                raise
+            return ListedFolder(self, [], [], [Excluded(label, "the source folder cannot be listed", unreadable=True)])
         own, below = _part(own, self)
         if not any(is_image(name) and not is_mask(name) for listing in own for name in listing.names):
-            raise CacheError(
-                f"{self.root}: contains no images; is the disk mounted and the path right? Nothing was changed"
-            )
+            if not allow_missing:
+                raise CacheError(
+                    f"{self.root}: contains no images; is the disk mounted and the path right? To encode without it: "
+                    "--allow-missing (on Encode Dataset: allow_missing). Nothing was changed"
+                )
+            problems.append(Excluded(self.root, "the source folder contains no images"))
         masks: list[Listing] = []
         if self.masks.parallel and os.path.isdir(mask_root):
             masks, more = walk_folder(mask_root, self.recursive, trust=trust)
@@ -48,9 +61,14 @@ class FolderSource(Source):
             skipped = [mask_root] if os.path.isdir(mask_root) else []
             skipped += [listing.directory for listing in below]
             problems += (Excluded(path, "a folder of masks, but masks are off") for path in skipped)
+        unlisted = [problem.source for problem in problems if problem.unreadable]
         above = os.path.dirname(self.root)
         problems = [replace(p, source=os.path.relpath(p.source, above).replace(os.sep, "/")) for p in problems]
-        return ListedFolder(self, own, masks, problems)
+        return ListedFolder(self, own, masks, problems, unlisted)
+
+    def covers(self, folder: str) -> bool:
+        own, folder = normal_form(folder_label(self.root, self.root)), normal_form(folder)
+        return folder == own or (self.recursive and folder.startswith(f"{own}/"))
 
     def is_at(self, path: str) -> bool:
         return os.path.realpath(path) == os.path.realpath(self.root)
@@ -67,152 +85,76 @@ class ListedFolder:
     listings: Sequence[Listing]
     masks: Sequence[Listing]
     problems: Sequence[Excluded]
+    unlisted: Sequence[str] = ()  # folders that cannot be listed now
 
     @property
     def identity(self) -> object:
         return self.source.root
 
     def items(self, files: Folders, masks: Folders) -> Findings:
-        source, found = self.source, Findings()
-        own = {listing.directory: files[listing.directory] for listing in self.listings}
-        parallel = {listing.directory: masks[listing.directory] for listing in self.masks}
-        metadata = dict(_read_metadata(source, own, found))
-        for directory, facts in own.items():
-            below = os.path.relpath(directory, source.root)
-            places = [
-                os.path.join(source.root, source.masks.folder, below),
-                os.path.join(directory, source.masks.folder),
-            ]
-            places = list(dict.fromkeys(map(os.path.normpath, places)))
-            folder = _Folder(source, directory, facts, found, metadata, [(p, parallel.get(p, {})) for p in places])
-            names = sorted(n for n in facts if is_image(n) and not is_mask(n))
-            found.notes += _namesakes(folder.label, names)
-            for name in names:
+        found = Findings()
+        for folder in self._folders(files, masks, found):
+            found.notes += folder.namesakes()
+            choices = folder.choices()
+            if orphans := choices.orphans(folder.names):
+                found.notes.append(Note(folder.label + CHOICES, f"has images that are not here: {few_names(orphans)}"))
+            for name in folder.names:
+                if choices[name].excluded:
+                    found.excluded.append(Excluded(folder.label + name, f"excluded in {CHOICES}", chosen=True))
+                    continue
                 try:
-                    found.items.append(folder.item(name))
+                    found.items.append(folder.item(name, choices[name].repeats))
                 except Unusable as error:
-                    found.excluded.append(Excluded(folder.label + name, str(error)))
+                    unreadable = isinstance(error, SourceUnreadable)
+                    found.excluded.append(Excluded(folder.label + name, str(error), unreadable))
         return found
 
+    def images(self, files: Folders, masks: Folders) -> Iterator[ImageFiles]:
+        """All images, also those that are excluded or cannot be used. Damaged choices are a problem of each image."""
+        for folder in self._folders(files, masks, Findings()):
+            choices, damage = Choices(), ""
+            try:
+                choices = folder.choices()
+            except CacheError as error:
+                damage = str(error)
+            for name in folder.names:
+                yield folder.image(name, choices[name], damage)
 
-class _Folder:
-    """One folder of a source, with its caption and mask files by the image they belong to."""
+    def _folders(self, files: Folders, masks: Folders, found: Findings) -> Iterator[FolderFiles]:
+        source = self.source
+        own = {listing.directory: files[listing.directory] for listing in self.listings}
+        parallel = {listing.directory: masks[listing.directory] for listing in self.masks}
+        expected = {directory: _mask_places(source, directory) for directory in own}
+        alike = AlikeNames(parallel, {place for places in expected.values() for place in places})
+        metadata = Metadata(source.root, own, found, wanted=source.prompt is None)
+        for directory, facts in own.items():
+            places = [next(alike.find(place), place) for place in expected[directory]]
+            hidden = [place for place in places if source.masks.parallel and self._is_hidden(place)]
+            problem = f"its mask: the folder {hidden[0]} cannot be listed" if hidden else ""
+            parts = [(place, parallel.get(place, {})) for place in places]
+            label = folder_label(source.root, directory)
+            yield FolderFiles(source, label, directory, facts, found, metadata, parts, problem)
 
-    def __init__(
-        self,
-        source: FolderSource,
-        directory: str,
-        files: Mapping[str, Facts],
-        found: Findings,
-        metadata: Mapping[str, list[str]],
-        masks: Sequence[tuple[str, Mapping[str, Facts]]],
-    ) -> None:
-        self.source, self.directory, self.files, self.found, self.metadata = source, directory, files, found, metadata
-        self.label = _label(source, directory) + "/"
-        self.repeats = source.repeats * texts.folder_repeats(os.path.basename(directory))
-        self.sidecars = {_lower_extension(name): name for name in files if texts.is_text(name)}
-        self.mask_places = [(directory, files, _stems(files), SUFFIX)] if source.masks.file else []
-        if source.masks.parallel:
-            self.mask_places += ((place, files, _stems(files), "") for place, files in masks)
-
-    def item(self, name: str) -> Item:
-        facts = self.files[name]
-        if facts.error:
-            raise Unusable(facts.error)
-        if facts.format and facts.format not in (format_of(name), "MPO"):
-            self.found.notes.append(Note(self.label + name, f"is in fact a {facts.format} file"))
-        stem = name.rpartition(".")[0]
-        captions = texts.caption_variants(self._lines(name, stem), self.source.captions)
-        image = image_file(facts, self.directory, name)
-        return Item(self.source, self.label + name, image, captions, self._mask(stem, facts), self.repeats)
-
-    def _lines(self, name: str, stem: str) -> list[str]:
-        if self.source.prompt is not None:
-            return [self.source.prompt]
-        for suffix in texts.SIDECARS:
-            sidecar = self.sidecars.get(stem + suffix)
-            if sidecar is not None:
-                return self._sidecar(sidecar, self.label + name)
-        listed = self.metadata.get(os.path.join(self.directory, name))
-        if listed is not None:
-            return listed
-        broken = self.files.get(texts.METADATA)
-        if broken is not None and broken.error:
-            raise Unusable(f"its caption in {texts.METADATA}: {broken.error}")
-        if self.source.captions.fallback == "folder":
-            return [texts.folder_words(os.path.basename(self.directory))]
-        return [""]
-
-    def _sidecar(self, sidecar: str, label: str) -> list[str]:
-        facts = self.files[sidecar]
-        if facts.error:
-            raise Unusable(f"its caption {sidecar}: {facts.error}")
-        try:
-            lines = texts.read_lines(sidecar, facts.text or "")
-        except ValueError as error:
-            raise Unusable(f"its caption {sidecar}: {error}") from None
-        longest = max(map(len, lines))
-        if longest > texts.LONG:
-            self.found.notes.append(Note(label, f"its caption {sidecar} has {longest:,} characters"))
-        return lines
-
-    def _mask(self, stem: str, image: Facts) -> FileImage | None:
-        for directory, files, stems, suffix in self.mask_places:
-            name = stems.get(stem + suffix)
-            if name is not None:
-                return _checked_mask(files[name], directory, name, image)
-        return None
+    def _is_hidden(self, place: str) -> bool:
+        """Whether files in this folder may be there, but cannot be seen now."""
+        return any(os.path.join(place, "").startswith(os.path.join(folder, "")) for folder in self.unlisted)
 
 
 def _part(listings: list[Listing], source: FolderSource) -> tuple[list[Listing], list[Listing]]:
-    """The folders of images, and the folders of masks next to images further down (`subject/masks`)."""
+    """The folders of images, and the folders of masks next to images further down (`subject/masks`).
+
+    A folder `Masks` has masks too, unless masks are off: then it has images.
+    """
+    form = folded_form if source.masks.parallel else normal_form
     parts: tuple[list[Listing], list[Listing]] = ([], [])
     for listing in listings:
         names = os.path.relpath(listing.directory, source.root).split(os.sep)
-        parts[source.masks.folder in names].append(listing)
+        parts[form(source.masks.folder) in map(form, names)].append(listing)
     return parts
 
 
-def _read_metadata(source: FolderSource, folders: Folders, found: Findings) -> Iterator[tuple[str, list[str]]]:
-    for directory, files in folders.items():
-        facts = files.get(texts.METADATA)
-        if facts is None or facts.error:
-            continue
-        captions, problems = texts.read_metadata(facts.text or "")
-        label = f"{_label(source, directory)}/{texts.METADATA}"
-        found.notes += (Note(label, problem) for problem in problems)
-        yield from ((os.path.normpath(os.path.join(directory, name)), lines) for name, lines in captions.items())
-
-
-def _label(source: FolderSource, directory: str) -> str:
-    """A folder's name in the dataset: from the source's folder on, the same on every system."""
-    below = os.path.relpath(directory, source.root).replace(os.sep, "/")
-    name = os.path.basename(source.root) or "root"
-    return name if below == "." else f"{name}/{below}"
-
-
-def _namesakes(label: str, names: list[str]) -> Iterator[Note]:
-    """Notes on images that differ only in their extension: both are used, and share a caption and a mask."""
-    first: dict[str, str] = {}
-    for name in names:
-        before = first.setdefault(name.rpartition(".")[0], name)
-        if before != name:
-            yield Note(label + name, f"has the same name as {before}, so they share a caption")
-
-
-def _stems(files: Mapping[str, Facts]) -> dict[str, str]:
-    return {name.rpartition(".")[0]: name for name in sorted(files, reverse=True) if is_image(name)}
-
-
-def _checked_mask(facts: Facts, directory: str, name: str, image: Facts) -> FileImage:
-    if facts.error:
-        raise Unusable(f"its mask {name}: {facts.error}")
-    if not fits((facts.width, facts.height), (image.width, image.height)):
-        mask, whole = f"{facts.width} × {facts.height}", f"{image.width} × {image.height}"
-        raise Unusable(f"its mask {name} is {mask}, but the image {whole}: the aspect ratios differ")
-    return image_file(facts, directory, name)
-
-
-def _lower_extension(name: str) -> str:
-    stem, dot, extension = name.rpartition(".")
-    return stem + dot + extension.lower()
+def _mask_places(source: FolderSource, directory: str) -> list[str]:
+    """The folders where the masks of a folder's images are, in the order of preference."""
+    below = os.path.relpath(directory, source.root)
+    places = [os.path.join(source.root, source.masks.folder, below), os.path.join(directory, source.masks.folder)]
+    return list(dict.fromkeys(map(os.path.normpath, places)))

@@ -1,11 +1,12 @@
 """Images: decode a file's bytes to upright RGB, then render pixels of a given size, or a thumbnail.
 
-EXIF rotation is applied, animated files give their first frame, 16-bit grey is scaled (not clipped), palettes and CMYK
-become RGB. Transparent areas show a background colour; the alpha channel is kept separately.
+EXIF rotation is applied, animated files give their first frame, 16-bit gray is scaled (not clipped), palettes and CMYK
+become RGB. Transparent areas show a background color; the alpha channel is kept separately.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from ..errors import Unusable
+from ...errors import SourceUnreadable, Unusable
 from .transforms import Placement
 
 THUMBNAIL = "thumbnail"  # the field's name
@@ -25,7 +26,7 @@ RENDER_VERSION = 1  # part of every key: raise it when the same file would give 
 _ORIENTATION = 0x0112
 _NAMES = {"jpg": "JPEG", "jpeg": "JPEG", "jfif": "JPEG", "tif": "TIFF", "tiff": "TIFF"}
 _QUALITY = 80  # of JPEG thumbnails
-_SHALLOW_GREY = 65535
+_SHALLOW_GRAY = 65535
 _T = TypeVar("_T")
 
 
@@ -82,6 +83,11 @@ def decode(data: bytes, background: tuple[int, int, int] = (255, 255, 255)) -> P
     return _guarded(lambda file: _decode(file, data, background), io.BytesIO(data))
 
 
+def decode_small(data: bytes, size: tuple[int, int]) -> Image.Image:
+    """A file as a small upright grayscale image, stretched to this size. JPEG is decoded only as far as needed."""
+    return _guarded(lambda file: _decode_small(file, size), io.BytesIO(data))
+
+
 def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
     """An image of any mode as 8-bit RGB over the background, with its alpha channel."""
     if image.mode.startswith("I") or image.mode == "F":
@@ -95,8 +101,8 @@ def flatten(image: Image.Image, background: tuple[int, int, int]) -> Picture:
     return Picture(image if image.mode == "RGB" else image.convert("RGB"), None)
 
 
-def render_grey(image: Image.Image, placement: Placement, flip: bool = False) -> torch.Tensor:
-    """A placed greyscale image (a mask) as float32 [H, W] in 0…1."""
+def render_gray(image: Image.Image, placement: Placement, flip: bool = False) -> torch.Tensor:
+    """A placed grayscale image (a mask) as float32 [H, W] in 0…1."""
     # Not Lanczos: its ringing would change the weights along an edge.
     pixels = np.asarray(_resize(image, placement, flip, Image.Resampling.BILINEAR))
     return torch.from_numpy(pixels.astype(np.float32) / np.float32(255))
@@ -130,7 +136,12 @@ def _guarded(read: Callable[[BinaryIO], _T], file: BinaryIO) -> _T:
         raise Unusable("the file is empty" if empty else "not an image that Pillow can read") from None
     except Image.DecompressionBombError:
         raise Unusable(f"more than {MAX_PIXELS:,} pixels; scale it down first") from None
+    except MemoryError:
+        raise SourceUnreadable("there is not enough memory to decode it") from None
     except Exception as error:  # codecs raise OSError, SyntaxError, ValueError, struct.error, zlib.error and more
+        # A codec's own errors have no number, except for a seek to where a damaged file says.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise SourceUnreadable(f"cannot be read: {error.strerror}") from error
         raise Unusable(f"cannot be decoded: {error}") from error
 
 
@@ -153,7 +164,7 @@ def _is_rotated(image: Image.Image) -> bool:
 def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Picture:
     with Image.open(file) as image:
         _checked_size(image)
-        if ImageFile.LOAD_TRUNCATED_IMAGES:  # another node pack set Pillow to fill missing parts with grey
+        if ImageFile.LOAD_TRUNCATED_IMAGES:  # another node pack set Pillow to fill missing parts with gray
             _check_complete(data, image.format or "")
         image.load()
         # No copies: for large images they take as long as decoding.
@@ -161,12 +172,20 @@ def _decode(file: BinaryIO, data: bytes, background: tuple[int, int, int]) -> Pi
         return replace(flatten(image, background), format=image.format or "")
 
 
+def _decode_small(file: BinaryIO, size: tuple[int, int]) -> Image.Image:
+    with Image.open(file) as image:
+        _checked_size(image)
+        image.draft("L", (8 * size[0], 8 * size[1]))
+        ImageOps.exif_transpose(image, in_place=True)
+        return flatten(image, (255, 255, 255)).rgb.convert("L").resize(size, Image.Resampling.BOX)
+
+
 def _checked_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
     if width * height > MAX_PIXELS:
-        raise Unusable(f"{width} × {height} pixels, expected at most {MAX_PIXELS:,} in total; scale it down first")
+        raise Unusable(f"{width}×{height} pixels, expected at most {MAX_PIXELS:,} in total; scale it down first")
     if not width or not height:
-        raise Unusable(f"the image is {width} × {height} pixels")
+        raise Unusable(f"the image is {width}×{height} pixels")
     return width, height
 
 
@@ -181,13 +200,13 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _shallow(image: Image.Image) -> Image.Image:
-    """16-bit or float grey scaled to 8 bits. Pillow's own conversion clips everything above 255 to white."""
+    """16-bit or float gray scaled to 8 bits. Pillow's own conversion clips everything above 255 to white."""
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     if image.mode == "F":
         if low < 0 or high > 1:
             raise Unusable(f"float pixels between {low:g} and {high:g}, expected 0 to 1")
         return Image.fromarray(np.rint(values * 255).astype(np.uint8))
-    if low < 0 or high > _SHALLOW_GREY:
-        raise Unusable(f"grey values between {low:g} and {high:g}, expected 16 bits")
+    if low < 0 or high > _SHALLOW_GRAY:
+        raise Unusable(f"gray values between {low:g} and {high:g}, expected 16 bits")
     return Image.fromarray(np.rint(values.astype(np.float32) / 257).astype(np.uint8))

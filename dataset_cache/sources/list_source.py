@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from PIL import Image
 
-from ..errors import CacheError
+from ...errors import CacheError
 from . import images
 from .captions import caption_variants, read_lines
 from .images import Header, Picture
@@ -37,15 +37,19 @@ class ListSource(Source):
             if found not in expected:
                 raise CacheError(f"set {self.set}: {found} {what} for {count} images; give one per image")
 
-    def list(self, trust: bool = False) -> ListedImages:
-        items = []
+    def list(self, trust: bool = False, allow_missing: bool = False) -> ListedImages:
+        items, problems = [], []
         for at, tensor in enumerate(self.images):
             name = self.names[at] if self.names else f"image-{at:05d}"
             text = self.texts[at if len(self.texts) > 1 else 0] if self.texts else ""
-            lines = [self.prompt] if self.prompt is not None else read_lines("text", text)
+            try:
+                lines = [self.prompt] if self.prompt is not None else read_lines("text", text)
+            except ValueError as error:
+                problems.append(Excluded(name, f"its text: {error}"))
+                continue
             captions = caption_variants(lines, self.captions)
             items.append(Item(self, name, image_in_memory(tensor, name), captions, None, self.repeats))
-        return ListedImages(items)
+        return ListedImages(items, problems=problems)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 
-from ..errors import Unusable
-from ..setting import check_settings, declare
+from ...errors import Unusable
+from ...setting import check_settings, declare
 from . import images
 from .images import Picture
 from .transforms import Placement
@@ -57,7 +57,7 @@ class Masks:
 
 def is_mask(name: str) -> bool:
     """Whether a file is a mask by its name, and not a training image."""
-    return name.rpartition(".")[0].endswith(SUFFIX)
+    return name.rpartition(".")[0].lower().endswith(SUFFIX)
 
 
 def fits(mask: tuple[int, int], image: tuple[int, int]) -> bool:
@@ -65,18 +65,18 @@ def fits(mask: tuple[int, int], image: tuple[int, int]) -> bool:
     return abs(mask[0] * image[1] / (mask[1] * image[0]) - 1) <= _SAME_ASPECT
 
 
-def grey_mask(mask: Picture, size: tuple[int, int]) -> Image.Image:
-    """A decoded mask file as a greyscale mask for an image of `size`."""
-    grey = mask.rgb.convert("L")
-    if not fits(grey.size, size):
-        found, expected = f"{grey.width} × {grey.height}", f"{size[0]} × {size[1]}"
+def gray_mask(mask: Picture, size: tuple[int, int]) -> Image.Image:
+    """A decoded mask file as a grayscale mask for an image of `size`."""
+    gray = mask.rgb.convert("L")
+    if not fits(gray.size, size):
+        found, expected = f"{gray.width}×{gray.height}", f"{size[0]}×{size[1]}"
         raise Unusable(f"the mask is {found}, but the image {expected}: the aspect ratios differ")
-    return grey
+    return gray
 
 
 def render_mask(mask: Image.Image | None, placement: Placement, flip: bool, latent: tuple[int, int]) -> torch.Tensor:
     """Weights [1, h, w] in 0…1 at the latent's size, placed like the image; all ones without a mask."""
     if mask is None:
         return torch.ones(1, *latent, dtype=torch.float16)
-    pixels = images.render_grey(mask, placement, flip)
+    pixels = images.render_gray(mask, placement, flip)
     return torch.nn.functional.adaptive_avg_pool2d(pixels[None], latent).to(torch.float16)

@@ -94,7 +94,7 @@ class SourceMemory:
 
     def files(self, directory: str) -> dict[str, Known]:
         rows = self._read("SELECT name, record FROM file WHERE directory = ?", (directory,))
-        known = {name: _unpack(name, record) for name, record in rows}
+        known = {name: _unpack(name, record) for name, record in rows if isinstance(name, str)}
         return {name: value for name, value in known.items() if value is not None}
 
     def remember_files(self, rows: Iterable[FileRecord]) -> None:
@@ -111,7 +111,8 @@ class SourceMemory:
         for start in range(0, len(names), _NAMES):
             some = tuple(names[start : start + _NAMES])
             marks = ",".join("?" * len(some))
-            for source, field, *origin in self._read(f"SELECT * FROM made WHERE source IN ({marks})", some):
+            query = f"SELECT source, field, content, transform, encoder FROM made WHERE source IN ({marks})"
+            for source, field, *origin in self._read(query, some):
                 found.setdefault(source, {})[field] = Origin(*origin)
         return found
 
@@ -132,13 +133,18 @@ class SourceMemory:
     def run(self, name: str) -> tuple[str, str, dict[str, Any]] | None:
         """Signature, generation and report of the last published run with this name."""
         rows = self._read("SELECT signature, generation, report FROM run WHERE name = ?", (name,))
-        try:
-            return (rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
-        except (TypeError, ValueError):
+        row = rows[0] if rows else ()
+        if not all(isinstance(value, str) for value in row):
             return None
+        # The checksum is part of the text: a run recorded without one, or damaged since, counts as unknown.
+        signature, generation, text = row or ("", "", "")
+        report, _, checksum = text.rpartition("\n")
+        intact = checksum == _run_checksum(name, signature, generation, report)
+        return (signature, generation, json.loads(report)) if intact else None
 
     def remember_run(self, name: str, signature: str, generation: str, report: dict[str, Any]) -> None:
-        row = (name, signature, generation, json.dumps(report))
+        text = json.dumps(report)
+        row = (name, signature, generation, f"{text}\n{_run_checksum(name, signature, generation, text)}")
         self._write("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)", [row])
 
     def move(self, dataset: str) -> None:
@@ -167,10 +173,10 @@ class SourceMemory:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 return _create(str(self.path))
-            except sqlite3.OperationalError:
-                raise
-            except sqlite3.DatabaseError:  # corrupt: start over, it is only a cache
-                _remove(self.path)
+            except Exception as error:
+                if _is_passing(error):
+                    raise
+                _remove(self.path)  # damaged: start over, everything in it can be read again
                 return _create(str(self.path))
         except (OSError, sqlite3.Error) as error:
             self.problem = f"{self.path}: {error}; the next run hashes again"
@@ -190,22 +196,30 @@ class SourceMemory:
 
     @contextlib.contextmanager
     def _recovering(self) -> Iterator[None]:
+        """Whatever goes wrong with the database, it counts as lost: SQLite raises almost anything on a damaged file."""
         try:
             yield
-        except sqlite3.OperationalError as error:
-            self.problem = f"{self.path}: {error}; the next run hashes again"
-            self._db.close()
-            self._db = _create(":memory:")
-        except sqlite3.DatabaseError:
-            self._db.close()
-            if self.path is not None:
+        except Exception as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            try:
+                if self.path is None or _is_passing(error):
+                    raise
                 _remove(self.path)
-            self._db = self._open()
+                self._db = self._open()
+            except Exception as lasting:
+                self.problem = f"{self.path}: {lasting}; the next run hashes again"
+                self._db = _create(":memory:")
 
 
 def open_memory(dataset: str | None) -> SourceMemory:
     """The memory of a dataset by its id. None: one that is not kept on disk."""
     return SourceMemory(None if dataset is None else memory_file(dataset))
+
+
+def is_remembered(dataset: str) -> bool:
+    """Whether this machine has a memory of the dataset's sources."""
+    return memory_file(dataset).is_file()
 
 
 def memory_file(dataset: str) -> Path:
@@ -223,7 +237,7 @@ def remembered_folders(dataset: str, limit: int) -> list[str]:
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)
         ) as database:
             return [name for (name,) in database.execute(_FOLDERS, (limit,)) if isinstance(name, str)]
-    except sqlite3.Error:  # locked or damaged: it is not needed
+    except Exception:  # locked or damaged: it is not needed
         return []
 
 
@@ -240,6 +254,14 @@ def _create(path: str) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether the database may be intact, but cannot be used now."""
+    if isinstance(error, (MemoryError, sqlite3.ProgrammingError)):  # such as a memory that was closed
+        return True
+    words = ("locked", "readonly", "unable to open", "is full", "disk I/O")
+    return isinstance(error, (sqlite3.OperationalError, OSError)) and any(word in str(error) for word in words)
 
 
 def _remove(path: Path) -> None:
@@ -262,6 +284,10 @@ def _unpack(name: str, record: Any) -> Known | None:
     kind, error, text = record[_HEAD.size : -8].decode("utf-8", "surrogatepass").split("\0", 2)
     content = content if flags & 2 else b""
     return stamp, Facts(content, width, height, bool(flags & 1), kind, None if text == "-" else text[1:], error)
+
+
+def _run_checksum(*values: str) -> str:
+    return xxhash.xxh3_64_hexdigest("\0".join(values).encode("utf-8", "surrogatepass"))
 
 
 def _checksum(name: str, body: bytes) -> bytes:

@@ -6,16 +6,20 @@ Otherwise each file's stamp (size, mtime, inode, ctime) is compared, and only fi
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import xxhash
 
-from ..errors import CacheError
+from ...errors import CacheError, SourceUnreadable
 from ..format import MANIFEST, SHARDS
 from .captions import METADATA, SIDECARS, is_text
+from .choices import CHOICES
 from .masks import is_mask
 from .memory import Known, SourceMemory
 from .source import Excluded
@@ -27,12 +31,16 @@ from .source_files import (
     FileRecord,
     Listing,
     extension_of,
+    is_past,
     pack_stamps,
     read_facts,
 )
 
+_UNSETTLED_NS = 2_000_000_000  # the resolution of times on some file systems
+_PAUSES = (0.1, 0.3)  # seconds before files that cannot be read are tried again
 _COMMIT = 1024  # files between two commits: a crash while hashing loses at most these
 _RELEVANT = frozenset({*PROBES, *map(extension_of, SIDECARS), extension_of(METADATA)})
+_Listed = dict[str, tuple[int, list[str], list[str]]]  # folder → mtime, files, folders
 
 
 @dataclass
@@ -78,8 +86,8 @@ def walk_folder(
             listing, below = _list(directory, problems, trust)
         except OSError as error:
             if directory == root:
-                raise CacheError(f"{root}: cannot be listed: {error.strerror}. Nothing was changed") from error
-            problems.append(Excluded(directory, f"the folder cannot be listed: {error.strerror}"))
+                raise SourceUnreadable(f"{root}: cannot be listed: {error.strerror}. Nothing was changed") from error
+            problems.append(_unlisted(directory, error))
             continue
         if directory != root and _is_cache(listing, below):
             continue
@@ -89,6 +97,53 @@ def walk_folder(
             pending += [path for _, path in sorted(below, reverse=True)]
     listings.sort(key=lambda listing: listing.directory.split(os.sep))
     return listings, problems
+
+
+class FolderWatch:
+    """Size and mtime of all files below some folders. A folder is listed again only if its own mtime changed.
+
+    Several threads may ask at once, and none waits for the disk of another: each replaces the table as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._listed: _Listed = {}  # never changed, only replaced
+
+    def files(self, roots: Iterable[str]) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        listed: _Listed = {}
+        seen: set[str] = set()
+        waiting = list(roots)
+        while waiting:
+            folder = waiting.pop()
+            real = os.path.realpath(folder)  # links may form a loop
+            if real in seen:
+                continue
+            seen.add(real)
+            with contextlib.suppress(OSError):  # gone, or not readable
+                files, folders = self._list(folder, listed)
+                found.update(_sizes(files))
+                waiting += folders
+        self._listed = listed
+        return dict(sorted(found.items()))
+
+    def _list(self, folder: str, listed: _Listed) -> tuple[list[str], list[str]]:
+        now, modified = time.time_ns(), os.stat(folder).st_mtime_ns
+        before = self._listed.get(folder)
+        if before is None or before[0] != modified:
+            with os.scandir(folder) as entries:
+                paths = [(entry.is_dir(), entry.path) for entry in entries]
+            before = modified, [path for is_dir, path in paths if not is_dir], [p for is_dir, p in paths if is_dir]
+        if is_past(modified, now, _UNSETTLED_NS):  # else a file may be added without a visible change
+            listed[folder] = before
+        return before[1], before[2]
+
+
+def _sizes(files: Iterable[str]) -> Iterator[tuple[str, tuple[int, int]]]:
+    for path in files:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            if stat.S_ISREG(status.st_mode):
+                yield path, (status.st_size, status.st_mtime_ns)
 
 
 def take_inventory(
@@ -118,11 +173,16 @@ def take_inventory(
     counts.listed += sum(len(listing.names) for listing in listings)
     # Largest first, so that no thread is still busy with a big file at the end.
     candidates.sort(key=lambda c: (-c[0], c[1:]))
-    for rows in _read_all(candidates, threads, counts, check):
-        memory.remember_files(rows)
-        for directory, name, stamp, facts in rows:
-            found.folders[directory][name] = facts
-            found.settled &= stamp != UNSETTLED
+    for pause in (0.0, *_PAUSES):
+        time.sleep(pause)
+        for rows in _read_all(candidates, threads, counts, check):
+            memory.remember_files(row for row in rows if not row[3].unreadable)
+            for directory, name, stamp, facts in rows:
+                found.folders[directory][name] = facts
+                found.settled &= stamp != UNSETTLED
+        candidates = [c for c in candidates if found.folders[c[1]][c[2]].unreadable]
+        if not candidates:
+            break
     return found
 
 
@@ -144,7 +204,12 @@ def _list(directory: str, problems: list[Excluded], trust: bool) -> tuple[Listin
                         numbers += (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
                     names.append(name)
             except OSError as error:
-                problems.append(Excluded(entry.path, f"cannot be read: {error.strerror}"))
+                if name.rpartition(".")[2].lower() not in _RELEVANT:  # perhaps a folder
+                    problems.append(Excluded(entry.path, f"cannot be read: {error.strerror}", unreadable=True))
+                    continue
+                # Listed without a stamp: reading it will tell. An image must not lose its caption because of it.
+                names.append(name)
+                numbers += () if trust else (0, 0, 0, 0)
     return _listing(directory, names, pack_stamps(numbers), problems), below
 
 
@@ -185,7 +250,7 @@ def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded
     try:
         status = os.stat(directory)
     except OSError as error:
-        problems.append(Excluded(directory, f"the folder cannot be listed: {error.strerror}"))
+        problems.append(_unlisted(directory, error))
         return True
     if not _is_nameable(directory):
         problems.append(Excluded(_shown(directory), "the folder's name is not valid Unicode; rename it"))
@@ -198,12 +263,17 @@ def _is_loop(directory: str, seen: set[tuple[int, int]], problems: list[Excluded
     return False
 
 
+def _unlisted(directory: str, error: OSError) -> Excluded:
+    return Excluded(directory, f"the folder cannot be listed: {error.strerror}", unreadable=True)
+
+
 def _compare(listing: Listing, known: dict[str, Known], trust: bool) -> tuple[dict[str, Facts], list[tuple[str, int]]]:
     facts: dict[str, Facts] = {}
     stale: list[tuple[str, int]] = []
     for name, stamp in listing.rows():
         before = known.get(name)
-        if before is not None and (before[0] == stamp or (trust and not before[1].error)):
+        trusted = trust and name != CHOICES  # what a user excluded is always read: it is one small file
+        if before is not None and (before[0] == stamp != UNSETTLED or (trusted and not before[1].error)):
             facts[name] = before[1]
         else:
             stale.append((name, int.from_bytes(stamp[:8], "little")))

@@ -6,11 +6,12 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
-from ..errors import CacheError
-from ..setting import check_settings, declare
+from ...errors import CacheError
+from ...setting import check_settings, declare
 from .captions import Captions
+from .choices import Choice
 from .masks import Masks
 from .source_files import Facts, FileImage, Listing, SourceImage
 from .transforms import Transform
@@ -20,10 +21,15 @@ Folders = Mapping[str, Mapping[str, Facts]]  # folder → name → facts of the 
 
 @dataclass(frozen=True)
 class Excluded:
-    """A file that is not in the dataset, and why."""
+    """A file or folder that is not in the dataset, and why.
+
+    `unreadable`: it cannot be read now, but may be intact. `chosen`: the user excluded it.
+    """
 
     source: str
     reason: str
+    unreadable: bool = False
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,20 @@ class Item:
     captions: tuple[str, ...]
     mask: FileImage | None = None
     repeats: int = 1
+
+
+class ImageFiles(NamedTuple):
+    """An image of a folder with what belongs to it, whether it is used or not."""
+
+    directory: str
+    name: str
+    facts: Facts
+    sidecar: str  # the name of its caption file; "" if there is none
+    caption: Facts | None  # of the caption file
+    lines: list[str]  # of its caption, in that file or in a metadata.jsonl
+    mask: FileImage | None
+    choice: Choice
+    problem: str
 
 
 @dataclass
@@ -93,14 +113,16 @@ class Source(abc.ABC):
         1,
         "Repeats of each image per epoch. A folder named 10_subject multiplies it by 10",
         "set",
-        low=0,
+        low=1,
         high=2**32 - 1,
         shown=(1, 100_000),
     )
     weight: float = declare(1.0, "Loss weight of each sample", "set", low=0, shown=(0.0, 100.0), step=0.05)
     prior: bool = declare(False, "Class (regularization) images for prior preservation", "set")
     prompt: str | None = declare(
-        None, "One caption for all images, instead of their caption files. Class images need one", "set"
+        None,
+        "One caption for all images, instead of their caption files. Class images without caption files need one",
+        "set",
     )
     samples: int | None = declare(
         None,
@@ -119,8 +141,15 @@ class Source(abc.ABC):
         check_settings(self)
 
     @abc.abstractmethod
-    def list(self, trust: bool = False) -> Listed:
-        """Look at the source now. With `trust`, files are listed without checking whether they changed."""
+    def list(self, trust: bool = False, allow_missing: bool = False) -> Listed:
+        """Look at the source now. With `trust`, files are listed without checking whether they changed.
+
+        A source without images is refused, unless `allow_missing`.
+        """
+
+    def covers(self, folder: str) -> bool:
+        """Whether samples in this folder, as an earlier run named them, would come from this source."""
+        return False
 
     def is_at(self, path: str) -> bool:
         """Whether the source is at this path, so that no cache may be written there."""

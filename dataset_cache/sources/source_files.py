@@ -5,7 +5,6 @@ A stamp (size, mtime, inode, ctime) tells whether a file changed since it was re
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import stat
@@ -18,7 +17,7 @@ from typing import BinaryIO, Protocol
 
 import xxhash
 
-from ..errors import Unusable
+from ...errors import SourceUnreadable, Unusable
 from . import captions, images
 from .images import Header, Picture
 
@@ -29,8 +28,10 @@ PROBES: dict[str, Callable[[BinaryIO], Header]] = dict.fromkeys(images.EXTENSION
 _LISTS_INODES = os.name != "nt"  # on Windows a directory listing has inode 0, so stat's inode is ignored as well
 _TICK_NS = 20_000_000  # two changes within one tick of the kernel's clock leave the same times
 _COARSE_TICK_NS = 2_000_000_000  # on file systems with a resolution of whole seconds
+_AHEAD_NS = 24 * 3600 * 1_000_000_000  # the clock of a file server may be ahead, but not by a day
 _CHUNK = 1 << 20
 _TRIES = 3
+_CHANGED = "it changed while it was being read"
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -51,7 +52,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What reading a source file revealed. `content` is empty if only the header was read."""
+    """What reading a source file revealed. `content` is empty if only the header was read.
+
+    `unreadable`: the error says nothing about the file, which cannot be read now. It is not remembered.
+    """
 
     content: bytes = b""
     width: int = 0
@@ -60,6 +64,7 @@ class Facts:
     format: str = ""
     text: str | None = None
     error: str = ""
+    unreadable: bool = False
 
 
 FileRecord = tuple[str, str, bytes, Facts]  # directory, name, stamp, facts: as SourceMemory keeps them
@@ -161,7 +166,12 @@ def is_settled(stamp: bytes, read_at_ns: int) -> bool:
     if os.name == "nt":  # ctime is the creation time on Windows; elsewhere programs can set mtime to anything
         changed = modified
     tick = _TICK_NS if changed % 1_000_000_000 else _COARSE_TICK_NS
-    return changed < read_at_ns - tick
+    return is_past(changed, read_at_ns, tick)
+
+
+def is_past(changed_ns: int, now_ns: int, tick_ns: int) -> bool:
+    """Whether a change from now on would have another time. So it would if this one is far ahead: a clock was wrong."""
+    return changed_ns < now_ns - tick_ns or changed_ns > now_ns + _AHEAD_NS
 
 
 def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
@@ -177,33 +187,38 @@ def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
                 facts = _read(path, file, whole)
                 if stamp_of(os.fstat(file.fileno())) == stamp:
                     return stamp if is_settled(stamp, started) else UNSETTLED, facts
-    except OSError as error:
-        return UNSETTLED, Facts(error=f"cannot be read: {error.strerror or error}")
-    return UNSETTLED, Facts(error="it changed while it was being read")
+    except Unusable as error:
+        return UNSETTLED, Facts(error=str(error), unreadable=isinstance(error, SourceUnreadable))
+    return UNSETTLED, Facts(error=_CHANGED, unreadable=True)
 
 
 def read_bytes(path: str) -> tuple[bytes, bytes]:
     """A file's stamp and the bytes that belong to it; UNSETTLED as in read_facts."""
-    try:
-        for _ in range(_TRIES):
-            started = time.time_ns()
-            with _opened(path) as file:
-                stamp = stamp_of(os.fstat(file.fileno()))
-                data = file.read()
-                if stamp_of(os.fstat(file.fileno())) == stamp:
-                    return stamp if is_settled(stamp, started) else UNSETTLED, data
-    except OSError as error:
-        raise Unusable(f"cannot be read: {error.strerror or error}") from None
-    raise Unusable("it changed while it was being read")
+    for _ in range(_TRIES):
+        started = time.time_ns()
+        with _opened(path) as file:
+            stamp = stamp_of(os.fstat(file.fileno()))
+            data = file.read()
+            if stamp_of(os.fstat(file.fileno())) == stamp:
+                return stamp if is_settled(stamp, started) else UNSETTLED, data
+    raise SourceUnreadable(_CHANGED)
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
     """Open a regular file. Reading a pipe or a device could block forever."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        yield file
+    try:
+        _refuse_others(os.stat(path))
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
+            _refuse_others(os.fstat(file.fileno()))
+            yield file
+    except OSError as error:
+        raise SourceUnreadable(f"cannot be read: {error.strerror or error}") from error
+
+
+def _refuse_others(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise Unusable("cannot be read: not a regular file")
 
 
 def _read(path: str, file: BinaryIO, whole: bool) -> Facts:
@@ -217,6 +232,8 @@ def _read(path: str, file: BinaryIO, whole: bool) -> Facts:
     content = _hash(file) if whole else b""
     try:
         header = PROBES.get(extension_of(name), images.probe)(file)
+    except SourceUnreadable:
+        raise
     except Unusable as error:
         return Facts(content, error=str(error))
     return Facts(content, header.width, header.height, header.alpha, header.format)

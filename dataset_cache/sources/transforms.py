@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import product
 
-from ..errors import CacheError
-from ..setting import check_settings, declare
+from ...errors import CacheError
+from ...setting import check_settings, declare
 
 CROPS = ("centre", "random", "none")
 BUCKET_STEPS = (8, 16, 32, 64)
@@ -44,7 +44,7 @@ class Transform:
     )
     crop: str = declare(
         "centre",
-        "How to fit the bucket: crop to the centre, crop at a fixed random position, or stretch without cropping",
+        "How to fit the bucket: crop to the center, crop at a fixed random position, or stretch without cropping",
         "images",
         choices=CROPS,
     )
