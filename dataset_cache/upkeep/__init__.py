@@ -3,17 +3,18 @@
 from .clean import (
     CATEGORIES,
     DEBRIS,
+    MISSING,
     SUPERSEDED,
     UNUSED,
     CleanPlan,
-    CompactReport,
     Removal,
     clean,
     compact,
+    missing_folders,
     preview_clean,
 )
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
-from .convert import ConvertReport, convert
+from .convert import convert
 from .copy import CopyReport, duplicate, export, free_name
 from .info import (
     Overview,
@@ -23,26 +24,27 @@ from .info import (
     overview,
     overview_of,
     peek_bucket_counts,
-    plural,
     samples_by_bucket,
     samples_by_size,
     size_label,
     usage,
     usage_of,
 )
-from .merge import MergeReport, Part, gather, merge
-from .verify import Problem, RepairReport, repair, verify
+from .merge import IF_EXISTS, Part, gather, merge
+from .origin import FROM_LISTS, refuse_other_origin
+from .repair import RepairReport, repair
+from .verify import Problem, shown_kind, verify
 
 __all__ = [
     "CATEGORIES",
     "DEBRIS",
+    "FROM_LISTS",
+    "IF_EXISTS",
+    "MISSING",
     "SUPERSEDED",
     "UNUSED",
     "CleanPlan",
-    "CompactReport",
-    "ConvertReport",
     "CopyReport",
-    "MergeReport",
     "Overview",
     "Part",
     "Problem",
@@ -62,14 +64,16 @@ __all__ = [
     "free_name",
     "gather",
     "merge",
+    "missing_folders",
     "overview",
     "overview_of",
     "peek_bucket_counts",
-    "plural",
     "preview_clean",
+    "refuse_other_origin",
     "repair",
     "samples_by_bucket",
     "samples_by_size",
+    "shown_kind",
     "size_label",
     "thumbnail_of",
     "usage",

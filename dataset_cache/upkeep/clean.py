@@ -4,14 +4,15 @@ A preview counts it, and cleaning removes exactly that. Bytes are file sizes as 
 their sum is smaller by the previewed number, with rewritten shards, index and manifest included.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..errors import CacheBusy, CacheError
+from ...errors import CacheBusy, CacheError
+from ...quantity import byte_count, plural
 from ..format import (
     BUILD,
     MANIFEST,
@@ -21,18 +22,19 @@ from ..format import (
     Storage,
     blob_table,
     derive,
+    index_generation,
     index_size,
     prune,
     read_manifest,
 )
-from ..read import holders, were_possible
+from ..read import holders
 from ..write import (
     CheckedGeneration,
     PublishLock,
     Rewrite,
     current_publisher,
     existing_storage,
-    index_generation,
+    in_grace,
     open_checked,
     open_exclusive,
     plan_rewrite,
@@ -44,15 +46,40 @@ from ..write import (
 )
 from .contents import Contents, folder_contents, total_bytes
 
-DEBRIS, SUPERSEDED, UNUSED = "debris", "superseded", "unused"
+DEBRIS, SUPERSEDED, UNUSED, MISSING = "debris", "superseded", "unused", "missing"
+
+
+@dataclass(frozen=True)
+class Category:
+    """How a category is shown: what it contains, one and several, and a text that explains it."""
+
+    one: str
+    several: str
+    text: str
+
+    def count(self, count: int) -> str:
+        return f"1 {self.one}" if count == 1 else f"{count:,} {self.several}"
+
+
 # In the order of removal: debris goes first, because publishing without unused entries may write files of the same name
 # as those that an interrupted run left behind.
 CATEGORIES = {
-    DEBRIS: "files that no generation, unfinished build or reader needs",
-    SUPERSEDED: "older generations",
-    UNUSED: "entries that no sample and no name uses, with their tensors",
+    DEBRIS: Category(
+        "leftover file", "leftover files", "Leftover files, which no generation, unfinished save or reader needs"
+    ),
+    SUPERSEDED: Category("older generation", "older generations", "Older generations that no reader uses"),
+    UNUSED: Category(
+        "unused entry",
+        "unused entries",
+        "Encoded images and captions that no sample uses now, such as those at another resolution",
+    ),
+    MISSING: Category(
+        "entry of missing folders",
+        "entries of missing folders",
+        "Unused entries while source folders are missing; they would be encoded again when these are back",
+    ),
 }
-GRACE_SECONDS = 24 * 3600
+_RUN = "encode"  # what encoding recorded, in the provenance
 _NO_LEASES = "readers cannot register here (read-only folder?), so generations of the last 24 hours are kept"
 
 
@@ -109,7 +136,7 @@ def clean(what: CleanPlan | Place, categories: Iterable[str] | None = None) -> C
             raise CacheError(f"{storage.path}: has changed since the preview; preview it again")
         _refuse_if_held(plan)
         for removal in plan.removals:
-            if removal.category == UNUSED and removal.files:
+            if removal.category in (UNUSED, MISSING) and removal.files:
                 _rewrite(storage)
             _remove(storage, removal)
         return plan
@@ -130,12 +157,14 @@ def _plan(storage: Storage, categories: Sequence[str], publishing: bool) -> Clea
     found = folder_contents(storage, manifest, publishing)
     removals = []
     for category in categories:
+        if category == MISSING and not missing_folders(manifest):
+            continue
         if category == DEBRIS:
             removals.append(_removal(storage, DEBRIS, len(found.debris), found.debris))
         elif category == SUPERSEDED:
-            removals.append(_superseded(storage, found))
+            removals.append(_superseded(storage, manifest, found))
         else:
-            removals.append(_unused(storage, manifest, found) if manifest else Removal(UNUSED))
+            removals.append(_unused(storage, manifest, found, category) if manifest else Removal(category))
     return CleanPlan(storage, manifest.generation if manifest else None, tuple(removals))
 
 
@@ -143,8 +172,9 @@ def _removal(storage: Storage, category: str, count: int, names: Sequence[str]) 
     return Removal(category, count, total_bytes(storage, names), tuple(names))
 
 
-def _superseded(storage: Storage, found: Contents) -> Removal:
-    recent = _recent(storage, found.old_indexes)
+def _superseded(storage: Storage, manifest: Manifest | None, found: Contents) -> Removal:
+    current = [manifest.index_name] if manifest else []
+    recent = [name for name in in_grace(storage, [*current, *found.old_indexes]) if name not in current]
     going = [name for name in found.old_indexes if name not in recent]
     # Which shards a kept generation reads is unknown, so all are kept with it.
     names = going if recent else found.superseded
@@ -153,13 +183,34 @@ def _superseded(storage: Storage, found: Contents) -> Removal:
     return replace(removal, kept=_NO_LEASES if recent else "", held_by=held_by)
 
 
-def _unused(storage: Storage, manifest: Manifest, found: Contents) -> Removal:
+def missing_folders(manifest: Manifest | None) -> dict[str, int]:
+    """Folders that were missing when the cache was last encoded, with the samples that they had before."""
+    run = manifest.provenance.get(_RUN) if manifest is not None else None
+    found = run.get(MISSING) if isinstance(run, dict) else None
+    rows = found.items() if isinstance(found, dict) else ()
+    return {folder: count for folder, count in rows if type(count) is int}
+
+
+def _without_missing(provenance: dict[str, Any]) -> dict[str, Any]:
+    run = provenance.get(_RUN)
+    if not isinstance(run, dict) or MISSING not in run:
+        return provenance
+    return {**provenance, _RUN: {name: value for name, value in run.items() if name != MISSING}}
+
+
+def _unused(storage: Storage, manifest: Manifest, found: Contents, category: str) -> Removal:
+    """Unused entries; as `missing` while folders are missing, because theirs cannot be told from the others."""
+    folders = missing_folders(manifest)
     current = open_checked(storage, manifest)
     pruned = _without_unused(current, found)
     if pruned is None:
-        return Removal(UNUSED)
-    if _recent(storage, [manifest.index_name, *found.old_indexes]):
-        return Removal(UNUSED, kept=_NO_LEASES)
+        return Removal(category)
+    if category == UNUSED and folders:
+        names = f"{', '.join(folders)} {'was' if len(folders) == 1 else 'were'}"
+        choice = CATEGORIES[MISSING].several
+        return Removal(UNUSED, kept=f'{names} missing at the last encode; to remove them, choose "{choice}"')
+    if in_grace(storage, [manifest.index_name, *found.old_indexes]):
+        return Removal(category, kept=_NO_LEASES)
     rewrite, draft = pruned
     listed = {shard.file for shard in rewrite.shards}
     gone = [f"{SHARDS}/{shard.file}" for shard in manifest.shards if shard.file not in listed]
@@ -167,7 +218,7 @@ def _unused(storage: Storage, manifest: Manifest, found: Contents) -> Removal:
     new_manifest = replace(draft, index_bytes=size, index_hash=manifest.index_hash).to_json()
     before = total_bytes(storage, [MANIFEST, manifest.index_name, *gone])
     after = size + len(new_manifest) + sum(shard.file.bytes for shard in rewrite.packing.shards)
-    removal = _removal(storage, UNUSED, int((~current.used).sum()), [manifest.index_name, *gone])
+    removal = _removal(storage, category, int((~current.used).sum()), [manifest.index_name, *gone])
     # Readers of an older generation may read the same shards.
     held_by = tuple(map(str, holders(storage)))
     return replace(removal, bytes=before - after, held_by=held_by)
@@ -183,7 +234,9 @@ def _without_unused(current: CheckedGeneration, found: Contents) -> tuple[Rewrit
     if current.used.all() and not wasteful:
         return None
     rewrite = plan_rewrite(arrays, table, manifest.shards, wasteful, manifest.next_shard, current.files.file)
-    return rewrite, current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
+    # Without unused entries, those of missing folders are gone too.
+    provenance = _without_missing(manifest.provenance)
+    return rewrite, current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, provenance=provenance)
 
 
 def _rewrite(storage: Storage) -> None:
@@ -191,14 +244,15 @@ def _rewrite(storage: Storage) -> None:
     manifest = read_manifest(storage)
     current = open_checked(storage, manifest)
     pruned = _without_unused(current, folder_contents(storage, manifest, publishing=False))
-    assert pruned is not None, "the plan found something to remove, and nothing can change under the lock"
+    if pruned is None:
+        raise CacheError(f"{storage.path}: has changed since the preview; preview it again")
     rewrite, draft = pruned
     write_packing(storage, rewrite.packing, current.files.file)
     published = publish(storage, rewrite.arrays, draft)
     # A reader may have opened the old generation meanwhile. It keeps its files; they can be cleaned as superseded.
     late = [holder for holder in holders(storage) if holder.generation != published.generation]
     if late:
-        raise CacheBusy(f"{storage.path}: {late[0]} opened it meanwhile; clean {SUPERSEDED} generations later")
+        raise CacheBusy(f"{storage.path}: {late[0]} opened it meanwhile; clean older generations later")
 
 
 def _refuse_if_held(plan: CleanPlan) -> None:
@@ -213,7 +267,8 @@ def _refuse_if_held(plan: CleanPlan) -> None:
 def _remove(storage: Storage, removal: Removal) -> None:
     manifest = read_manifest(storage)
     needed = set(folder_contents(storage, manifest, publishing=False).current)
-    assert not needed & set(removal.files), "published files are never removed"
+    if needed & set(removal.files):
+        raise CacheError(f"{storage.path}: its published files have changed since the preview; preview it again")
     held = [name for name in removal.files if not storage.remove(name)]
     for parent in {name.rpartition("/")[0] for name in removal.files if name.startswith(f"{BUILD}/")}:
         _remove_empty(storage, parent)
@@ -232,14 +287,6 @@ def _holders(storage: Storage, generations: Iterable[str | None]) -> tuple[str, 
     return tuple(str(holder) for holder in holders(storage) if holder.generation in wanted)
 
 
-def _recent(storage: Storage, indexes: Sequence[str]) -> list[str]:
-    """The recent generations among these if readers cannot leave leases: a process may be reading them."""
-    if were_possible(storage):
-        return []
-    statuses = {name: storage.stat(name) for name in indexes}
-    return [name for name, found in statuses.items() if found and time.time() - found.modified < GRACE_SECONDS]
-
-
 @dataclass(frozen=True)
 class CompactReport:
     """The shards before and after compaction."""
@@ -251,7 +298,9 @@ class CompactReport:
 
     def __str__(self) -> str:
         (few, fewer), (large, small) = self.shards, self.bytes
-        return f"{self.path.name}: {few:,} → {fewer:,} shards, {large / 1e6:,.1f} → {small / 1e6:,.1f} MB"
+        if self.shards[0] == self.shards[1] and large == small:
+            return f"{self.path.name}: nothing to compact ({plural(few, 'shard')}, {byte_count(large)})"
+        return f"{self.path.name}: {few:,} → {plural(fewer, 'shard')}, {byte_count(large)} → {byte_count(small)}"
 
 
 def compact(path: Place, progress: Callable[[int, int], None] | None = None) -> CompactReport:

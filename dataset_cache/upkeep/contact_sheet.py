@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..read import Dataset, Sample, Samples
 from ..sources import THUMBNAIL, decode_thumbnail
 from .info import samples_by_bucket

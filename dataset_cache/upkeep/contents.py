@@ -7,15 +7,30 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..format import BUILD, JOURNAL, MANIFEST, SEGMENT_LOCK, SHARDS, Manifest, Storage, abandoned, recover
-from ..write import index_generation, list_shards
+from ..format import (
+    BUILD,
+    JOURNAL,
+    MANIFEST,
+    SEGMENT_LOCK,
+    SHARDS,
+    Manifest,
+    Storage,
+    abandoned,
+    index_generation,
+    recover,
+)
+from ..read import find_lost
+from ..write import list_shards
 
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Names of files by what needs them. `protected` are shards that an unfinished build refers to."""
+    """Names of files by what needs them. `protected` are shards that an unfinished build refers to.
+
+    If the manifest is lost, all indexes and shards count as current: nothing says what they belong to.
+    """
 
     current: tuple[str, ...]
     superseded: tuple[str, ...]
@@ -42,11 +57,12 @@ def folder_contents(storage: Storage, manifest: Manifest | None, publishing: boo
     # Which shards an older generation reads is unknown. While there is one, all unlisted shards may be its own.
     has_old = bool(indexes) and manifest is not None
     superseded = [*indexes, *unlisted] if has_old else []
-    strays = [*temporary, *([] if has_old else [*indexes, *unlisted])]
+    is_lost = manifest is None and find_lost(storage) is not None
+    strays = [*temporary, *([] if has_old or is_lost else [*indexes, *unlisted])]
     building = [name for segment in segments for name in segment.needed] + (strays if publishing else [])
     debris = [name for segment in segments for name in segment.debris] + ([] if publishing else strays)
-    current = tuple(name for name in listed if storage.stat(name) is not None)
-    return Contents(current, tuple(superseded), tuple(building), tuple(debris), protected)
+    current = [name for name in listed if storage.stat(name) is not None] + ([*indexes, *unlisted] if is_lost else [])
+    return Contents(tuple(current), tuple(superseded), tuple(building), tuple(debris), protected)
 
 
 def total_bytes(storage: Storage, names: Iterable[str]) -> int:

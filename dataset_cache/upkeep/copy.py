@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import CacheError
+from ...errors import CacheError
+from ...quantity import byte_count, plural
 from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, blob_table, prune, read_manifest, storage_at
 from ..write import (
     CheckedGeneration,
@@ -19,6 +20,7 @@ from ..write import (
     open_checked,
     plan_rewrite,
     publish,
+    refuse_foreign_folder,
     wasteful_shards,
     write_packing,
 )
@@ -40,8 +42,8 @@ class CopyReport:
 
     def __str__(self) -> str:
         return (
-            f"Wrote {self.samples:,} samples in {self.shards:,} shards ({self.bytes / 1e6:,.1f} MB, "
-            f"{self.linked:,} shards linked) to {self.destination.name}"
+            f"Wrote {plural(self.samples, 'sample')} in {plural(self.shards, 'shard')} ({byte_count(self.bytes)}, "
+            f"{plural(self.linked, 'shard')} linked) to {self.destination.name}"
         )
 
 
@@ -62,6 +64,7 @@ def require_new(destination: Place) -> Storage:
         raise CacheError(f"{storage.path}: is a file; a cache is a folder")
     if read_manifest(storage) is not None:
         raise CacheError(f"{storage.path}: already contains a cache; choose another folder")
+    refuse_foreign_folder(storage)
     return storage
 
 

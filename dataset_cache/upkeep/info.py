@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named, open_index, variant_cells
 from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
@@ -124,7 +124,10 @@ class FieldSize:
 
 @dataclass(frozen=True)
 class Overview:
-    """A published cache in numbers. `blob_bytes` are stored, `bytes_unshared` is what the samples refer to."""
+    """A published cache in numbers. `blob_bytes` are stored, `bytes_unshared` is what the samples refer to.
+
+    `bytes_shared` is the part of `blob_bytes` that the samples need: without unused and named entries.
+    """
 
     path: str
     id: str
@@ -146,6 +149,7 @@ class Overview:
     index_bytes: int
     blob_bytes: int
     bytes_unshared: int
+    bytes_shared: int
     provenance: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -153,8 +157,8 @@ class Overview:
 
     @property
     def shared(self) -> float:
-        """How many times the stored bytes the samples would take if nothing were shared."""
-        return self.bytes_unshared / self.blob_bytes if self.blob_bytes else 1.0
+        """How many times their stored bytes the samples would take if nothing were shared; never below 1."""
+        return self.bytes_unshared / self.bytes_shared if self.bytes_shared else 1.0
 
 
 def overview(path: Place) -> Overview:
@@ -193,6 +197,7 @@ def overview_of(current: CheckedGeneration) -> Overview:
         index_bytes=manifest.index_bytes,
         blob_bytes=int(current.table.nbytes.sum()),
         bytes_unshared=sum(field.bytes for field in fields),
+        bytes_shared=_bytes_of_samples(current),
         provenance=manifest.provenance,
     )
 
@@ -230,6 +235,16 @@ def _field_sizes(current: CheckedGeneration) -> Iterator[FieldSize]:
         yield FieldSize(name, len(used), len(np.unique(used)), int(of_entry[used].sum()))
 
 
+def _bytes_of_samples(current: CheckedGeneration) -> int:
+    """The bytes of all blobs that samples refer to, each counted once."""
+    table = current.table
+    _, flat = variant_cells(current.arrays, len(current.manifest.fields))
+    needed = np.zeros(len(current.arrays.entries), bool)
+    needed[flat] = True
+    rows = np.unique(table.row_of_ref[needed[table.entry_of_ref]])
+    return int(table.nbytes[rows].sum())
+
+
 # Disk usage
 
 
@@ -263,13 +278,20 @@ def usage(path: Place) -> Usage:
         return usage_of(open_checked(storage, manifest), readers, writer)
 
 
+def _date(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a file can have any date
+        return "unknown"
+
+
 def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str | None) -> Usage:
     """The usage of a generation that is open already."""
     manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
     storage, published = current.storage, current.storage.stat(MANIFEST)
     found = folder_contents(storage, manifest, publishing=writer is not None)
     return Usage(
-        published=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(published.modified if published else 0)),
+        published=_date(published.modified if published else 0),
         fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
         unused=int(sizes[owners < 0].sum()),
         index=manifest.index_bytes,
@@ -293,10 +315,3 @@ def _owners(current: CheckedGeneration) -> np.ndarray:
     live = current.used[table.entry_of_ref]
     owners[table.row_of_ref[live]] = current.arrays.entries["field"][table.entry_of_ref[live]]
     return owners
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 sample`, `2 samples`, `3 entries`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"

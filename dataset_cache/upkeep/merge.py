@@ -7,6 +7,8 @@ entries by key, store equal blobs once, and leave unused entries behind. If the 
 - Provenance keeps what all sources agree on, and lists where the samples came from.
 - `merge` takes a sample that an earlier source has too only once, and renames conflicting named entries like sets.
 - `gather` takes every sample; of named entries the first of each name.
+Datasets whose shapes differ are refused, and so is a result in place of one of its own sources or of a cache that was
+made in another way: a merge replaces only a merge, a copy only a copy.
 """
 
 import hashlib
@@ -17,13 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CacheError
+from ...errors import CacheError
+from ...quantity import plural
 from ..format import Manifest, Place, SampleFacts, Storage, read_manifest, storage_at
 from ..read import Cache, Dataset
 from ..write import CacheWriter, existing_storage, leased_manifest, open_checked
 from .copy import free_name, require_new
-from .info import plural
+from .fit import check_fit, recorded_encoders
+from .origin import refuse_other_origin, refuse_own_input
 
+IF_EXISTS = ("update", "refuse")
 Keys = dict[str, list[bytes]]
 Progress = Callable[[int, int], None]
 
@@ -47,46 +52,40 @@ class MergeReport:
     repeated: int
     entries: int
     renamed: tuple[str, ...]  # sets and named entries whose name was taken
+    warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = f"Merged {plural(self.sources, 'cache')} into {self.destination.name}: {plural(self.samples, 'sample')}"
-        return text + (f", {self.repeated:,} duplicates skipped" if self.repeated else "")
+        return text + (f", {plural(self.repeated, 'duplicate')} skipped" if self.repeated else "")
 
 
-def merge(sources: Sequence[Place], destination: Place, progress: Progress | None = None) -> MergeReport:
+def merge(
+    sources: Sequence[Place], destination: Place, progress: Progress | None = None, if_exists: str = "refuse"
+) -> MergeReport:
     """Write the samples of all `sources`, with variants, captions, sets and named entries, to a new cache.
 
+    With `if_exists="update"`, a cache that an earlier merge made is replaced; its entries are reused. That is the
+    default of Merge Datasets, because a workflow is queued many times; here, an existing cache is refused.
     One entry is in memory at a time. `progress` is called with (samples done, total). Every copied tensor is compared
     with its hash: a damaged source is refused, and the next attempt reuses the entries copied so far.
     """
     if not sources:
         raise CacheError("merge: name at least one cache")
     storages = [existing_storage(source) for source in sources]
-    target = require_new(destination)
-    repeated = done = 0
-    seen: set[bytes] = set()
+    target = storage_at(destination)
+    refuse_own_input(target, [storage.path for storage in storages])
+    if if_exists not in IF_EXISTS:
+        raise CacheError(f"if_exists = {if_exists!r}: expected one of {', '.join(IF_EXISTS)}")
+    if if_exists == "refuse":
+        require_new(target)
     with ExitStack() as stack:
-        parts = [Part(_open(storage, stack)) for storage in storages]
-        total = sum(len(part.dataset) for part in parts)
-        with CacheWriter(target, provenance=_merged_provenance([part.dataset for part in parts])) as writer:
+        datasets = [_open(storage, stack) for storage in storages]
+        provenance, parts = _merged_provenance(datasets), [Part(dataset) for dataset in datasets]
+        refuse_other_origin(target, provenance)
+        warnings = check_fit(datasets)
+        with CacheWriter(target, provenance=provenance) as writer:
             copier = _Copier(writer, rename_all=True)
-            for part in parts:
-                for name in part.dataset.sets:
-                    copier.set_name(part, name)
-                own: set[bytes] = set()  # a sample that one source lists twice is kept twice
-                for number in range(len(part.dataset)):
-                    facts, keys = copier.describe(part, number)
-                    identity = _identity(facts, keys)
-                    own.add(identity)
-                    if identity in seen:
-                        repeated += 1
-                    else:
-                        copier.add(part.dataset, facts, keys)
-                    done += 1
-                    if progress is not None:
-                        progress(done, total)
-                seen |= own
-                copier.add_named(part.dataset)
+            repeated = _copy_distinct(parts, copier, progress)
     published = _published(target)
     return MergeReport(
         destination=target.path,
@@ -96,18 +95,58 @@ def merge(sources: Sequence[Place], destination: Place, progress: Progress | Non
         repeated=repeated,
         entries=published.counts["entries"],
         renamed=tuple(copier.renamed),
+        warnings=tuple(warnings),
     )
 
 
-def gather(parts: Sequence[Part], path: Place, progress: Progress = lambda done, total: None) -> str:
+def _copy_distinct(parts: Sequence[Part], copier: "_Copier", progress: Progress | None) -> int:
+    """Copy all parts with their sets and named entries. Returns how many samples were in an earlier part too."""
+    total = sum(len(part.dataset) for part in parts)
+    repeated = done = 0
+    seen: set[bytes] = set()
+    for part in parts:
+        for name in part.dataset.sets:
+            copier.set_name(part, name)
+        own: set[bytes] = set()  # a sample that one source lists twice is kept twice
+        for number in range(len(part.dataset)):
+            facts, keys = copier.describe(part, number)
+            identity = _identity(facts, keys)
+            own.add(identity)
+            if identity in seen:
+                repeated += 1
+            else:
+                copier.add(part.dataset, facts, keys)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        seen |= own
+        copier.add_named(part.dataset)
+    return repeated
+
+
+def gather(
+    parts: Sequence[Part],
+    path: Place,
+    progress: Progress = lambda done, total: None,
+    merged: bool = False,
+    warn: Callable[[str], None] = lambda text: None,
+) -> str:
     """Make the samples of all parts, in order, the samples of the cache at `path`. Returns its new generation.
 
-    One entry is in memory at a time. `progress` is called before each sample with (samples done, total).
+    `merged` records a merge also of a single part. An existing cache is replaced if it was made so.
+    One entry is in memory at a time. `progress` is called before each sample with (samples done, total), `warn` with
+    each doubt whether the datasets fit together.
     """
     total = sum(len(part.dataset) for part in parts)
     if not total:
         raise CacheError(f"{storage_at(path).path.name}: no samples to save; choose a dataset with samples")
-    with CacheWriter(path, provenance=_gathered_provenance([part.dataset for part in parts])) as writer:
+    target, datasets = storage_at(path), [part.dataset for part in parts]
+    provenance = _gathered_provenance(datasets, merged)
+    refuse_own_input(target, [dataset.path for dataset in datasets])
+    refuse_other_origin(target, provenance)
+    for text in check_fit(datasets):
+        warn(text)
+    with CacheWriter(target, provenance=provenance) as writer:
         copier = _Copier(writer, rename_all=False)
         done = 0
         for part in parts:
@@ -116,7 +155,7 @@ def gather(parts: Sequence[Part], path: Place, progress: Progress = lambda done,
                 copier.add(part.dataset, *copier.describe(part, number))
                 done += 1
             copier.add_named(part.dataset)
-    return _published(path).generation
+    return _published(target).generation
 
 
 class _Copier:
@@ -186,7 +225,7 @@ class _Copier:
 def _open(storage: Storage, stack: ExitStack) -> Cache:
     """A cache whose index is fully checked; its files are kept until the stack closes."""
     checked = open_checked(storage, stack.enter_context(leased_manifest(storage)))
-    return Cache(storage, checked.manifest, checked.index, None)
+    return Cache(storage, checked.manifest, checked.index)
 
 
 def _published(place: Place) -> Manifest:
@@ -214,12 +253,19 @@ def _merged_provenance(datasets: Sequence[Dataset]) -> dict[str, Any]:
     merged = [
         {"folder": d.path.name, "id": d.id, "generation": d.generation, "provenance": d.provenance} for d in datasets
     ]
-    return {**_agreed(datasets), "merged": merged}
+    return _as_merge(_agreed(datasets), merged)
 
 
-def _gathered_provenance(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    gathered = [{"folder": d.path.name, "id": d.id, "generation": d.generation, "samples": len(d)} for d in datasets]
-    return {**_agreed(datasets), "gathered": gathered}
+def _gathered_provenance(datasets: Sequence[Dataset], merged: bool) -> dict[str, Any]:
+    gathered = [
+        {"folder": d.path.name, "id": d.id, "generation": d.generation, "samples": len(d), **recorded_encoders(d)}
+        for d in datasets
+    ]
+    return _as_merge(_agreed(datasets), gathered) if merged else {**_agreed(datasets), "gathered": gathered}
+
+
+def _as_merge(agreed: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**{key: value for key, value in agreed.items() if key != "gathered"}, "merged": parts}
 
 
 def _identity(facts: SampleFacts, keys: Keys) -> bytes:
