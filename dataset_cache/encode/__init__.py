@@ -1,7 +1,7 @@
 """Encoding: from sources to a published cache."""
 
-from .encode import encode
-from .encoders import Encoder, ImageEncoder, Surroundings
+from .encode import encode, is_encoded
+from .encoders import Encoder, ImageEncoder, Surroundings, is_out_of_memory
 from .identity import digest_of, file_identity, files_identity, object_identity
 from .on_demand import OnDemand
 from .plan import EMPTY_CAPTION, Plan, make_plan
@@ -34,6 +34,8 @@ __all__ = [
     "encode",
     "file_identity",
     "files_identity",
+    "is_encoded",
+    "is_out_of_memory",
     "load_settings",
     "load_source",
     "load_transform",

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from ..errors import CacheError
+from ...errors import CacheError
+from ...quantity import plural
 from ..format import Manifest, Place, SampleFacts, read_manifest, storage_at
-from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory
-from ..upkeep import plural, repair
-from ..write import CacheWriter
+from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory, is_remembered, open_memory
+from ..write import CacheWriter, refuse_foreign_folder
+from .missing import count_missing, find_unreadable, refuse_unreadable
 from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
-from .plan import Plan, named_captions
+from .plan import Plan, compare, named_captions
 from .recipe import Keys, Planned
 from .report import EncodeProgress, EncodeReport
 from .survey import Layout
@@ -37,10 +38,9 @@ def encode(
     fails publishes nothing, but keeps its entries for the next run.
     """
     started, storage = time.monotonic(), storage_at(path)
-    if plan.settings.check and read_manifest(storage) is not None:
-        repair(storage)
     if any(source.is_at(str(storage.path)) for source in plan.sources):
         raise CacheError(f"{storage.path}: is a source of this dataset; encode to another folder")
+    refuse_foreign_folder(storage)
     target = Target(storage, provenance)
     if plan.settings.trust:
         target.check_trust(plan.recipe)
@@ -51,13 +51,29 @@ def encode(
     return report
 
 
+def is_encoded(plan: Plan, path: Place) -> bool:
+    """Whether encoding the plan to the cache at `path` would change nothing."""
+    published = read_manifest(path)
+    if published is None or not is_remembered(published.id):
+        return False
+    with open_memory(published.id) as memory:
+        # Most caches are of other plans: only the one that matches is opened.
+        return _last_report(plan, published, memory) is not None and _unchanged(plan, Target(path), memory) is not None
+
+
 def _unchanged(plan: Plan, target: Target, memory: SourceMemory) -> EncodeReport | None:
-    """The last report again, if nothing that decides the dataset has changed since."""
+    """The last report again, if nothing that decides the dataset has changed since, and no shard is lost."""
+    report = _last_report(plan, target.before, memory)
+    return None if report is None or target.lost else report
+
+
+def _last_report(plan: Plan, published: Manifest | None, memory: SourceMemory) -> EncodeReport | None:
+    """The report of the run that published this generation, if it encoded the same plan."""
     last = memory.run(RUN)
-    if plan.settings.trust or plan.settings.check or target.before is None or last is None:
+    if plan.settings.trust or plan.settings.check or published is None or last is None:
         return None
     signature, generation, report = last
-    if (signature, generation) != (plan.survey.signature(plan.recipe), target.before.generation):
+    if generation != published.generation or signature != plan.survey.signature(plan.recipe):
         return None
     return EncodeReport.from_json({**report, "unchanged": True, "generation": generation})
 
@@ -81,6 +97,9 @@ def _encode(
         report.trusted = layout.trusted
         if not layout.samples:
             raise CacheError(_no_samples(report))
+        compare(plan, layout, target, memory, report)
+        if plan.settings.check:  # after the comparison, which needs the samples that a repair drops
+            target = target.repaired()
         if memory.problem:
             report.notes.append(Note("", memory.problem))
         _write(plan, layout, target, memory, report, progress, stop)
@@ -121,8 +140,9 @@ def _publish(run: Run, target: Target) -> None:
     assembly.add_all()
     if not assembly.included:
         raise CacheError(_no_samples(report))
+    _compare_again(run, target)
     facts, before = assembly.provenance(), target.before
-    if before is not None and not report.made and _is_published(before, run.memory, facts):
+    if before is not None and not report.made and not target.lost and _is_published(before, run.memory, facts):
         report.unchanged, report.generation, dataset = True, before.generation, before.id
     else:
         target.let_go()
@@ -136,6 +156,14 @@ def _publish(run: Run, target: Target) -> None:
         run.memory.remember_run(RUN, signature, report.generation, report.as_reused())
 
 
+def _compare_again(run: Run, target: Target) -> None:
+    """Images of the last generation that became unreadable during the run are refused as before it."""
+    unreadable = find_unreadable(target.names, run.report.excluded) if run.unreadable else []
+    if not run.plan.settings.allow_missing:
+        refuse_unreadable(unreadable)
+    run.report.missing = count_missing(run.report.missing, unreadable)
+
+
 def _is_published(before: Manifest, memory: SourceMemory, facts: dict[str, Any]) -> bool:
     """Whether the cache is as the last run left it: another writer may have saved other samples with its facts."""
     last = memory.run(RUN)
@@ -143,9 +171,10 @@ def _is_published(before: Manifest, memory: SourceMemory, facts: dict[str, Any])
 
 
 def _no_samples(report: EncodeReport) -> str:
-    excluded = report.excluded
-    first = f"; the first of them: {excluded[0].source}: {excluded[0].reason}" if excluded else ""
-    return f"no samples to encode: {plural(len(excluded), 'file')} excluded{first}. Nothing was changed"
+    skipped, chosen = report.skipped, len(report.chosen)
+    first = f"; the first of them: {skipped[0].source}: {skipped[0].reason}" if skipped else ""
+    left_out = f", {plural(chosen, 'image')} excluded by choice" if chosen else ""
+    return f"no samples to encode: {plural(len(skipped), 'file')} skipped{first}{left_out}. Nothing was changed"
 
 
 class Assembly:
@@ -155,7 +184,7 @@ class Assembly:
         self.run = run
         self.included: list[Planned] = []
         self._digest = blake2b(digest_size=16)
-        self._references: dict[str, int] = {}
+        self._used: dict[str, set[bytes]] = {}  # field → distinct keys: an entry that samples share counts once
 
     def add_all(self) -> None:
         plan, writer, report = self.run.plan, self.run.writer, self.run.report
@@ -163,7 +192,7 @@ class Assembly:
         for sample in self.run.layout.samples:
             problem = self._add(sample)
             if problem:
-                excluded[Excluded(sample.name, problem)] = None
+                excluded[Excluded(sample.name, problem, sample.origin in self.run.unreadable)] = None
         report.excluded += excluded
         for name, facts in plan.sets.items():
             writer.describe_set(name, facts)
@@ -171,24 +200,28 @@ class Assembly:
             key = plan.recipe.conditioning_key(caption)
             if writer.has(key):
                 writer.name(name, key)
-                self._references["conditioning"] = self._references.get("conditioning", 0) + 1
+                self._used.setdefault("conditioning", set()).add(key)
         self._update([plan.sets, list(named_captions(plan))])
         report.count(self.included)
         encoded = report.encoded
-        report.reused = {name: max(0, count - encoded.get(name, 0)) for name, count in self._references.items()}
+        report.reused = {name: max(0, len(keys) - encoded.get(name, 0)) for name, keys in self._used.items()}
 
     def provenance(self) -> dict[str, Any]:
         """How the dataset was made, for the manifest. `samples` is a digest of all samples."""
-        plan, excluded = self.run.plan, self.run.report.excluded
-        listed = [{"source": e.source, "reason": e.reason} for e in excluded[:_LISTED]]
+        plan, skipped, chosen = self.run.plan, self.run.report.skipped, self.run.report.chosen
+        listed = [{"source": e.source, "reason": e.reason} for e in skipped[:_LISTED]]
         facts = {
             "encoders": plan.recipe.describe(),
             "encoder_names": plan.encoder_names(),
             "settings": {"thumbnail": plan.settings.thumbnail, "background": list(plan.settings.background)},
             "sources": [source.describe() for source in plan.survey.sources],
-            "excluded": {"count": len(excluded), "files": listed},
+            "excluded": {"count": len(skipped), "files": listed},
             "samples": self._digest.hexdigest(),
         }
+        if chosen:
+            facts["chosen"] = {"count": len(chosen), "files": [e.source for e in chosen[:_LISTED]]}
+        if self.run.report.missing:
+            facts["missing"] = self.run.report.missing
         return json.loads(json.dumps(facts))  # as the manifest returns it, so that the two compare equal
 
     def origins(self, known: Collection[str]) -> Iterator[tuple[str, str, Origin]]:
@@ -223,7 +256,7 @@ class Assembly:
         self.run.writer.sample(keys, facts)
         self.included.append(sample)
         for name, found in keys.items():
-            self._references[name] = self._references.get(name, 0) + len(found)
+            self._used.setdefault(name, set()).update(found)
         plain = {name: [key.hex() for key in found] for name, found in keys.items()}
         self._update([plain, captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set])
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import iter_tensors
 from .on_demand import return_memory
 
@@ -41,7 +41,7 @@ class Encoder(Protocol):
     Images are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
     Captions are str; they become conditionings [[tensor, {"pooled_output": tensor, …}]].
     Optional attributes: `name` for reports; `channels` and `dtype` (of latents) or `bytes_per_caption` to estimate the
-    size of the cache; `surroundings` (of captions).
+    size of the cache; `surroundings` (of captions); `length(caption)`, by which captions are sorted into batches.
     """
 
     @property
@@ -54,7 +54,7 @@ class Encoder(Protocol):
         ...
 
     def encode(self, items: list[Any]) -> list[Any]:
-        """One structure per item, in order. The result for an item must not depend on the other items."""
+        """One structure per item, in order. Other items of the call may change a result only within rounding."""
         ...
 
 
@@ -94,10 +94,8 @@ class Phase:
 
     def encode(self, items: Sequence[Any]) -> Iterator[list[Any]]:
         """Encode all items in batches. An item that failed gives a Failure."""
-        if items and not self._leased:
-            assert self._encoder is not None, "items for an encoder that the plan does not have"
-            self._lease.enter_context(self._encoder.lease())
-            self._leased = True
+        if items:
+            self._begin()
         start = 0
         while start < len(items):
             batch = list(items[start : start + self.batch_size])
@@ -109,6 +107,23 @@ class Phase:
             start += len(batch)
             yield made
 
+    def length(self, caption: str) -> Any:
+        """What captions of one batch should have in common: numbers of tokens if the encoder counts them."""
+        measure = getattr(self._encoder, "length", None)
+        if measure is None or self.batch_size == 1:
+            return [len(caption)]
+        self._begin()
+        try:
+            return measure(caption)
+        except Exception:
+            return []  # encoding it will fail too, and be reported
+
+    def _begin(self) -> None:
+        if not self._leased:
+            assert self._encoder is not None, "items for an encoder that the plan does not have"
+            self._lease.enter_context(self._encoder.lease())
+            self._leased = True
+
     def _attempt(self, batch: list[Any]) -> list[Any] | None:
         """None if memory ran out and a smaller batch may fit."""
         assert self._encoder is not None
@@ -117,7 +132,7 @@ class Phase:
         except CacheError:
             raise
         except Exception as error:  # encoders may raise anything; the report names the item
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 if len(batch) == 1:
                     raise
                 return None
@@ -141,7 +156,8 @@ class Phase:
         return checked
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: some devices and the CPU report it as a plain RuntimeError."""
     if isinstance(error, _OUT_OF_MEMORY):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY_WORDS)

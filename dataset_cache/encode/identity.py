@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import xxhash
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..sources import UNSETTLED, Facts, SourceMemory, is_settled, memory_folder, stamp_of
 
 _CHUNK = 8 << 20

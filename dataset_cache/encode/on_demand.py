@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 
 _FROZEN = "a model loaded on demand is frozen; load it with the usual loader to train it"
 
@@ -47,6 +47,11 @@ class OnDemand:
     @property
     def loaded(self) -> bool:
         return self._shared.model is not None
+
+    @property
+    def users(self) -> int:
+        """Number of leases, with those that wait for the model."""
+        return self._shared.users
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[Any]:
@@ -102,25 +107,34 @@ class _Shared:
         self.load, self.name = load, name
         self.model: Any = None
         self.loads = 0
-        self._users = 0
-        self._lock = threading.Lock()
+        self.users = 0
+        self._counting = threading.Lock()
+        self._loading = threading.Lock()
 
     def take(self) -> Any:
-        with self._lock:
-            if self.model is None:
-                model = self.load()
-                _freeze(model, self.name)
-                self.model = model
-                self.loads += 1
-            self._users += 1
-            return self.model
+        # Counted before waiting: a faster thread must not free the model that this one waits for.
+        with self._counting:
+            self.users += 1
+        try:
+            with self._loading:
+                if self.model is None:
+                    model = self.load()
+                    _freeze(model, self.name)
+                    self.model = model
+                    self.loads += 1
+                return self.model
+        except BaseException:
+            self.give_back()
+            raise
 
     def give_back(self) -> None:
-        with self._lock:
-            self._users -= 1
+        with self._loading:
+            with self._counting:
+                self.users -= 1
+                is_last = not self.users
             # In its own function: a loop variable here would keep the network alive while memory is returned.
             _set_eval(self.model)
-            if not self._users:
+            if is_last:
                 self.model = None
                 return_memory()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import iter_tensors
 from ..sources import UNSETTLED, FileRecord, SourceMemory
 from ..write import CacheWriter
@@ -29,6 +29,10 @@ from .survey import Layout
 
 _COMMIT = 256  # files between two commits of the memory
 _BATCHES = 8  # waiting to be stored, at most
+_FLUSH_SHARE = 0.02  # of the time may be spent on making entries durable
+_FLUSH_SECONDS = 30.0  # entries are durable after this time, however slow the disk is
+_PAUSES = (0.2, 0.5)  # seconds before images that could not be read are tried again
+_SORTED = 1024  # captions that are tokenized and sorted by length before the first of them is encoded
 
 
 class Stopped(Exception):
@@ -36,13 +40,20 @@ class Stopped(Exception):
 
 
 class WriteBehind:
-    """Stores entries in a thread of its own. Use it in `with`: leaving it waits until everything is stored."""
+    """Stores entries in a thread of its own. Use it in `with`: leaving it waits until everything is stored.
+
+    Entries are made durable as often as that takes 2% of the time: after a fraction of a second on most disks, so a
+    kill loses little more than the batch in the encoder.
+    """
 
     def __init__(self, writer: CacheWriter) -> None:
         self._writer = writer
         self.bytes = 0  # of all tensors so far, before deduplication
         self._queue: queue.Queue[list[Entry] | None] = queue.Queue(_BATCHES)
         self._error: BaseException | None = None
+        self._due: float | None = None  # when entries that are not durable yet must be
+        self._interval = 0.0
+        self._flushed_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="streamcache-write", daemon=True)
 
     def __enter__(self) -> WriteBehind:
@@ -61,15 +72,32 @@ class WriteBehind:
         self._queue.put(entries)
 
     def _run(self) -> None:
-        while (entries := self._queue.get()) is not None:
+        while (entries := self._next()) is not None:
             if self._error is not None:
                 continue  # keep draining, so that `put` never blocks on a full queue
             try:
-                for key, structure, name in entries:
-                    self._writer.put(key, structure, name)
-                    self.bytes += nbytes(structure)
+                self._store(entries)
             except BaseException as error:
-                self._error = error
+                self._error, self._due = error, None
+
+    def _next(self) -> list[Entry] | None:
+        """The next entries; none if a flush is due first; None at the end."""
+        try:
+            return self._queue.get(timeout=None if self._due is None else max(0.0, self._due - time.monotonic()))
+        except queue.Empty:
+            return []
+
+    def _store(self, entries: list[Entry]) -> None:
+        for key, structure, name in entries:
+            self._writer.put(key, structure, name)
+            self.bytes += nbytes(structure)
+        if entries and self._due is None:
+            self._due = self._flushed_at + self._interval
+        if self._due is not None and time.monotonic() >= self._due:
+            began = time.monotonic()
+            self._writer.flush()
+            self._due, self._flushed_at = None, time.monotonic()
+            self._interval = min((self._flushed_at - began) / _FLUSH_SHARE, _FLUSH_SECONDS)
 
 
 @dataclass
@@ -89,6 +117,7 @@ class Run:
     stop: Callable[[], bool]
     dropped: Mapping[bytes, str]  # entries that repair removed from the cache, and why
     failures: dict[bytes | str, str] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)  # origins of samples whose files cannot be read now
     settled: bool = True  # False: a file must be read again next time
     encoded: set[str] = field(default_factory=set)  # origins of samples that got new entries
     _records: list[FileRecord] = field(default_factory=list)
@@ -120,6 +149,16 @@ class Run:
         if len(self._records) >= _COMMIT:
             self._commit()
 
+    def judge(self, prepared: Prepared) -> None:
+        """Note whether the sample's files can be used. Another attempt replaces what an earlier one found."""
+        origin = prepared.sample.origin
+        self.failures.pop(origin, None)
+        self.unreadable.discard(origin)
+        if prepared.problem:
+            self.failures[origin] = prepared.problem
+        if prepared.unreadable:
+            self.unreadable.add(origin)
+
     def finish(self) -> None:
         """Save what was remembered, and report why each entry was encoded: done last, as it would delay encoding."""
         self._commit()
@@ -137,17 +176,21 @@ def encode_captions(run: Run) -> None:
     encoder = run.plan.text_encoder
     if encoder is None:
         return
-    # Sorted by length, so that batches need little padding.
-    todo = sorted(_missing_captions(run).items(), key=lambda item: len(item[1][0]))
-    clock = _Clock(run, "captions", len(todo))
+    missing, stored = _missing_captions(run)
+    todo = sorted(missing.items(), key=lambda item: len(item[1][0]))
+    clock = _Clock(run, "captions", len(todo), stored)
     done = 0
     with Phase(encoder, run.plan.settings.text_batch_size) as phase:
-        for made in phase.encode([caption for _, (caption, _) in todo]):
-            for (key, (_, sample)), value in zip(todo[done : done + len(made)], made):
-                run.store(sample, "conditioning", key, value)
-            run.send()
-            done += len(made)
-            clock.tick(done)
+        for start in range(0, len(todo), _SORTED):
+            # Captions of one length next to each other: they can share forwards, and need no padding.
+            part = sorted(todo[start : start + _SORTED], key=lambda item: phase.length(item[1][0]))
+            rest = iter(part)
+            for made in phase.encode([caption for _, (caption, _) in part]):
+                for value, (key, (_, sample)) in zip(made, rest):
+                    run.store(sample, "conditioning", key, value)
+                run.send()
+                done += len(made)
+                clock.tick(done)
 
 
 def encode_images(run: Run) -> None:
@@ -157,25 +200,39 @@ def encode_images(run: Run) -> None:
     todo = [sample for sample in run.layout.samples if not sample.content or preparer.missing(sample)]
     # Bucket by bucket: each leaves at most one partial batch, and only one bucket is in memory.
     todo.sort(key=lambda sample: sample.target)
-    clock = _Clock(run, "images", len(todo))
+    clock = _Clock(run, "images", len(todo), len(run.layout.samples) - len(todo))
     depth = settings.decoders + 2 * settings.batch_size
     try:
         with Phase(run.plan.image_encoder, settings.batch_size) as phase:
-            batches = _Batches(run, phase)
-            for done, prepared in enumerate(_ahead(preparer, todo, settings.decoders, depth), 1):
-                last = done == len(todo) or todo[done].target != todo[done - 1].target
-                if batches.take(prepared, last):
-                    clock.tick(done)
-            clock.tick(len(todo))
+            batches, total = _Batches(run, phase), len(todo)
+            for pause in (0.0, *_PAUSES):
+                time.sleep(pause)
+                for done, prepared in enumerate(_ahead(preparer, todo, settings.decoders, depth), 1):
+                    last = done == len(todo) or todo[done].target != todo[done - 1].target
+                    if batches.take(prepared, last):
+                        clock.tick(total - len(todo) + done)
+                todo = _left(run, preparer, todo)
+                if not todo:
+                    break
+            clock.tick(total)
     finally:
         run.plan.counts.decoded += preparer.decoded
+    run.settled &= not run.unreadable
+
+
+def _left(run: Run, preparer: Preparer, samples: list[Planned]) -> list[Planned]:
+    """The samples that could not be read, and those that share an entry that such a sample was to make."""
+    if not run.failures:
+        return []
+    readable = {s.origin for s in samples if s.origin not in run.failures}
+    return [s for s in samples if s.origin in run.unreadable or (s.origin in readable and preparer.missing(s))]
 
 
 class _Clock:
     """Reports the progress of one phase."""
 
-    def __init__(self, run: Run, phase: str, total: int) -> None:
-        self._run, self._phase, self._total = run, phase, total
+    def __init__(self, run: Run, phase: str, total: int, hits: int) -> None:
+        self._run, self._phase, self._total, self._hits = run, phase, total, hits
         self._started = time.monotonic()
         if total:
             self.tick(0)  # loading the encoder may take long
@@ -183,8 +240,8 @@ class _Clock:
     def tick(self, done: int) -> None:
         """Called between two batches. Raises Stopped if the user asked to stop."""
         seconds = time.monotonic() - self._started
-        hits = max(0, len(self._run.layout.samples) - self._total)
-        self._run.progress(EncodeProgress(self._phase, done, self._total, seconds, hits, self._run.output.bytes))
+        bytes_so_far = self._run.output.bytes
+        self._run.progress(EncodeProgress(self._phase, done, self._total, seconds, self._hits, bytes_so_far))
         if self._run.stop():
             raise Stopped
 
@@ -201,9 +258,8 @@ class _Batches:
         """True after every batch. After the `last` sample of a bucket nothing is left waiting."""
         self._taken += 1
         self._run.remember(prepared.record)
-        if prepared.problem:
-            self._run.failures[prepared.sample.origin] = prepared.problem
-        else:
+        self._run.judge(prepared)
+        if not prepared.problem:
             for key, structure, name in prepared.entries:
                 self._run.store(prepared.sample, name, key, structure)
             for key, pixels in prepared.images:
@@ -233,18 +289,21 @@ def _check_latent(latent: torch.Tensor, pixels: torch.Tensor, downscale: int) ->
     found, expected = tuple(latent.shape), (height // downscale, width // downscale)
     if found[-2:] != expected or found[0] != 1:
         raise CacheError(
-            f"the image encoder returned a latent {found} for {width} × {height} pixels, expected "
+            f"the image encoder returned a latent {found} for {width}×{height} pixels, expected "
             f"[1, …, {expected[0]}, {expected[1]}] for its downscale factor of {downscale}"
         )
 
 
-def _missing_captions(run: Run) -> dict[bytes, tuple[str, Planned]]:
-    """Key → caption, and the first sample that needs it."""
+def _missing_captions(run: Run) -> tuple[dict[bytes, tuple[str, Planned]], int]:
+    """Key → caption, and the first sample that needs it; and how many other captions are stored already."""
     missing: dict[bytes, tuple[str, Planned]] = {}
+    stored: set[bytes] = set()
 
     def want(caption: str, sample: Planned) -> None:
         key = run.plan.recipe.conditioning_key(caption)
-        if key not in missing and not run.writer.has(key):
+        if run.writer.has(key):
+            stored.add(key)
+        elif key not in missing:
             missing[key] = caption, sample
 
     for sample in run.layout.samples:
@@ -252,7 +311,7 @@ def _missing_captions(run: Run) -> dict[bytes, tuple[str, Planned]]:
             want(caption, sample)
     for _, caption in named_captions(run.plan):
         want(caption, run.layout.samples[0])
-    return missing
+    return missing, len(stored)
 
 
 def _ahead(

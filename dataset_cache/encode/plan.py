@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -9,20 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import CacheError
+from ...errors import CacheError
 from ..format import Place
 from ..read import Bucket, Fields, Sample, Samples
-from ..sources import THUMBNAIL, Counts, Source, SourceMemory, check_sets, open_memory
+from ..sources import THUMBNAIL, Counts, Source, SourceMemory, bucket_sizes, check_sets, open_memory
 from .encoders import Encoder, Failure, ImageEncoder, Phase, Surroundings
+from .missing import find_losses, refuse_missing
 from .prepare import Preparer
 from .recipe import Keys, Planned, Recipe
-from .report import MissingEntry, PlanReport, explain
+from .report import MissingEntry, PlanReport, Report, explain
 from .settings import Settings
-from .survey import Layout, Survey
+from .survey import Layout, Survey, refuse_bare_class_images
 from .target import Target
 
 EMPTY_CAPTION = "empty caption"  # the name of the entry; training reads it for caption dropout
-_THUMBNAIL_BYTES = 5_000  # of a thumbnail of 128 × 128 pixels, roughly
+_THUMBNAIL_BYTES = 5_000  # of a thumbnail of 128×128 pixels, roughly
 
 
 def make_plan(
@@ -57,7 +59,6 @@ class Plan(Samples):
         self.sources, self.settings = sources, settings
         self.image_encoder, self.text_encoder = images, texts
         self.counts = Counts()
-        self._memory = open_memory(None)  # of files read before there was a cache to remember them for
         self._layout: Layout | None = None
 
     @cached_property
@@ -82,8 +83,15 @@ class Plan(Samples):
         return {part: name for part, name in names.items() if name}
 
     @cached_property
+    def _memory(self) -> SourceMemory:
+        """Of files read before there was a cache to remember them for. It is closed with the plan."""
+        memory = open_memory(None)
+        weakref.finalize(self, memory.close)
+        return memory
+
+    @cached_property
     def survey(self) -> Survey:
-        return Survey(self.sources, self.settings.transform, self.settings.trust)
+        return Survey(self.sources, self.settings.transform, self.settings.trust, self.settings.allow_missing)
 
     @property
     def layout(self) -> Layout:
@@ -92,7 +100,8 @@ class Plan(Samples):
 
     def lay_out(self, memory: SourceMemory, *, hash_new: bool, check: Callable[[], None] = lambda: None) -> Layout:
         """Compute the samples with a memory, which first adopts the records of this plan."""
-        memory.adopt(self._memory)
+        if memory is not self._memory:
+            memory.adopt(self._memory)
         self._layout = self.survey.lay_out(
             memory, self.counts, hash_new=hash_new, threads=self.settings.decoders, check=check
         )
@@ -145,6 +154,10 @@ class Plan(Samples):
             set=item.source.set,
         )
 
+    @property
+    def encoded(self) -> bool:
+        return False
+
     def buckets(self) -> dict[Bucket, np.ndarray]:
         """The samples of each bucket. One blank image is encoded to learn the shape of latents."""
         numbers: dict[tuple[int, int], list[int]] = {}
@@ -175,7 +188,22 @@ class Plan(Samples):
     def _bucket(self, size: tuple[int, int]) -> Bucket:
         lead, dtype = self._latent_form
         scale = self.recipe.downscale
-        return Bucket((*lead, size[1] // scale, size[0] // scale), dtype)
+        return Bucket((*lead, size[1] // scale, size[0] // scale), dtype, pixels=size)
+
+    def encode_blank(self) -> tuple[dict[str, torch.Tensor], Any, tuple[int, int]]:
+        """A latent of the training resolution, the conditioning of the empty caption, and the size of the image.
+
+        To check whether a model fits the encoders. The latent has the right form, but is empty.
+        """
+        transform = self.settings.transform
+        side = transform.resolutions[0]
+        size = bucket_sizes(side, side, transform)[0]
+        bucket = self._bucket(size)
+        with Phase(self.text_encoder, 1) as phase:
+            conditioning = next(phase.encode([""]))[0]
+        if isinstance(conditioning, Failure):
+            raise CacheError(f"the empty caption: {conditioning.reason}")
+        return {"samples": torch.zeros(1, *bucket.shape, dtype=bucket.dtype)}, conditioning, size
 
     @cached_property
     def _latent_form(self) -> tuple[tuple[int, ...], torch.dtype]:
@@ -206,6 +234,20 @@ class Plan(Samples):
         return made
 
 
+def compare(plan: Plan, layout: Layout, target: Target, memory: SourceMemory, report: Report) -> None:
+    """Report what the last generation has and the plan lacks. Refuse to go on without a folder, unless allowed.
+
+    Class images without captions are refused here too: a preview of the plan still shows them.
+    """
+    if plan.text_encoder is not None:
+        refuse_bare_class_images(layout)
+    losses = find_losses(target.cache, plan.sources, layout, plan.recipe, memory)
+    if not plan.settings.allow_missing:
+        refuse_missing(losses, target.before)
+    report.removed, report.missing = losses.removed, losses.missing
+    report.notes = [*report.notes, *losses.notes]
+
+
 def _forecast(plan: Plan, target: Target) -> PlanReport:
     """What encoding to the target would do. Nothing is encoded."""
     if plan.settings.trust:
@@ -215,25 +257,29 @@ def _forecast(plan: Plan, target: Target) -> PlanReport:
         layout = plan.lay_out(memory, hash_new=not target.is_empty)
         report.count(layout.samples)
         report.excluded, report.notes = layout.excluded, layout.notes
-        missing = _missing(plan.recipe, target, layout.samples, report)
+        compare(plan, layout, target, memory, report)
+        missing = _missing(plan, target, layout.samples, report)
         report.made = explain(missing, plan.recipe, memory, target.dropped)
     report.bytes_expected = _bytes_expected(plan, target, report, layout.samples)
     return report
 
 
-def _missing(recipe: Recipe, target: Target, samples: list[Planned], report: PlanReport) -> list[MissingEntry]:
+def _missing(plan: Plan, target: Target, samples: list[Planned], report: PlanReport) -> list[MissingEntry]:
     """The entries to encode. Those that are reused, and images that are not hashed, are counted in the report."""
+    recipe = plan.recipe
     missing: list[MissingEntry] = []
     seen: set[bytes] = set()
 
     def look_up(sample: Planned, keys: Keys) -> None:
         for field, variants in keys.items():
             for key in variants:
-                if key in seen or target.has(key):
+                if key in seen:
+                    continue
+                seen.add(key)
+                if target.has(key):
                     report.reused[field] = report.reused.get(field, 0) + 1
                 else:
                     missing.append((sample, field, key))
-                seen.add(key)
 
     for sample in samples:
         look_up(sample, recipe.text_keys(sample))
@@ -244,6 +290,9 @@ def _missing(recipe: Recipe, target: Target, samples: list[Planned], report: Pla
         for field, count in recipe.variants(sample).items():
             if field != "conditioning":
                 missing += [(sample, field, None)] * count
+    named = {recipe.conditioning_key(caption) for _, caption in named_captions(plan)} if samples else set()
+    for key in named - seen:  # of no sample: a run reports them with the first one
+        look_up(samples[0], {"conditioning": [key]})
     return missing
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ..errors import Unusable
-from ..sources import THUMBNAIL, Facts, FileRecord, Picture, grey_mask, render_mask
+from ...errors import SourceUnreadable, Unusable
+from ..sources import THUMBNAIL, Facts, FileRecord, Picture, gray_mask, render_mask
 from .recipe import Planned, Recipe
 
 Entry = tuple[bytes, Any, str]  # key, structure, field
@@ -27,6 +27,8 @@ class Prepared:
     entries: list[Entry] = field(default_factory=list)
     record: FileRecord | None = None  # what to remember about the file
     problem: str = ""
+    unreadable: bool = False  # the problem may pass
+    claimed: list[tuple[str, int, bytes]] = field(default_factory=list)  # field, variant, key of entries to make
 
 
 class Preparer:
@@ -51,21 +53,24 @@ class Preparer:
         try:
             self._prepare(sample, result, only)
         except Unusable as error:
-            result.problem = str(error)
+            result.problem, result.unreadable = str(error), isinstance(error, SourceUnreadable)
+            self._release(result)
         return result
 
     def _prepare(self, sample: Planned, result: Prepared, only: tuple[str, int] | None) -> None:
         reading = sample.item.image.read()
         try:
             sample.follow(reading)  # keys belong to the bytes that are decoded
-            claimed = self._claim(sample, only)
-            if not claimed:
+            result.claimed = self._claim(sample, only)
+            if not result.claimed:
                 result.record = reading.record(Facts(reading.content, *sample.size, sample.alpha))
                 return
             picture = reading.decode(self._recipe.background)
             if (picture.size, picture.alpha is not None) != (sample.size, sample.alpha):  # the header was wrong
                 sample.adjust(picture.size, picture.alpha is not None)
-                claimed = self._claim(sample, only)
+                result.claimed = self._claim(sample, only)
+        except SourceUnreadable:
+            raise
         except Unusable as error:
             result.record = reading.record(Facts(reading.content, error=str(error)))
             raise
@@ -73,7 +78,7 @@ class Preparer:
             self.decoded += 1
         facts = Facts(reading.content, *picture.size, picture.alpha is not None, picture.format)
         result.record = reading.record(facts)
-        self._make(sample, picture, claimed, result)
+        self._make(sample, picture, result)
 
     def _claim(self, sample: Planned, only: tuple[str, int] | None) -> list[tuple[str, int, bytes]]:
         with self._lock:
@@ -84,11 +89,16 @@ class Preparer:
                 self._many = max(_CLAIMED, 2 * len(self._claimed))
         return found
 
-    def _make(self, sample: Planned, picture: Picture, claimed: list[tuple[str, int, bytes]], result: Prepared) -> None:
+    def _release(self, result: Prepared) -> None:
+        """Another sample, or another attempt, may make these entries."""
+        with self._lock:
+            self._claimed.difference_update(key for _, _, key in result.claimed)
+
+    def _make(self, sample: Planned, picture: Picture, result: Prepared) -> None:
         placement = sample.placement()
-        mask = self._mask(sample, picture) if any(name == "mask" for name, _, _ in claimed) else None
+        mask = self._mask(sample, picture) if any(name == "mask" for name, _, _ in result.claimed) else None
         latent = placement.height // self._recipe.downscale, placement.width // self._recipe.downscale
-        for name, variant, key in claimed:
+        for name, variant, key in result.claimed:
             flip = sample.flips[variant]
             if name == "latent":
                 result.images.append((key, picture.render(placement, flip)))
@@ -103,5 +113,5 @@ class Preparer:
             return picture.alpha if sample.masked_by_alpha else None
         reading = mask.read()
         if reading.content != mask.content:
-            raise Unusable(f"its mask {mask.name} changed during the run; encode again")
-        return grey_mask(reading.decode((0, 0, 0)), picture.size)
+            raise SourceUnreadable(f"its mask {mask.name} changed during the run; encode again")
+        return gray_mask(reading.decode((0, 0, 0)), picture.size)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from json.encoder import encode_basestring_ascii as _quote
 from typing import Any
 
-from ..errors import CacheError, Unusable
+from ...errors import CacheError, Unusable
 from ..sources import (
     MASK_VERSION,
     RENDER_VERSION,
@@ -25,6 +25,11 @@ from .encoders import Surroundings
 
 VERSION = 1  # of the way keys are made
 Keys = dict[str, list[bytes]]  # field → the key of each variant
+
+
+def origin_name(set_name: str, name: str, part: int) -> str:
+    """The name of a sample in the memory of the sources."""
+    return f"{set_name}/{name}#{part}"
 
 
 @dataclass(slots=True)
@@ -50,7 +55,7 @@ class Planned:
     @property
     def origin(self) -> str:
         """The sample's name in the memory of the sources, whatever its settings are."""
-        return f"{self.item.source.set}/{self.item.name}#{self.part}"
+        return origin_name(self.item.source.set, self.item.name, self.part)
 
     @property
     def lacks_mask(self) -> bool:
@@ -92,7 +97,7 @@ class Planned:
             return
         found = bucket_sizes(*size, self.transform)
         if not found:
-            raise Unusable(f"{size[0]} × {size[1]} is too small for a step of {self.transform.step}")
+            raise Unusable(f"{size[0]}×{size[1]} is too small for a step of {self.transform.step}")
         self.size, self.target = size, found[min(self.part, len(found) - 1)]
 
 
@@ -194,8 +199,8 @@ def _conditioning_key(caption: str, encoder: str) -> bytes:
 
 def _view(placement: Placement, flip: bool, background: tuple[int, int, int] | None) -> str:
     """What decides the pixels besides the file: placement, flip, and the background if it can be seen."""
-    colour = "null" if background is None else _list(background)
-    return f"[{_list(placement.identity())},{'true' if flip else 'false'},{colour},{RENDER_VERSION}]"
+    color = "null" if background is None else _list(background)
+    return f"[{_list(placement.identity())},{'true' if flip else 'false'},{color},{RENDER_VERSION}]"
 
 
 def _key(field: str, parts: str) -> bytes:

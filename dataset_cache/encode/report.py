@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ...quantity import byte_count, plural
 from ..sources import Counts, Excluded, Note, Origin, SourceMemory
 from ..upkeep import size_label
 from .recipe import Planned, Recipe
@@ -66,6 +67,18 @@ class Report:
     reused: dict[str, int] = field(default_factory=dict)
     excluded: list[Excluded] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)  # samples of the last generation that are gone
+    missing: dict[str, int] = field(default_factory=dict)  # folders that had samples → how many
+
+    @property
+    def skipped(self) -> list[Excluded]:
+        """Files that cannot be used."""
+        return [e for e in self.excluded if not e.chosen]
+
+    @property
+    def chosen(self) -> list[Excluded]:
+        """Images that the user excluded."""
+        return [e for e in self.excluded if e.chosen]
 
     @property
     def encoded(self) -> dict[str, int]:
@@ -93,7 +106,7 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report as text."""
-        yield f"{_counted(self.samples, 'sample')} in {_counted(len(self.buckets), 'bucket')}"
+        yield f"{plural(self.samples, 'sample')} in {plural(len(self.buckets), 'bucket')}"
         yield from (f"  {size:>11}  {count:,}" for size, count in self.buckets.items())
         for name in sorted({*self.encoded, *self.reused}):
             whys = ", ".join(f"{count:,} {why}" for why, count in sorted(self.reasons.get(name, {}).items()))
@@ -103,15 +116,19 @@ class Report:
         if self.epoch > self.samples:
             yield f"  {self.epoch:,} samples per epoch, with repeats"
         if self.uncaptioned:
-            yield f"  {_counted(self.uncaptioned, 'sample has', 'samples have')} no caption"
+            yield f"  {plural(self.uncaptioned, 'sample')} without a caption"
         if self.unmasked:
-            yield f"  {_counted(self.unmasked, 'sample has', 'samples have')} no mask (the whole image is used)"
+            yield f"  {plural(self.unmasked, 'sample')} without a mask (the whole image is used)"
         # A first run encodes everything; after a later one, people want to know what changed.
         if len(self.made) < min(self.samples, _LISTED):
             yield from _listed(
                 self.verb.capitalize(), ((m.source, f"{m.field}, {m.why}") for m in self.made), len(self.made)
             )
-        yield from _listed("Excluded", ((e.source, e.reason) for e in self.excluded), len(self.excluded))
+        yield from _listed("No longer in the dataset", ((name, "") for name in self.removed), len(self.removed))
+        missing = ((folder, f"{plural(count, 'sample')}, kept in the cache") for folder, count in self.missing.items())
+        yield from _listed("Missing folders", missing, len(self.missing))
+        yield from _listed("Excluded by choice", ((e.source, "") for e in self.chosen), len(self.chosen))
+        yield from _listed("Skipped", ((e.source, e.reason) for e in self.skipped), len(self.skipped))
         yield from _listed("Notes", ((n.source, n.text) for n in self.notes), len(self.notes))
 
 
@@ -125,9 +142,9 @@ class PlanReport(Report):
     def lines(self) -> Iterator[str]:
         yield from super().lines()
         if self.unread:
-            yield f"  {self.unread:,} images are new; duplicates among them are found when they are read"
-        if self.bytes_expected is not None:
-            yield f"  about {self.bytes_expected / 1e6:,.1f} MB to write"
+            yield f"  {plural(self.unread, 'new image')}; duplicates are found when the images are read"
+        if self.bytes_expected:
+            yield f"  about {byte_count(self.bytes_expected)} to write"
 
 
 @dataclass
@@ -152,25 +169,32 @@ class EncodeReport(Report):
         """The report of a later run that finds nothing changed."""
         reused = {name: self.reused.get(name, 0) + self.encoded.get(name, 0) for name in {*self.reused, *self.encoded}}
         kept = {"samples": self.samples, "buckets": self.buckets, "reused": reused}
-        kept |= {"epoch": self.epoch, "uncaptioned": self.uncaptioned, "unmasked": self.unmasked}
+        kept |= {
+            "missing": self.missing,
+            "epoch": self.epoch,
+            "uncaptioned": self.uncaptioned,
+            "unmasked": self.unmasked,
+        }
         excluded = [dataclasses.asdict(e) for e in self.excluded]
         return {**kept, "excluded": excluded, "notes": [dataclasses.asdict(n) for n in self.notes]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> EncodeReport:
+        known = {f.name for f in dataclasses.fields(cls)}
+        plain = {name: value for name, value in values.items() if name in known}
         excluded = [Excluded(**e) for e in values["excluded"]]
-        return cls(**{**values, "excluded": excluded, "notes": [Note(**n) for n in values["notes"]]})
+        return cls(**{**plain, "excluded": excluded, "notes": [Note(**n) for n in values["notes"]]})
 
     def lines(self) -> Iterator[str]:
         if self.stopped:
-            yield f"Stopped: {_counted(len(self.made), 'entry', 'entries')} kept; run the command again to continue"
+            yield f"Stopped: {plural(len(self.made), 'entry')} kept; run the command again to continue"
         elif self.unchanged:
-            yield f"Unchanged: {_counted(self.samples, 'sample')}, nothing to encode"
+            yield f"Unchanged: {plural(self.samples, 'sample')}, nothing to encode"
         else:
-            encoded = _counted(len(self.made), "entry", "entries")
+            encoded = plural(len(self.made), "entry")
             yield f"Encoded {encoded}, reused {self.hits:,}, in {self.seconds:.1f} s"
         if self.trusted:
-            yield f"  {self.trusted:,} files were trusted: later changes to them are not in the dataset"
+            yield f"  {plural(self.trusted, 'file')} trusted: changes since the last check are not in the dataset"
         yield from super().lines()
 
 
@@ -212,10 +236,6 @@ def _bucket_counts(samples: Iterable[Planned]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _counted(count: int, noun: str, several: str = "") -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"
-
-
 def _listed(title: str, rows: Iterable[tuple[str, str]], count: int) -> Iterator[str]:
     if count:
         yield f"{title}: {count:,}"
@@ -223,4 +243,4 @@ def _listed(title: str, rows: Iterable[tuple[str, str]], count: int) -> Iterator
         if at == _LISTED:
             yield f"  … and {count - at:,} more"
             return
-        yield f"  {source}: {text}" if source else f"  {text}"
+        yield f"  {source}: {text}" if source and text else f"  {source or text}"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import CacheError
-from ..setting import COLOURS, Setting, check_settings, closest_name, declare, settings_of
+from ...errors import CacheError
+from ...setting import COLORS, Setting, check_settings, closest_name, declare, settings_of
 from ..sources import Captions, FolderSource, Masks, Transform
 
 _MAX_DECODERS = 8  # unless set
@@ -26,14 +26,24 @@ class Settings:
     batch_size: int = declare(
         4, "Images per VAE call; halved automatically when memory runs out", "run", low=1, shown=(1, 256)
     )
-    text_batch_size: int = declare(32, "Captions per text encoder call", "run", low=1)
+    text_batch_size: int = declare(
+        8,
+        "Captions that share text encoder calls if they have the same number of tokens; halved automatically when "
+        "memory runs out (1 = each alone, bit for bit as CLIP Text Encode)",
+        "run",
+        low=1,
+        shown=(1, 256),
+    )
     thumbnail: int = declare(
         128, "Longer side of the stored thumbnails, in pixels (0 = none)", "run", low=0, shown=(0, 512), step=16
     )
-    background: tuple[int, int, int] = declare(COLOURS["white"], "Background colour behind transparent images", "run")
+    background: tuple[int, int, int] = declare(COLORS["white"], "Background color behind transparent images", "run")
     threads: int = declare(0, "Threads that decode images (0 = automatic)", "run", low=0)
     trust: bool = declare(False, "Assume that files encoded before are unchanged, without checking them", "run")
     check: bool = declare(False, "Verify checksums of the cache first, and encode damaged entries again", "run")
+    allow_missing: bool = declare(
+        False, "Encode without source folders that are missing or empty; their encoded images are kept", "run"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -84,9 +94,12 @@ def _sort(values: Mapping[str, Any], parts: Mapping[str, type], place: str) -> d
     found: dict[str, dict[str, Any]] = {part: {} for part in parts}
     names = {n: (p, f) for p, k in parts.items() for f, s in settings_of(k).items() for n in (s.name, *s.old_names)}
     for name, value in values.items():
-        if name in parts and isinstance(value, Mapping):
+        if name and name in parts and isinstance(value, Mapping):
             fields = {f: (name, f) for f in settings_of(parts[name])}
-            _take(found, value, {**fields, **{n: at for n, at in names.items() if at[0] == name}}, f"{place} {name}")
+            _take(found, value, {**fields, **{n: at for n, at in names.items() if at[0] == name}}, f"{place}: [{name}]")
+        elif name and name in parts and name not in names:
+            example = next(iter(settings_of(parts[name]).values())).name
+            raise CacheError(f"{place}: {name} = {value!r}: expected a table [{name}] of settings, such as {example}")
         else:
             _take(found, {name: value}, names, place)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...errors import CacheError
 from ..sources import (
     METADATA,
     SIDECARS,
@@ -17,12 +18,13 @@ from ..sources import (
     SourceMemory,
     Transform,
     bucket_sizes,
+    few_names,
     take_inventory,
 )
 from .identity import digest_of
 from .recipe import Planned, Recipe
 
-_CODE = 2  # raise it when the same files and settings would give other samples
+_CODE = 4  # raise it when the same files and settings would give other samples
 
 
 @dataclass
@@ -39,11 +41,13 @@ class Layout:
 class Survey:
     """Creating a survey lists all sources. No file is opened until `lay_out`."""
 
-    def __init__(self, sources: Sequence[Source], transform: Transform, trust: bool) -> None:
+    def __init__(
+        self, sources: Sequence[Source], transform: Transform, trust: bool, allow_missing: bool = False
+    ) -> None:
         self.sources = [s if s.transform else replace(s, transform=transform) for s in sources]
         self._transforms = [source.transform or transform for source in sources]
         self._trust = trust
-        self._listed = [source.list(trust) for source in self.sources]
+        self._listed = [source.list(trust, allow_missing) for source in self.sources]
 
     def signature(self, recipe: Recipe) -> str:
         """Equal for two runs that would give the same dataset, as far as file stamps can show."""
@@ -80,13 +84,25 @@ class Survey:
                 size = item.image.width, item.image.height
                 targets = bucket_sizes(*size, transform)
                 if not targets:
-                    reason = f"{size[0]} × {size[1]} is smaller than the step ({transform.step}), and upscaling is off"
+                    reason = f"{size[0]}×{size[1]} is smaller than the step ({transform.step}), and upscaling is off"
                     layout.excluded.append(Excluded(item.name, reason))
                 for part, target in enumerate(targets):
                     layout.samples.append(
                         Planned(item, transform, part, target, size, item.image.content, item.image.alpha)
                     )
         return layout
+
+
+def refuse_bare_class_images(layout: Layout) -> None:
+    """Refuse class images without a caption: training on empty ones would preserve nothing of the class."""
+    prior = [s for s in layout.samples if s.item.source.prior and s.item.source.prompt is None]
+    bare = [sample for sample in prior if not any(sample.item.captions)]
+    if bare:
+        names = few_names(list(dict.fromkeys(sample.name for sample in bare)))
+        raise CacheError(
+            f"{names}: no caption, which class images need; give the set {bare[0].item.source.set} a prompt (prompt, "
+            '--class-prompt), such as "a dog", or add caption files'
+        )
 
 
 def _distinct(listings: Iterable[Sequence[Listing]]) -> list[Listing]:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from ..errors import CacheError
-from ..format import Manifest, Place, Storage, abandoned, dropped_keys, read_manifest, recover, storage_at
+from ...errors import CacheError
+from ..format import DAMAGED, Manifest, Place, Storage, abandoned, dropped_keys, read_manifest, recover, storage_at
 from ..read import Cache, open_cache
-from ..sources import SourceMemory, open_memory
+from ..sources import SourceMemory, normal_form, open_memory
+from ..upkeep import repair
+from ..write import lost_shards, open_checked, without_lost_shards
 from .identity import digest_of
 from .recipe import Recipe
 
@@ -37,10 +39,27 @@ class Target:
         """The manifest when the cache was opened."""
         return self.cache.manifest if self.cache is not None else None
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The names of the samples that the cache had before this run, by their normal form."""
+        found = map(self.cache.source, range(len(self.cache))) if self.cache is not None else ()
+        return {normal_form(name): name for name in found}
+
     def let_go(self) -> None:
         """Close the cache: while it is open, its generation would not be removed after publishing the next one."""
         if self.before is not None:
             del self.cache
+
+    def repaired(self) -> Target:
+        """Publish the cache without its damaged entries, however many; this run encodes them again."""
+        if self.storage is None or self.before is None:
+            return self
+        names = self.names
+        self.let_go()
+        repair(self.storage, accept_loss=True)
+        target = Target(self.storage, self.provenance)
+        target.names = names
+        return target
 
     @cached_property
     def pending(self) -> frozenset[bytes]:
@@ -50,9 +69,18 @@ class Target:
         return frozenset(entry.key for found in left for entry in found.entries)
 
     @cached_property
+    def lost(self) -> frozenset[bytes]:
+        """Keys of the published entries whose shards are missing or truncated. They are encoded again."""
+        if self.storage is None or self.before is None or not lost_shards(self.storage, self.before.shards):
+            return frozenset()
+        left = without_lost_shards(open_checked(self.storage, self.before))
+        return frozenset(dropped_keys(left.manifest)) - frozenset(dropped_keys(self.before))
+
+    @cached_property
     def dropped(self) -> dict[bytes, str]:
-        """Entries that repair removed, and why."""
-        return dropped_keys(self.before) if self.before is not None else {}
+        """Entries that repair removed or that are lost, and why."""
+        known = dropped_keys(self.before) if self.before is not None else {}
+        return {**dict.fromkeys(self.lost, DAMAGED), **known}
 
     @property
     def is_empty(self) -> bool:
@@ -60,7 +88,7 @@ class Target:
         return self.before is None and not self.pending
 
     def has(self, key: bytes) -> bool:
-        return key in self.pending or (self.cache is not None and self.cache.has(key))
+        return key in self.pending or (self.cache is not None and key not in self.lost and self.cache.has(key))
 
     def open_memory(self) -> SourceMemory:
         """The memory is named after the cache's id, or after the path until the cache is published."""
