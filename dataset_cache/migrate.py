@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .errors import CacheError
+from ..errors import CacheError
 from .format import read_manifest
 from .write import CacheWriter, existing_storage
 
