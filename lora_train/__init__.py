@@ -1,15 +1,15 @@
 """Train LoRAs and other adapters on a cache, with any model that fulfils the `Denoiser` protocol.
 
-with open_run("runs", "my_run", mode="resume") as run:
+with open_run("runs", "my_run") as run:
     result = train(denoiser, open_cache("my_set"), TrainConfig(steps=2000, rank=16), run)
 
 docs/training.md explains a run and has a complete example of a denoiser.
 """
 
-from .adapters import build_network, read_lora, select_modules
+from ..errors import TrainError
+from .adapters import build_network, read_lora
 from .config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig, load_config, read_toml
-from .denoiser import Denoiser, Naming, NoiseSchedule, Prediction, PreparedBatch
-from .errors import TrainError
+from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
 from .memory import choose_precision, replaced_forward
 from .noise_schedule import SNR_BOUND, DiffusionSchedule, FlowSchedule, per_row, scaled_linear_alphas
@@ -19,19 +19,26 @@ from .run import (
     Curves,
     Run,
     TrainProgress,
+    can_begin,
     check_run_name,
     draw_grid,
     format_seconds,
+    hold_run,
     is_run_locked,
+    latest_run,
     open_run,
+    open_run_file,
+    partial_lora,
     plot_buckets,
     plot_loss,
     read_curves,
+    read_from,
     read_run_json,
     smooth_curve,
     thin_curve,
 )
 from .samples import Decode, Prompt, sample_file_name
+from .session import rehearse
 from .step import Ema
 
 __all__ = [
@@ -45,6 +52,7 @@ __all__ = [
     "DiffusionSchedule",
     "Ema",
     "FlowSchedule",
+    "LayerRows",
     "Naming",
     "NoiseSchedule",
     "ObjectiveSettings",
@@ -60,28 +68,34 @@ __all__ = [
     "TrainResult",
     "WatchRun",
     "build_network",
+    "can_begin",
     "check_run_name",
     "choose_precision",
     "draw_grid",
     "draw_noise",
     "draw_times",
     "format_seconds",
+    "hold_run",
     "is_run_locked",
+    "latest_run",
     "load_config",
     "open_run",
+    "open_run_file",
+    "partial_lora",
     "per_row",
     "plot_buckets",
     "plot_loss",
     "read_curves",
+    "read_from",
     "read_lora",
     "read_run_json",
     "read_toml",
+    "rehearse",
     "render_page",
     "replaced_forward",
     "row_losses",
     "sample_file_name",
     "scaled_linear_alphas",
-    "select_modules",
     "smooth_curve",
     "thin_curve",
     "train",

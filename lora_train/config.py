@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,17 +15,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..dataset_cache import Limits, Setting, SettingError, check_setting, closest_name
+from ..errors import TrainError
 from .adapters import AXES, KINDS, AdapterSettings, Axis
 from .denoiser import NAMINGS, Naming
-from .errors import TrainError
 from .export import DTYPES, dora_axis
 from .memory import PRECISIONS
-from .objective import LOSSES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
+from .objective import LOSSES, RULES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
 from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates
 
 log = logging.getLogger("streamcache")
 
 MODES = ("resume", "new", "overwrite")
+
+# They decide which weights exist and what is stored for each: a resumed run cannot change them.
+FIXED_SETTINGS = (
+    "adapter", "rank", "alpha", "rank_stabilised", "dora", "dora_axis", "lokr_factor", "targets", "start_from",
+    "optimizer",
+)  # fmt: skip
 
 # Earlier names and the names of other trainers → the setting that they load into.
 RENAMED_SETTINGS = {
@@ -71,7 +78,7 @@ class TrainConfig:
     steps: int = _set(1000, "run", "Training steps (optimizer updates); ignored if epochs is set", low=1)
     epochs: int = _set(0, "run", "Passes over the dataset, instead of steps (0 = use steps)", low=0)
     batch_size: int = _set(
-        1, "run", "Samples per batch; buckets with fewer samples train in smaller batches", low=1, high=65536
+        1, "run", "Samples per batch; smaller if a bucket has fewer, or as batch_split says", low=1, high=65536
     )
     accumulate: int = _set(1, "run", "Gradient accumulation: batches per optimizer step", low=1)
     seed: int = _set(
@@ -106,7 +113,9 @@ class TrainConfig:
         "adapter",
         "Modules to train: a preset (attention, attention+mlp, all) or comma-separated patterns; ! excludes",
     )
-    start_from: str = _set("", "adapter", "LoRA file to continue training from")
+    start_from: str = _set(
+        "", "adapter", "LoRA file to continue training from; rank must be the same, alpha comes from the file"
+    )
     naming: str = _set("comfyui", "adapter", "Key format of the saved LoRA", choices=NAMINGS, decides=False)
 
     save_dtype: str = _set("fp32", "adapter", "Data type of the saved LoRA", choices=tuple(DTYPES), decides=False)
@@ -173,6 +182,13 @@ class TrainConfig:
     set_weights: dict[str, float] = field(
         default_factory=dict, metadata=_limits("data", "Share of each set per epoch (0.5 = half, 2 = twice)", above=0)
     )
+    batch_split: str = _set(
+        "even",
+        "data",
+        "How to split a bucket that batch_size does not divide: 6 samples at batch size 4 are 3 + 3 (even) or 4 + 2 "
+        "(full)",
+        choices=("even", "full"),
+    )
 
     validation_share: float = _set(0.0, "validation", "Fraction of samples held out for validation", low=0, high=0.9)
     validation_every: int = _set(100, "validation", "Validate every N steps", low=1, decides=False)
@@ -186,7 +202,8 @@ class TrainConfig:
     sample_every: int = _set(
         0,
         "samples",
-        "Generate sample images every N steps (0 = eight times per run if a VAE is connected, otherwise never)",
+        "Generate sample images every N steps (0 = eight times per run, or every 200 steps with epochs, if a VAE is "
+        "given)",
         low=0,
         decides=False,
     )
@@ -218,9 +235,10 @@ class TrainConfig:
         """Plain values, as in JSON and TOML."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
-    def objective(self) -> ObjectiveSettings:
+    def objective(self, rules: int = RULES) -> ObjectiveSettings:
         """The settings of the objective, under the same names."""
-        return ObjectiveSettings(**{f.name: getattr(self, f.name) for f in fields(ObjectiveSettings)})
+        names = {f.name for f in fields(ObjectiveSettings)} - {"rules"}
+        return ObjectiveSettings(**{name: getattr(self, name) for name in names}, rules=rules)
 
     def adapters(self) -> AdapterSettings:
         """The settings of the adapters."""
@@ -244,9 +262,10 @@ class TrainConfig:
         """The numbers that optimizers take."""
         return Rates(**{f.name: getattr(self, f.name) for f in fields(Rates)})
 
-    def curve(self, steps: int) -> Curve:
+    def curve(self, steps: int, rules: int = RULES) -> Curve:
         """The learning rate over a run of this many steps."""
-        return Curve(self.lr_schedule, steps, self.warmup_steps, self.lr_cycles, self.lr_power, self.lr_floor)
+        shape = (self.lr_cycles, self.lr_power, self.lr_floor)
+        return Curve(self.lr_schedule, steps, self.warmup_steps, *shape, warmup_from_zero=rules > 1)
 
 
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple, "dict[str, float]": dict}
@@ -293,11 +312,18 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def differences(old: Mapping[str, Any], new: TrainConfig) -> list[str]:
     """Settings whose change makes `new` a different run than `old`, each with both values."""
     passing = {"steps", "epochs"} if new.lr_schedule == "constant" else set()
+    # A setting that did not exist yet had the effect of its default.
+    before = {**TrainConfig().to_dict(), **old}
     return [
-        f"{name}: was {old[name]!r}, is {value!r}"
+        f"{name}: was {before[name]!r}, is {value!r}"
         for name, value in new.to_dict().items()
-        if TRAIN_SETTINGS[name].limits.decides and name not in passing and name in old and old[name] != value
+        if TRAIN_SETTINGS[name].limits.decides and name not in passing and not _same(name, before[name], value)
     ]
+
+
+def _same(name: str, old: Any, new: Any) -> bool:
+    # A moved folder does not make another file.
+    return old == new or (name == "start_from" and re.split(r"[\\/]", str(old))[-1] == re.split(r"[\\/]", str(new))[-1])
 
 
 def _resolve(name: str, place: str) -> str:

@@ -5,6 +5,7 @@ The reference model and ComfyUI's models implement it; docs/training.md has a co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
@@ -26,6 +27,23 @@ class PreparedBatch:
 
     latents: Tensor  # [B, C, (T,) H, W], scaled into the model's latent space, float32, on the device
     conditioning: Any  # what `predict` takes for these rows
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """What a prefix in a LoRA file means: a layer, or some of its rows, in the order of the file's rows."""
+
+    module: str
+    rows: Sequence[int] | None = None  # None: all
+
+
+@runtime_checkable
+class OtherNames(Protocol):
+    """A denoiser whose layers have further names in LoRA files, which may split a fused layer. Optional."""
+
+    def other_names(self) -> dict[str, LayerRows]:
+        """Key prefix in a LoRA file → layer or rows of it, for files to continue from."""
+        ...
 
 
 @runtime_checkable

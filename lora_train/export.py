@@ -13,12 +13,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..dataset_cache import replace_file
-from .adapters import Axis, Network
+from ..dataset_cache import byte_count, replace_file
+from ..errors import TrainError
+from .adapters import Adapter, Axis, Network
 from .denoiser import NAMINGS, Denoiser, Naming
-from .errors import TrainError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("streamcache")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PREDICTIONS = {"eps": "epsilon", "v": "v", "flow": "flow"}
@@ -36,16 +36,29 @@ def to_tensors(
     network: Network, denoiser: Denoiser, naming: Naming, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
     """The tensors of the file. Alphas stay float32; diffusers' naming has no alpha: it is multiplied into `lora_B`."""
-    if naming not in NAMINGS:
-        raise TrainError(f'naming: found "{naming}", expected one of {", ".join(NAMINGS)}')
+    check_names(network, denoiser, naming)
     prefixes = denoiser.export_names(naming)
     tensors = dict(network.carried)
     for name, adapter in network.items():
-        parts = adapter.to_parts()
+        parts = _file_parts(adapter)
         if naming == "diffusers":
             parts = _peft_parts(parts, name)
         tensors |= {f"{prefixes[name]}.{part}": value for part, value in parts.items()}
     return {key: _stored(key, value, dtype) for key, value in sorted(tensors.items())}
+
+
+def check_names(network: Network, denoiser: Denoiser, naming: Naming) -> None:
+    """Refuse a naming that has no name for one of the network's modules."""
+    if naming not in NAMINGS:
+        raise TrainError(f'naming: found "{naming}", expected one of {", ".join(NAMINGS)}')
+    wanted = [name for name, _ in network.items()]
+    missing = [name for name in wanted if name not in denoiser.export_names(naming)]
+    if missing:
+        others = [other for other in NAMINGS if not set(wanted) - set(denoiser.export_names(other))]
+        raise TrainError(
+            f'naming = "{naming}": has no name for {len(missing)} of {len(wanted)} layers of this model '
+            f"({missing[0]}, …); choose {' or '.join(others) or 'other targets'}"
+        )
 
 
 def describe(
@@ -84,18 +97,34 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     complete = {**metadata, **_hashes(tensors, metadata)}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, safetensors.torch.save(tensors, complete))
-    log.info("Saved %d tensors (%.1f MB) to %s", len(tensors), path.stat().st_size / 1e6, path.name)
+    log.info("Saved %d tensors (%s) to %s", len(tensors), byte_count(path.stat().st_size), path.name)
     return path
+
+
+def _file_parts(adapter: Adapter) -> dict[str, Tensor]:
+    """The parts that ComfyUI applies as they were trained."""
+    parts, factors = adapter.to_parts(), adapter.factors
+    if factors is not None and adapter.diff is not None and adapter.magnitude is None and not factors.applies_to_output:
+        # ComfyUI applies one change per weight, so that of the factors is added to the difference.
+        kept = {name: parts[name] for name in ("diff_b",) if name in parts}
+        return {"diff": adapter.diff + factors.weight().detach(), **kept}
+    mid = parts.get("lora_mid.weight")
+    return _without_mid(parts) if mid is not None and mid.ndim != 4 else parts  # it expects that of a 2-D convolution
+
+
+def _without_mid(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    mid, down = parts.pop("lora_mid.weight", None), parts["lora_down.weight"]
+    if mid is not None:
+        parts["lora_down.weight"] = torch.einsum("mn...,nj->mj...", mid.float(), down.flatten(1).float())
+    return parts
 
 
 def _peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """PEFT's names: up and down only (mid is multiplied into down), no alpha, magnitudes along the output axis."""
     if "lora_up.weight" not in parts:
         return parts
+    parts = _without_mid(parts)
     up, down, alpha = parts.pop("lora_up.weight"), parts.pop("lora_down.weight"), parts.pop("alpha")
-    mid = parts.pop("lora_mid.weight", None)
-    if mid is not None:
-        down = torch.einsum("mn...,nj->mj...", mid.float(), down.flatten(1).float())
     parts |= {"lora_A.weight": down, "lora_B.weight": up * (alpha / down.shape[0])}
     scale = parts.get("dora_scale")
     if scale is not None and scale.shape[0] != 1:
@@ -107,7 +136,8 @@ def _peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 
 def _stored(key: str, value: Tensor, dtype: torch.dtype | None) -> Tensor:
     keep = dtype is None or key.endswith(".alpha") or not value.is_floating_point()
-    return value.detach().to("cpu", value.dtype if keep else dtype).contiguous()
+    # Always a copy: on the CPU the weights themselves change again when the average is taken off.
+    return value.detach().to("cpu", value.dtype if keep else dtype, copy=True).contiguous()
 
 
 def _hashes(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from PIL import Image
 
-from ..dataset_cache import CacheError, Dataset, replace_file
+from ..dataset_cache import CacheError, Dataset
+from ..errors import TrainError
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
-from .errors import TrainError
 from .memory import checkpointed
 from .optim import set_rate
 from .report_page import write_report
-from .run import MetricsFile, Reporter, Run, TrainProgress, open_events, open_run, read_run_json
-from .samples import Decode, Prompt, Sampler, find_prompts, remove_later_images
+from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora
+from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
 from .session import Session, open_session
-from .step import LossEntry, LossLedger, NonFiniteLoss, share_windows
+from .step import LossEntry, LossLedger, NonFiniteLoss, check_calls, share_windows, signals_held
 
 log = logging.getLogger("streamcache")
 
@@ -48,7 +48,7 @@ class TrainResult:
     step: int
     steps: int
     lora: Path
-    data_wait: float  # share of the training time
+    data_wait: float  # share of the training time, without pauses
     seconds: float
     stopped: bool = False
 
@@ -69,33 +69,11 @@ def train(
 ) -> TrainResult:
     """Train an adapter and save it to `out`, or into the run's folder.
 
-    A stop, an error or an interrupt first saves the state after the last complete step; `mode = "resume"` continues
-    from there with the same result as an uninterrupted run. If the loss is nan, nothing is saved: the last good state
-    stays.
+    A stop, an error or an interrupt first saves the state after the last complete step, and the LoRA under a name with
+    that step; `mode = "resume"` continues from there with the same result as an uninterrupted run. If the loss is nan,
+    nothing is saved: the last good state stays.
     """
-    # ComfyUI runs nodes in inference mode, in which tensors cannot be trained.
-    with torch.inference_mode(False), torch.enable_grad(), denoiser.session():
-        with _problem_recorded(run):
-            session = open_session(denoiser, dataset, config, run)
-            sampler = _make_sampler(session, run, decode, prompts)
-        run.describe(
-            status="running",
-            config=config.to_dict(),
-            dataset=str(dataset.path),
-            dataset_id=dataset.id,
-            steps=session.steps,
-            problem="",
-        )
-        try:
-            result = _run(session, run, out or run.lora, hooks or TrainHooks(), sampler)
-        except Exception as error:
-            run.describe(status="failed", step=session.step, problem=_message(error))
-            raise
-        except BaseException:
-            run.describe(status="interrupted", step=session.step)
-            raise
-        run.describe(status="stopped" if result.stopped else "done", step=result.step)
-        return result
+    return _train(denoiser, dataset, config, run, out, lambda run: nullcontext(hooks or TrainHooks()), decode, prompts)
 
 
 def train_in_run(
@@ -110,12 +88,46 @@ def train_in_run(
 ) -> tuple[TrainResult, Run]:
     """Train in the run that `config` names, below the folder `runs`, and save the LoRA to `place(run)`.
 
-    After an error or interrupt, the LoRA trained so far is saved there too.
+    `watch` is called when all checks have passed and the run begins.
     """
     with open_run(runs, config.name, config.mode) as run:
-        out = place(run)
-        with watch(run) as hooks, _rescued_lora_copied(run, out):
-            return train(denoiser, dataset, config, run, out, hooks, decode, prompts), run
+        return _train(denoiser, dataset, config, run, place(run), watch, decode, prompts), run
+
+
+def _train(
+    denoiser: Denoiser,
+    dataset: Dataset,
+    config: TrainConfig,
+    run: Run,
+    out: Path | None,
+    watch: WatchRun,
+    decode: Decode | None,
+    prompts: Sequence[Prompt] | None,
+) -> TrainResult:
+    # ComfyUI runs nodes in inference mode, in which tensors cannot be trained.
+    with torch.inference_mode(False), torch.enable_grad(), denoiser.session():
+        if config.tensorboard:
+            check_events()
+        session = open_session(denoiser, dataset, config, run)
+        sampler = make_sampler(denoiser, dataset, config, run.samples, decode, prompts)
+        out = out or run.lora
+        replaced = run.unfinished_lora(out)
+        # All checks have passed. Nothing is written before this: a refused training leaves a run as it was.
+        run.describe(
+            **({} if run.resume else {"lora": ""}),
+            status="running",
+            config=config.to_dict(),
+            dataset=str(dataset.path),
+            dataset_id=dataset.id,
+            step=session.step,
+            steps=session.steps,
+            problem="",
+            notes="",
+        )
+        with watch(run) as hooks, _end_recorded(session, run):
+            result = _run(session, run, out, replaced, hooks, sampler)
+            run.describe(status="stopped" if result.stopped else "done", step=result.step)
+        return result
 
 
 def with_sample_images(config: TrainConfig) -> TrainConfig:
@@ -126,20 +138,34 @@ def with_sample_images(config: TrainConfig) -> TrainConfig:
     return replace(config, sample_every=max(steps // SAMPLE_TIMES, 1))
 
 
-def _run(session: Session, run: Run, out: Path, hooks: TrainHooks, sampler: Sampler | None) -> TrainResult:
+def _run(
+    session: Session, run: Run, out: Path, replaced: Path | None, hooks: TrainHooks, sampler: Sampler | None
+) -> TrainResult:
     device, config = session.denoiser.device, session.config
     with ExitStack() as stack:
         metrics = stack.enter_context(MetricsFile(run.metrics, resume_at=session.step))
         remove_later_images(run.samples, session.step)
-        events = stack.enter_context(open_events(run.folder / "events")) if config.tensorboard else None
+        events_folder = run.folder / "events"
+        events = stack.enter_context(Events(events_folder, session.step)) if config.tensorboard else None
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
         stack.enter_context(session.network.attached(session.denoiser.adaptable()))
         if config.checkpointing:
             stack.enter_context(checkpointed(session.denoiser.blocks()))
-        stopped = _Loop(session, run, out, hooks, sampler, reporter, LossLedger(device)).run()
-    result = TrainResult(session.step, session.steps, out, reporter.data_wait(), reporter.seconds(), stopped)
-    write_report(run, session, reporter)
+        lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
+    reporter.end()
+    stopped = session.step < session.steps
+    result = TrainResult(session.step, session.steps, lora, reporter.data_wait(), reporter.seconds(), stopped)
+    if session.step > reporter.first or not run.report.exists():
+        _report(run, session, reporter, sampler)
     return result
+
+
+def _report(run: Run, session: Session, reporter: Reporter, sampler: Sampler | None) -> None:
+    """The report of a run whose LoRA is saved: if it cannot be written, the training has succeeded nevertheless."""
+    try:
+        write_report(run, session, reporter, [prompt.caption for prompt in sampler.prompts] if sampler else ())
+    except (OSError, TrainError) as error:
+        log.warning("The report of %s could not be written: %s", run.name, error)
 
 
 @dataclass
@@ -149,15 +175,18 @@ class _Loop:
     session: Session
     folder: Run
     out: Path
+    replaced: Path | None  # an unfinished LoRA of this run from before
     hooks: TrainHooks
     sampler: Sampler | None
     reporter: Reporter
     ledger: LossLedger
     waited: float = 0.0  # seconds spent waiting for data
     changing: bool = False  # within an update: the weights are between two steps and must not be saved
+    checked: bool = False  # whether the layers were checked in the first step
+    sampled: bool = False  # whether they were checked in the first sample images
 
-    def run(self) -> bool:
-        """Train; returns whether the run was stopped before its end. An error first saves the last complete step."""
+    def run(self) -> Path:
+        """Train; returns the file of the LoRA. An error first saves the last complete step."""
         try:
             return self._train()
         except NonFiniteLoss as error:
@@ -166,11 +195,10 @@ class _Loop:
             self._rescue()
             raise
 
-    def _train(self) -> bool:
+    def _train(self) -> Path:
         session, config = self.session, self.session.config
-        if session.step == 0:
-            self._validate()
-            self._draw_samples()
+        if session.step < session.steps:
+            self._look_if_due()  # at step 0, and after a kill between saving and looking
         plans = share_windows(session.order.walk(session.stepper.position), config.accumulate)
         rows, device, draw = session.order.largest, session.denoiser.device, session.stepper.draw
         with Prefetcher(session.dataset, plans, rows, config.prefetch, device, draw) as loader:
@@ -178,20 +206,24 @@ class _Loop:
                 self._step(loader)
                 self._between_steps()
         self._report(self.ledger.drain())
-        self._finish()
-        return session.step < session.steps
+        return self._finish()
 
     def _step(self, loader: Prefetcher) -> None:
         """One step. On the CPU, where that costs nothing, the loss is checked before it changes any weight."""
         session, stepper = self.session, self.session.stepper
-        rate = set_rate(stepper.optimizer, session.config.curve(session.steps).factor(session.step))
+        rate = set_rate(stepper.optimizer, session.config.curve(session.steps, session.rules).factor(session.step))
+        session.network.forget_calls()
         loss = stepper.backward(loader)
         self.waited = loader.waited
+        if not self.checked:
+            self._note(stepper.check_layers())
+            self.checked = True
         ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows)
-        self.changing = True
-        stepper.update()
-        session.step += 1
-        self.changing = False
+        with signals_held():
+            self.changing = True
+            stepper.update()
+            session.step += 1
+            self.changing = False
         self._report(ready)
 
     def _report(self, ready: list[tuple[LossEntry, float]]) -> None:
@@ -205,26 +237,42 @@ class _Loop:
             return
         if config.save_every and session.step % config.save_every == 0:
             self._save()
+        self._look_if_due()
+
+    def _look_if_due(self) -> None:
+        session, config = self.session, self.session.config
         if session.step % config.validation_every == 0:
             self._validate()
         if config.sample_every and session.step % config.sample_every == 0:
             self._draw_samples()
 
-    def _finish(self) -> None:
+    def _finish(self) -> Path:
+        session = self.session
         self._save()
         self._validate()
         self._draw_samples()
         with self._paused():
-            self.session.export(self.out)
+            return self._export(self.out if session.step == session.steps else partial_lora(self.out, session.step))
+
+    def _export(self, path: Path) -> Path:
+        """Write the LoRA and record its path. An unfinished one from before is removed."""
+        self.session.export(path)
+        self.folder.describe(lora=str(path.absolute()))
+        if self.replaced not in (None, path.absolute()):
+            with suppress(OSError):  # in use
+                self.replaced.unlink()
+        return path
 
     def _save(self) -> None:
         """Save a state. Pending losses are checked first: a state after a nan would be useless."""
         with self._paused():
             self._report(self.ledger.drain())
-            self.reporter.flush()
+            self.reporter.sync()
             self.session.save()
 
     def _validate(self) -> None:
+        if self.reporter.is_validated(self.session.step):
+            return
         with self._paused():
             loss = self.session.measure()
             if loss is not None:
@@ -233,21 +281,32 @@ class _Loop:
             self.hooks.validation(self.session.step, loss)
 
     def _draw_samples(self) -> None:
-        if self.sampler is None:
+        if self.sampler is None or self.sampler.has_drawn(self.session.step):
             return
+        self.session.network.forget_calls()
         with self._paused(), self.session.at_rest():
             images = self.sampler.draw(self.session.step)
+        if not self.sampled:
+            check_calls(self.session.network, "for sample images")
+            self.sampled = True
         if self.hooks.samples is not None:
             self.hooks.samples(self.session.step, images)
+
+    def _note(self, words: str) -> None:
+        if words:
+            log.warning(words)
+            self.folder.note(words)
 
     def _rescue(self) -> None:
         """Save the last complete step while an error or interrupt is raised; a second error does not hide the first."""
         if self.changing:
             log.warning("Stopped during an update; %s", self._last_good())
             return
+        if not self.session.step:
+            return  # nothing is trained yet
         try:
             self._save()
-            self.session.export(self.folder.lora)
+            self._export(partial_lora(self.out, self.session.step))
         except Exception as error:
             log.warning("The state of step %d could not be saved: %s", self.session.step, error)
 
@@ -265,52 +324,27 @@ class _Loop:
 
 
 @contextmanager
-def _problem_recorded(run: Run) -> Iterator[None]:
-    """Store in run.json why a new run cannot start; the run.json of an older run is not changed."""
+def _end_recorded(session: Session, run: Run) -> Iterator[None]:
+    """Store in run.json how a run ended if it did not end by itself."""
     try:
         yield
     except Exception as error:
-        if "status" not in read_run_json(run.folder):
-            run.describe(problem=_message(error))
+        _describe_end(run, status="failed", step=session.step, problem=_message(error))
         raise
+    except BaseException:
+        _describe_end(run, status="interrupted", step=session.step)
+        raise
+
+
+def _describe_end(run: Run, **facts: object) -> None:
+    """A second error, as of a full disk, does not hide the first."""
+    try:
+        run.describe(**facts)
+    except TrainError as error:
+        log.warning("How the run ended could not be recorded: %s", error)
 
 
 def _message(error: Exception) -> str:
     """The error's message; errors that are not the pack's own get their type in front."""
     own = isinstance(error, (TrainError, CacheError))
     return (str(error) if own else f"{type(error).__name__}: {error}")[:MAX_PROBLEM]
-
-
-def _make_sampler(
-    session: Session, run: Run, decode: Decode | None, prompts: Sequence[Prompt] | None
-) -> Sampler | None:
-    config = session.config
-    if not config.sample_every:
-        return None
-    if decode is None:
-        raise TrainError(
-            f"sample_every = {config.sample_every}: sample images need a VAE; connect one, or set sample_every = 0"
-        )
-    prompts = prompts or find_prompts(session.dataset, config.sample_captions)
-    return Sampler(session.denoiser, prompts, decode, run.samples, config.sample_seed, config.sample_steps)
-
-
-@contextmanager
-def _rescued_lora_copied(run: Run, out: Path) -> Iterator[None]:
-    """If the training fails, copy the LoRA that was rescued into the run's folder to where it is expected."""
-    before = _stamp(run.lora)
-    try:
-        yield
-    except BaseException:
-        if _stamp(run.lora) not in (None, before):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(out, run.lora.read_bytes())
-        raise
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

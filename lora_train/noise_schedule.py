@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import TrainError
 from .denoiser import Prediction
-from .errors import TrainError
 
 # The SNR goes to 0 at one end and to infinity at the other; clamping keeps weights finite in float32.
 SNR_BOUND = 1e8
@@ -43,6 +43,7 @@ class DiffusionSchedule:
             raise TrainError(f'schedule: prediction is "{prediction}", expected "eps" or "v"')
         self.prediction: Prediction = prediction
         self.alphas_cumprod = alphas_cumprod.detach().to(torch.float32)
+        self.levels = len(alphas_cumprod)
 
     def timestep(self, t: Tensor) -> Tensor:
         """[B] integer timesteps: positions in the table."""

@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..errors import TrainError
 from .denoiser import Denoiser, NoiseSchedule, PreparedBatch
-from .errors import TrainError
 
 # The SNR is clamped for weightings: beyond this range, 1/√snr would let single rows dominate the batch.
 WEIGHTING_SNR = (1e-3, 1e3)
+
+# The version of the rules below and of warmup that new runs follow. A run keeps the version that it began with, so that
+# it resumes bit for bit. 1: the first and last noise level were drawn half as often as the others, "debiased" weighted
+# v models by √snr / (1 + snr), and warmup began at 1 / (warmup_steps + 1).
+RULES = 2
 
 LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "mse": lambda error, delta: error**2,
@@ -57,6 +62,7 @@ class ObjectiveSettings:
     prior_weight: float = 1.0
     masked_loss: bool = False
     unmasked_weight: float = 0.0  # weight of the area outside a mask
+    rules: int = RULES
 
 
 def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
@@ -69,14 +75,33 @@ def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Ge
 
 
 def draw_times(count: int, schedule: NoiseSchedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
-    """[count] timesteps on the CPU: drawn, shifted, then scaled to the range t_min to t_max."""
+    """[count] timesteps on the CPU: drawn, shifted, then scaled to the range t_min to t_max.
+
+    A schedule with a number of `levels` has no timesteps in between; with "uniform", all levels are equally likely.
+    """
     if settings.timesteps == "uniform":
         t = torch.rand(count, generator=generator)
     else:
         t = torch.sigmoid(settings.logit_mean + settings.logit_std * torch.randn(count, generator=generator))
+    levels = getattr(schedule, "levels", None)
+    if levels is not None and levels > 1 and settings.rules > 1:
+        return _draw_levels(t, levels, schedule, settings)
     if settings.shift != 1:
         t = schedule.shifted(t, settings.shift)
     return settings.t_min + (settings.t_max - settings.t_min) * t
+
+
+def _draw_levels(t: Tensor, levels: int, schedule: NoiseSchedule, settings: ObjectiveSettings) -> Tensor:
+    """The timesteps of the levels that values in [0, 1) fall into. Rounding would halve the share of both ends."""
+    last = levels - 1
+    if settings.shift != 1:
+        shifted = schedule.shifted(_level(t, 0, last) / last, settings.shift)
+        t = ((shifted * last).round() + 0.5) / levels  # the middle of the level's part of [0, 1)
+    return (_level(t, round(settings.t_min * last), round(settings.t_max * last)) / last).float()
+
+
+def _level(t: Tensor, low: int, high: int) -> Tensor:
+    return (low + (t.double() * (high - low + 1)).floor()).clamp(low, high)
 
 
 def evaluate(
@@ -116,6 +141,8 @@ def time_weights(t: Tensor, schedule: NoiseSchedule, settings: ObjectiveSettings
     if settings.weighting == "none":
         return torch.ones_like(t)
     snr = schedule.snr(t).clamp(*WEIGHTING_SNR)
+    if settings.weighting == "debiased" and schedule.prediction == "v" and settings.rules > 1:
+        return 1 / (1 + snr)  # as in kohya's scripts; the rule for eps and flow would give √snr / (1 + snr)
     return WEIGHTINGS[settings.weighting](snr, settings.min_snr_gamma) * EPS_PER_NATIVE[schedule.prediction](snr)
 
 

@@ -16,7 +16,7 @@ from .run import BLUE, ORANGE, Curves, Reporter, Run, format_seconds, plot_bucke
 from .samples import draw_history
 from .session import Session
 
-GREY = "#94a3b8"
+GRAY = "#94a3b8"
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -56,26 +56,27 @@ def render_page(title: str, subtitle: str, numbers: Mapping[str, str], sections:
     )
 
 
-def write_report(run: Run, session: Session, reporter: Reporter) -> Path:
-    """Write the images and the page; returns the page's path."""
+def write_report(run: Run, session: Session, reporter: Reporter, captions: Sequence[str] = ()) -> Path:
+    """Write the images and the page; returns the page's path. `captions` are those of the sample images."""
     curves = read_curves(run.metrics)
     images = {
         "loss": plot_loss(curves.losses, curves.validation),
-        "samples": draw_history(run.samples),
+        "samples": draw_history(run.samples, captions),
         "time": plot_time(reporter),
         "buckets": plot_buckets(count_buckets(session)),
     }
     sections = []
     for name, image in images.items():
         if image is not None:
-            image.save(run.folder / f"{name}.png")
+            data = io.BytesIO()
+            image.save(data, "PNG")
+            replace_file(run.folder / f"{name}.png", data.getvalue())
             sections.append(Section(name.capitalize(), image))
     sections.append(Section("Settings", table=session.config.to_dict()))
     numbers = count_numbers(session, reporter, curves)
     page = render_page(run.name, f"Trained on {session.dataset.path.name}", numbers, sections)
-    path = run.folder / "report.html"
-    replace_file(path, page.encode())
-    return path
+    replace_file(run.report, page.encode())
+    return run.report
 
 
 def count_numbers(session: Session, reporter: Reporter, curves: Curves) -> dict[str, str]:
@@ -84,10 +85,15 @@ def count_numbers(session: Session, reporter: Reporter, curves: Curves) -> dict[
         "steps": f"{session.step:,} of {session.steps:,}",
         "last loss": f"{curves.losses[-1][1]:.4f}" if curves.losses else "–",
         "validation loss": f"{curves.validation[-1][1]:.4f}" if curves.validation else "–",
-        "time": format_seconds(reporter.seconds()),
-        "waiting for data": f"{reporter.data_wait():.2%}",
+        f"time{since(reporter)}": format_seconds(reporter.seconds()),
+        f"of training waiting for data{since(reporter)}": f"{reporter.data_wait():.1%}",
         "samples": f"{len(session.dataset):,}",
     }
+
+
+def since(reporter: Reporter) -> str:
+    """From when times count, if not from the start: those before a resume are not stored."""
+    return f" since step {reporter.first:,}" if reporter.first else ""
 
 
 def plot_time(reporter: Reporter) -> Image.Image:
@@ -95,11 +101,11 @@ def plot_time(reporter: Reporter) -> Image.Image:
     training = max(reporter.seconds() - reporter.paused, 0.0)
     waited = min(reporter.waited, training)
     return plot_share(
-        "Where the time went",
+        f"Where the time went{since(reporter)}",
         {
             "steps": (training - waited, BLUE),
             "waiting for data": (waited, ORANGE),
-            "saving, validation, sample images": (reporter.paused, GREY),
+            "saving, validation, sample images": (reporter.paused, GRAY),
         },
     )
 
@@ -116,7 +122,9 @@ def _section(section: Section) -> str:
     if section.image is not None:
         parts.append(f'<img alt="{_safe(section.title)}" src="data:image/png;base64,{_encode(section.image)}">')
     if section.table:
-        rows = (f"<tr><td>{_safe(name)}</td><td>{_safe(value)}</td></tr>" for name, value in section.table.items())
+        rows = (
+            f"<tr><td>{_safe(name)}</td><td>{_safe(_written(value))}</td></tr>" for name, value in section.table.items()
+        )
         parts.append(f"<table>{''.join(rows)}</table>")
     return f"<section>{''.join(parts)}</section>"
 
@@ -125,6 +133,19 @@ def _encode(image: Image.Image) -> str:
     data = io.BytesIO()
     image.save(data, "PNG", optimize=True)
     return base64.b64encode(data.getvalue()).decode()
+
+
+def _written(value: object) -> str:
+    """A value as people write it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {_written(item)}" for name, item in value.items()) or "–"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_written, value)) or "–"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "–" if value is None or value == "" else str(value)
 
 
 def _safe(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ..dataset_cache import Dataset, realize
+from ..dataset_cache import Dataset, Samples, realize, replace_file
+from ..errors import TrainError
+from .config import TrainConfig
 from .denoiser import Denoiser
-from .errors import TrainError
-from .run import draw_grid
+from .run import draw_grid, may_be_file
 
 # Latents [B, C, h, w] → one image per row.
 Decode = Callable[[torch.Tensor], Sequence[Image.Image]]
@@ -50,9 +52,15 @@ class Sampler:
             with torch.no_grad():
                 latents = self.denoiser.sample(prompt.conditioning, prompt.shape, self.seed + number, self.steps)
             image = self.decode(latents)[0]
-            image.save(self.folder / sample_file_name(step, number))
+            data = io.BytesIO()
+            image.save(data, "PNG")
+            replace_file(self.folder / sample_file_name(step, number), data.getvalue())
             images.append(image)
         return images
+
+    def has_drawn(self, step: int) -> bool:
+        """Whether all images of this step are there, also from before a resume."""
+        return all(may_be_file(self.folder / sample_file_name(step, number)) for number in range(len(self.prompts)))
 
 
 def sample_file_name(step: int, prompt: int) -> str:
@@ -60,13 +68,68 @@ def sample_file_name(step: int, prompt: int) -> str:
     return f"step-{step:08}-{prompt}.png"
 
 
+def check_samples(samples: Samples, config: TrainConfig, decode: Decode | None, prompts: Sequence[Any] | None) -> None:
+    """Refuse sample images that cannot be drawn: without a VAE, or of captions that these samples do not have."""
+    if not config.sample_every:
+        return
+    if decode is None:
+        raise TrainError(
+            f"sample_every = {config.sample_every}: sample images need a VAE; connect one, or set sample_every = 0"
+        )
+    if not prompts:
+        _find_captions(samples, config.sample_captions)
+
+
+def make_sampler(
+    denoiser: Denoiser,
+    dataset: Dataset,
+    config: TrainConfig,
+    folder: Path,
+    decode: Decode | None,
+    prompts: Sequence[Prompt] | None,
+) -> Sampler | None:
+    """The sampler of a run, or None if it draws no sample images."""
+    check_samples(dataset, config, decode, prompts)
+    if not config.sample_every or decode is None:
+        return None
+    prompts = prompts or find_prompts(dataset, config.sample_captions)
+    return Sampler(denoiser, prompts, decode, folder, config.sample_seed, config.sample_steps)
+
+
 def find_prompts(dataset: Dataset, captions: Sequence[str]) -> list[Prompt]:
     """Prompts with the cached conditionings of these captions, or of the first sample if none are given."""
-    if not captions:
-        return [_prompt(dataset, 0, 0)]
+    return [_prompt(dataset, *place) for place in _find_captions(dataset, captions) or [(0, 0)]]
+
+
+def draw_history(folder: Path, captions: Sequence[str] = (), rows: int = 8) -> Image.Image | None:
+    """A grid of the saved images: one row per step (evenly chosen if there are many), one column per prompt."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in sorted(folder.glob("step-*.png")):
+        match = _FILE.fullmatch(path.name)
+        if match and may_be_file(path):
+            found.setdefault(int(match[1]), {})[int(match[2])] = path
+    if not found:
+        return None
+    steps = sorted(found)
+    if len(steps) > rows:
+        steps = [steps[round(place * (len(steps) - 1) / (rows - 1))] for place in range(rows)]
+    grid = [[Image.open(path) for _, path in sorted(found[step].items())] for step in steps]
+    return draw_grid(grid, [f"step {step:,}" for step in steps], captions, "Sample images over the run", cell=160)
+
+
+def remove_later_images(folder: Path, step: int) -> None:
+    """Delete images of steps that a resumed run will repeat."""
+    for path in folder.glob("step-*.png"):
+        match = _FILE.fullmatch(path.name)
+        if match and (int(match[1]) > step or not step) and may_be_file(path):
+            path.unlink()
+
+
+def _find_captions(samples: Samples, captions: Sequence[str]) -> list[tuple[int, int]]:
+    """Sample and variant of each caption; one that no sample has is refused."""
     wanted: dict[str, tuple[int, int]] = {}
-    for index in range(len(dataset)):
-        for variant, caption in enumerate(dataset.captions(index)):
+    for index in range(len(samples)) if captions else ():
+        for variant, caption in enumerate(samples.captions(index)):
             if caption in captions:
                 wanted.setdefault(caption, (index, variant))
         if len(wanted) == len(set(captions)):
@@ -77,31 +140,7 @@ def find_prompts(dataset: Dataset, captions: Sequence[str]) -> list[Prompt]:
                 f'sample_captions: "{caption}" is not a caption of the dataset, and no text encoder is loaded during '
                 "training; use captions of the dataset"
             )
-    return [_prompt(dataset, *wanted[caption]) for caption in captions]
-
-
-def draw_history(folder: Path, rows: int = 8) -> Image.Image | None:
-    """A grid of the saved images: one row per step (evenly chosen if there are many), one column per prompt."""
-    found: dict[int, dict[int, Path]] = {}
-    for path in sorted(folder.glob("step-*.png")):
-        match = _FILE.fullmatch(path.name)
-        if match:
-            found.setdefault(int(match[1]), {})[int(match[2])] = path
-    if not found:
-        return None
-    steps = sorted(found)
-    if len(steps) > rows:
-        steps = [steps[round(place * (len(steps) - 1) / (rows - 1))] for place in range(rows)]
-    grid = [[Image.open(path) for _, path in sorted(found[step].items())] for step in steps]
-    return draw_grid(grid, [f"step {step}" for step in steps], title="Samples over the run", cell=160)
-
-
-def remove_later_images(folder: Path, step: int) -> None:
-    """Delete images of steps that a resumed run will repeat."""
-    for path in folder.glob("step-*.png"):
-        match = _FILE.fullmatch(path.name)
-        if match and int(match[1]) > step:
-            path.unlink()
+    return [wanted[caption] for caption in captions]
 
 
 def _prompt(dataset: Dataset, index: int, variant: int) -> Prompt:

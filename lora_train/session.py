@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from ..dataset_cache import EMPTY_CAPTION, Dataset, map_tensors, realize
+from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, Samples, map_tensors, open_cache, realize
+from ..errors import TrainError
 from . import export
 from .adapters import Network, build_network, read_lora, split_lora
 from .config import TrainConfig
 from .data import Order, SetRule, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
-from .errors import TrainError
 from .memory import choose_precision
-from .optim import make_optimizer, set_mode
-from .run import Run, SavedState, StateFolder, StateOrigin, check_origin, resumed_position
-from .step import Dropout, Ema, NonFiniteLoss, Stepper, Weights
+from .objective import RULES, ObjectiveSettings
+from .optim import load_optimizer, make_optimizer, set_mode
+from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position
+from .samples import Decode, check_samples
+from .step import Dropout, Ema, KnownSizes, NonFiniteLoss, Stepper, Weights, signals_held
 from .validation import HeldOut, Validation, hold_out
 
 
@@ -39,6 +42,8 @@ class Session:
     steps: int
     step: int = 0
     validation: Validation | None = None
+    rules: int = RULES  # of timesteps, weights and warmup; a resumed run keeps its own
+    saved: int | None = None  # the step of the last saved state, also of the one that the run resumed from
 
     @property
     def network(self) -> Network:
@@ -48,18 +53,18 @@ class Session:
     def at_rest(self) -> Iterator[None]:
         """Weights as for inference: averaged with EMA, without dropout. Afterwards they are restored bit for bit."""
         own = [parameter.detach().clone() for parameter in self.network.parameters()]
-        self.network.eval()
-        set_mode(self.stepper.optimizer, training=False)
         try:
+            self.network.eval()
+            set_mode(self.stepper.optimizer, training=False)
             if self.stepper.ema is None:
                 yield
             else:
                 with self.stepper.ema.applied():
                     yield
         finally:
-            set_mode(self.stepper.optimizer, training=True)
-            self.network.train()
-            with torch.no_grad():
+            with signals_held(), torch.no_grad():
+                set_mode(self.stepper.optimizer, training=True)
+                self.network.train()
                 for parameter, value in zip(self.network.parameters(), own):
                     parameter.copy_(value)
 
@@ -70,11 +75,13 @@ class Session:
         with self.at_rest():
             return self.validation.measure(self.denoiser, self.stepper.precision)
 
-    def save(self) -> Path:
-        """Save the state after the last complete step, unless a weight is nan."""
+    def save(self) -> None:
+        """Save the state after the last complete step, unless it is saved already. Refused if a weight is nan."""
+        if self.saved == self.step:
+            return
         self._refuse_bad_weights()
         stepper = self.stepper
-        return self.states.save(
+        self.states.save(
             SavedState(
                 step=self.step,
                 position=stepper.position,
@@ -85,8 +92,10 @@ class Session:
                 optimizer=stepper.optimizer.state_dict(),
                 ema=stepper.ema.tensors() if stepper.ema else {},
                 scaler=stepper.scaler.state_dict(),
+                rules=self.rules,
             )
         )
+        self.saved = self.step
 
     def export(self, path: Path) -> Path:
         """Write the adapter as a LoRA file."""
@@ -124,20 +133,64 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
     columns = read_columns(dataset)
     denoiser.prepare_for(dataset)
     rules = set_rules(dataset, config)
-    prior = np.array([rules[name].prior for name in columns.sets], bool)[columns.set]
-    held = hold_out(dataset, config.validation_share, prior)
-    order = Order(columns, config.seed, config.batch_size, rules, ~held.mask if held.samples else None)
+    held = _hold_out(dataset, rules, config)
+    trained = ~held.mask if held.samples else None
+    order = Order(columns, config.seed, config.batch_size, rules, trained, full_batches=config.batch_split == "full")
     states = run.states(config.keep_states)
     state = states.latest() if run.resume else None
+    version, changes = RULES, []
     if state is not None:
-        check_origin(state, dataset, config)
-    stepper = _make_stepper(denoiser, dataset, config, state)
-    session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order))
-    session.validation = _make_validation(dataset, held, config)
+        changes = check_origin(state, dataset, config)
+        version = state.rules
+    objective = config.objective(version)
+    stepper = _make_stepper(denoiser, dataset, config, objective, state)
+    session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order), rules=version)
+    session.validation = _make_validation(dataset, held, config, objective, stepper.sizes)
     if state is not None:
-        session.step, stepper.position = state.step, resumed_position(state, len(order))
+        session.step = state.step
+        session.saved = None if changes else state.step  # accepted changes are saved even if no step follows
+        stepper.position = resumed_position(state, len(order))
         stepper.epoch = stepper.position // len(order)
     return session
+
+
+def rehearse(
+    denoiser: Denoiser,
+    plan: Plan,
+    config: TrainConfig,
+    run: Run | None = None,
+    decode: Decode | None = None,
+    prompts: Sequence[Any] | None = None,
+) -> None:
+    """Raise now what training on the plan would raise after hours of encoding: what is missing or does not fit.
+
+    The model gets one sample: the latent of a blank image and the conditioning of the empty caption.
+    """
+    needed = (plan.image_encoder, "an image encoder", "VAE"), (plan.text_encoder, "a text encoder", "CLIP")
+    for encoder, what, name in needed:
+        if encoder is None:
+            raise TrainError(
+                f"the dataset is planned without {what} ({name}), which training needs; "
+                f"connect a {name} to Encode Dataset"
+            )
+    if config.tensorboard:
+        check_events()
+    rules = set_rules(plan, config)
+    if config.validation_share:
+        _hold_out(plan, rules, config)
+    check_samples(plan, config, decode, prompts)
+    state = run.states(config.keep_states).latest() if run is not None and run.resume else None
+    if state is not None:
+        check_origin(state, None, config)
+    if config.masked_loss and all(source.masks.mode == "none" for source in plan.sources):
+        raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
+    with TemporaryDirectory(prefix="streamcache-") as folder:
+        # Before the session: encoders and model may not fit into memory at once, and a session enables gradients.
+        path = _store_blank(plan, Path(folder) / "blank")
+        with denoiser.session(), open_cache(path) as blank:
+            # A blank image has no mask.
+            _make_stepper(denoiser, blank, replace(config, masked_loss=False), config.objective(RULES), state)
+            denoiser.prepare_for(blank)
 
 
 def count_steps(config: TrainConfig, order: Order) -> int:
@@ -145,7 +198,7 @@ def count_steps(config: TrainConfig, order: Order) -> int:
     return -(-config.epochs * len(order) // config.accumulate) if config.epochs else config.steps
 
 
-def set_rules(dataset: Dataset, config: TrainConfig) -> dict[str, SetRule]:
+def set_rules(dataset: Samples, config: TrainConfig) -> dict[str, SetRule]:
     """How each set takes part: by the settings, otherwise as stored in the dataset."""
     for setting in ("set_samples", "set_weights"):
         for name in getattr(config, setting):
@@ -157,6 +210,11 @@ def set_rules(dataset: Dataset, config: TrainConfig) -> dict[str, SetRule]:
     return {name: _rule(name, facts, config) for name, facts in dataset.sets.items()}
 
 
+def _hold_out(samples: Samples, rules: Mapping[str, SetRule], config: TrainConfig) -> HeldOut:
+    prior = np.array([rules[name].prior for name in samples.sets], bool)[samples.column("set")]
+    return hold_out(samples, config.validation_share, prior)
+
+
 def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
     prior = bool(facts.get("prior", False))
     if name in config.set_samples:
@@ -166,8 +224,10 @@ def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
     return SetRule(prior, samples=facts.get("samples"), weight=facts.get("weight"))
 
 
-def _make_stepper(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, state: SavedState | None) -> Stepper:
-    objective, precision = config.objective(), choose_precision(config.precision, denoiser.device)
+def _make_stepper(
+    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, objective: ObjectiveSettings, state: SavedState | None
+) -> Stepper:
+    precision = choose_precision(config.precision, denoiser.device)
     if config.masked_loss and "mask" not in dataset.fields:
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
     weights = np.asarray(dataset.column("weight"))
@@ -181,6 +241,7 @@ def _make_stepper(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, sta
         precision=precision,
         objective=objective,
         weights=Weights(None if (weights == 1).all() else weights, objective),
+        sizes=KnownSizes(dataset),
         seed=config.seed,
         accumulate=config.accumulate,
         clip_norm=config.clip_norm,
@@ -189,21 +250,24 @@ def _make_stepper(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, sta
         draws_masks=config.adapter_dropout > 0,
     )
     if state is not None:
-        _restore(stepper, state)
+        _restore(stepper, state, config)
     return stepper
 
 
 def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
+    """The adapters: new ones, those of `start_from`, or those of a saved state."""
     existing = None
     if state is not None:
         existing = split_lora({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
     elif config.start_from:
         existing = read_lora(config.start_from)
-    return build_network(denoiser, config.adapters(), existing).to(export.DTYPES[config.adapter_dtype])
+    network = build_network(denoiser, config.adapters(), existing, resumes=state is not None)
+    export.check_names(network, denoiser, cast("Naming", config.naming))
+    return network.to(export.DTYPES[config.adapter_dtype])
 
 
-def _restore(stepper: Stepper, state: SavedState) -> None:
-    stepper.optimizer.load_state_dict(dict(state.optimizer))
+def _restore(stepper: Stepper, state: SavedState, config: TrainConfig) -> None:
+    load_optimizer(stepper.optimizer, config.optimizer, state.optimizer)
     if state.scaler:
         stepper.scaler.load_state_dict(dict(state.scaler))
     if stepper.ema is not None and state.ema:
@@ -222,8 +286,19 @@ def _make_dropout(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> 
     return Dropout(config.caption_dropout, map_tensors(empty, lambda tensor: tensor.to(denoiser.device)))
 
 
-def _make_validation(dataset: Dataset, held: HeldOut, config: TrainConfig) -> Validation | None:
+def _make_validation(
+    dataset: Dataset, held: HeldOut, config: TrainConfig, objective: ObjectiveSettings, sizes: KnownSizes
+) -> Validation | None:
     if not held.samples:
         return None
     samples = held.samples[: config.validation_samples]
-    return Validation(dataset, samples, config.batch_size, config.objective())
+    return Validation(dataset, samples, config.batch_size, objective, sizes)
+
+
+def _store_blank(plan: Plan, path: Path) -> Path:
+    latent, conditioning, size = plan.encode_blank()
+    with CacheWriter(path) as writer:
+        writer.put(EMPTY_CAPTION, conditioning, "conditioning")
+        writer.name(EMPTY_CAPTION, EMPTY_CAPTION)
+        writer.add(latent, conditioning, "", "a blank image", original_size=size, crop=(0, 0, *size))
+    return path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -13,17 +15,35 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..dataset_cache import Batch
+from ..dataset_cache import Batch, Dataset, is_out_of_memory
+from ..errors import TrainError
 from .adapters import Network, seeded_generator
 from .data import BatchPlan, Loaded
 from .denoiser import Denoiser
-from .errors import TrainError
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
 
 
 class NonFiniteLoss(TrainError):
     """The loss is nan or infinite. Nothing computed after it may be saved."""
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Inside the `with`, Ctrl-C and SIGTERM wait until it ends: weights must not be left between two steps."""
+    held: list[tuple[Any, Any]] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # only there are handlers called and can be set
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda *signaled: held.append(signaled))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number, frame in held:
+            before[number](number, frame)
 
 
 @dataclass(frozen=True)
@@ -102,10 +122,10 @@ class Ema:
         return {**self._mean, "~updates": torch.tensor(self.updates)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a state of the same module."""
+        """Continue from a state of the same module; parameters that are new since then start at their own value."""
         self.updates = int(tensors["~updates"])
         for name, mean in self._mean.items():
-            mean.copy_(tensors[name])
+            mean.copy_(tensors.get(name, mean))
 
     @torch.no_grad()
     def _write(self, values: Mapping[str, Tensor]) -> None:
@@ -144,6 +164,43 @@ class Dropout:
 
 
 @dataclass
+class KnownSizes:
+    """The sizes of images that the model has taken; an error on another size names it."""
+
+    dataset: Dataset
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
+
+    @contextmanager
+    def explained(self, sample: int, shape: Sequence[int]) -> Iterator[None]:
+        """Around a model call with latents of this shape [B, …], `sample` among them."""
+        known = tuple(shape[1:]) in self.shapes
+        try:
+            yield
+        except TrainError:
+            raise
+        except Exception as error:
+            if known or is_out_of_memory(error):
+                raise
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            # If images of another size have worked, this size is the reason; the first batch can fail for any other.
+            if self.shapes:
+                found = f"the model cannot take images of this size ({reason});"
+            else:
+                found = f"the first batch failed ({reason}); if the model cannot take images of this size,"
+            remedy = "encode with another resolution, or remove these samples"
+            raise TrainError(f"{self._name(sample)}: {found} {remedy}") from error
+        if not known:
+            self.shapes.add(tuple(shape[1:]))
+
+    def _name(self, sample: int) -> str:
+        """The images of this sample's bucket."""
+        width, height = map(int, self.dataset.column("crop")[sample][2:])
+        if width > 0 and height > 0:
+            return f"bucket {width}×{height}"
+        return f"sample {sample} ({self.dataset.source(sample)})"
+
+
+@dataclass
 class Stepper:
     """Everything that a step uses. `backward` and `update` are separate so that the loss can be checked in between."""
 
@@ -154,6 +211,7 @@ class Stepper:
     precision: Precision
     objective: ObjectiveSettings
     weights: Weights
+    sizes: KnownSizes
     seed: int
     accumulate: int = 1
     clip_norm: float = 0.0
@@ -166,18 +224,44 @@ class Stepper:
     _next: int = 0  # the position after `update`
 
     def backward(self, loader: Iterator[Loaded]) -> Tensor:
-        """Compute the gradients of the next batches; returns their mean loss, still on the device."""
-        parts = []
+        """Compute the gradients of the next batches; returns the loss to report, still on the device.
+
+        It is the mean over the rows without the weights of samples and prior rows, as the validation loss is.
+        """
+        parts, rows, weighted = [], [], False
         self.rows = 0
         for loaded in islice(loader, self.accumulate):
-            loss = self.loss(loaded)
-            if loaded.plan.share != 1:
-                loss = loss * loaded.plan.share
+            plan, losses = loaded.plan, self.losses(loaded)
+            weights = self.weights.of(plan)
+            loss = mean_loss(losses, weights)
+            if plan.share != 1:
+                loss = loss * plan.share
             self.scaler.scale(loss).backward()
             parts.append(loss.detach())
-            self.rows += len(loaded.plan.indices)
-            self.epoch, self._next = loaded.plan.epoch, loaded.plan.number + 1
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+            rows.append((losses.detach(), plan.main))
+            weighted = weighted or weights is not None
+            self.rows += len(plan.indices)
+            self.epoch, self._next = plan.epoch, plan.number + 1
+        total = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+        # A nan in a prior row must be reported too, although its value does not count.
+        return plain_mean(rows) + 0 * total if weighted else total
+
+    def check_layers(self) -> str:
+        """After the first backward pass: refuse to train if a layer is never called, or if most get no gradient.
+
+        Returns a note on layers without a gradient. A few are normal: some models do not use the text output of their
+        last block.
+        """
+        check_calls(self.network, "in training")
+        idle, trained = self.network.without_gradient(), len(self.network.trained())
+        if 2 * len(idle) > trained:
+            raise TrainError(
+                f"{len(idle)} of {trained} adapted layers get no gradient ({_first(idle)}): a patch on the model "
+                "cannot be trained through; remove the patch, or choose other targets"
+            )
+        if not idle:
+            return ""
+        return f"{len(idle)} of {trained} adapted layers get no gradient and stay as they are: {', '.join(idle)}"
 
     def update(self) -> None:
         """Clip the gradients and update the weights."""
@@ -200,8 +284,8 @@ class Stepper:
             len(plan.indices), self.denoiser.schedule, self.objective, times
         )
 
-    def loss(self, loaded: Loaded) -> Tensor:
-        """The loss of one batch, from one model call. Everything random in it follows from the batch's number."""
+    def losses(self, loaded: Loaded) -> Tensor:
+        """[B] the losses of one batch, from one model call. Everything random in it follows from the batch's number."""
         plan, batch = loaded.plan, loaded.batch
         noise, times = loaded.drawn or self.draw(plan, batch)
         if self.dropout is not None:
@@ -211,9 +295,8 @@ class Stepper:
             noise = self._noise(plan, prepared.latents)
         if self.draws_masks:
             self.network.begin(plan.number)
-        with self.precision.autocast():
-            losses = evaluate(self.denoiser, prepared, noise, times, self.objective, batch.masks)
-        return mean_loss(losses, self.weights.of(plan))
+        with self.precision.autocast(), self.sizes.explained(int(plan.indices[0]), noise.shape):
+            return evaluate(self.denoiser, prepared, noise, times, self.objective, batch.masks)
 
     def _noise(self, plan: BatchPlan, like: Tensor) -> Tensor:
         return draw_noise(like, self.objective, self._random(plan, "noise"))
@@ -230,6 +313,27 @@ def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[Batch
     while window := list(islice(plans, accumulate)):
         rows = sum(len(plan.indices) for plan in window)
         yield from (replace(plan, share=len(plan.indices) / rows) for plan in window)
+
+
+def plain_mean(rows: list[tuple[Tensor, int]]) -> Tensor:
+    """The mean of (losses, number of rows before the prior ones) over several batches, without their prior rows."""
+    own = [losses[:main] for losses, main in rows if main]
+    return torch.cat(own or [losses for losses, _ in rows]).mean()
+
+
+def check_calls(network: Network, place: str) -> None:
+    """Refuse layers that were not called since `network.forget_calls()`: their adapters have no effect there."""
+    skipped = network.uncalled()
+    if skipped:
+        raise TrainError(
+            f"{len(skipped)} of {len(network.trained())} adapted layers are never called {place} ({_first(skipped)}): "
+            "the model skips them, or uses their weights in another way; leave them out of the targets, for example "
+            f'with "!{skipped[0]}", or set their group_rates to 0'
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
 
 
 def _read(entry: LossEntry) -> tuple[LossEntry, float]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 
-from ..dataset_cache import Dataset
+from ..dataset_cache import Dataset, Samples
+from ..errors import TrainError
 from .adapters import seeded_generator
 from .denoiser import Denoiser
-from .errors import TrainError
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
+from .step import KnownSizes
 
 MIN_ROWS = 32  # rows of (sample, noise, timestep) that are measured even if fewer samples are held out
 
@@ -27,7 +29,7 @@ class HeldOut:
     samples: tuple[int, ...]
 
 
-def hold_out(dataset: Dataset, share: float, prior: np.ndarray) -> HeldOut:
+def hold_out(dataset: Samples, share: float, prior: np.ndarray) -> HeldOut:
     """Hold out about this share of the samples, prior samples excluded.
 
     The choice depends on a sample's source only: it is the same for every seed and when the dataset grows, and all
@@ -57,6 +59,7 @@ class Validation:
     samples: tuple[int, ...]
     batch_size: int
     objective: ObjectiveSettings
+    sizes: KnownSizes
 
     def measure(self, denoiser: Denoiser, precision: Precision) -> float:
         """The mean loss of the held-out samples. Shares no random generator with training."""
@@ -64,7 +67,7 @@ class Validation:
         losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
         return float(torch.stack(losses).sum() / len(self.rows))
 
-    @property
+    @cached_property
     def rows(self) -> list[int]:
         """Sample indices, repeated up to `MIN_ROWS`."""
         return list(self.samples) * -(-MIN_ROWS // len(self.samples))
@@ -83,11 +86,11 @@ class Validation:
         prepared = denoiser.prepare(batch)
         noise = [draw_noise(one[None], self.objective, seeded_generator(f"validation {row}"))
                  for one, row in zip(prepared.latents, rows)]  # fmt: skip
-        with precision.autocast():
+        with precision.autocast(), self.sizes.explained(self.rows[rows[0]], prepared.latents.shape):
             return evaluate(denoiser, prepared, torch.cat(noise), times, self.objective, batch.masks)
 
 
-def _hash(dataset: Dataset, index: int) -> float:
+def _hash(dataset: Samples, index: int) -> float:
     """A number in (0, 1] from the sample's source."""
     name = dataset.source(index) or f"#{index}"
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()

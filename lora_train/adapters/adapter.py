@@ -42,7 +42,9 @@ class Adapter(nn.Module):
         """The input for the base module, given the input x."""
         if self.magnitude is None or self.axis != "input":
             return x
-        return x * self.layer.per_channel(self._ratios(module, self.magnitude)).to(x.dtype)
+        # In a grouped convolution one column of the weight belongs to one input channel of each group.
+        ratios = self._ratios(module, self.magnitude).repeat(self.layer.groups)
+        return x * self.layer.per_channel(ratios).to(x.dtype)
 
     def change_output(self, module: nn.Module, x: Tensor, out: Tensor) -> Tensor:
         """The adapted output, given the base module's input x and output."""

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import TrainError
+from ...errors import TrainError
 from .layer import Layer
 
 Axis = Literal["input", "output"]

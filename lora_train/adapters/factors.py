@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -43,6 +43,7 @@ class Factors(Protocol):
     """The trained tensors of one layer: an `nn.Module` that follows from settings or from the parts of a file."""
 
     kind: ClassVar[str]
+    label: ClassVar[str]  # as people write it
     parts: ClassVar[tuple[str, ...]]  # names of its tensors in a LoRA file, after the module's prefix
     network_module: ClassVar[str]  # kohya's name for the trainer of such files (`ss_network_module`)
     # False: called with the layer's input, it returns what is added to the output.
@@ -63,6 +64,19 @@ class Factors(Protocol):
     @classmethod
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Factors:
         """Factors from a file's tensors; a shape that does not fit raises a TrainError that starts with `where`."""
+        ...
+
+    @classmethod
+    def missing_parts(cls, parts: Collection[str]) -> tuple[str, ...]:
+        """Names of the tensors without which the others are useless."""
+        ...
+
+    def has_rank(self, rank: int) -> bool:
+        """Whether this setting of the rank gives factors of this size on this layer."""
+        ...
+
+    def shows_rank(self, rank: int) -> bool:
+        """Whether this layer has the size for this rank. Small layers look alike under different settings."""
         ...
 
     def __call__(self, x: Tensor) -> Any: ...

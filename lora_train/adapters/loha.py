@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import TrainError
+from ...errors import TrainError
 from .factors import AdapterSettings
 from .layer import Layer
 
@@ -20,6 +21,7 @@ class Loha(nn.Module):
     """alpha / rank times (w1_a · w1_b) ∘ (w2_a · w2_b), kernels flattened into the columns; w2_a starts at zero."""
 
     kind: ClassVar[str] = "loha"
+    label: ClassVar[str] = "LoHa"
     parts: ClassVar[tuple[str, ...]] = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2")
     network_module: ClassVar[str] = "lycoris.kohya"
     applies_to_output: ClassVar[bool] = False
@@ -47,11 +49,24 @@ class Loha(nn.Module):
     @classmethod
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Loha:
         factors = {name: parts[name].float().clone() for name in cls.parts if name in parts}
-        made = cls(layer, factors, parts["hada_w1_b"].shape[0] if alpha is None else alpha)
-        with torch.no_grad():
-            made._product("1", where)
-            made._product("2", where)
+        made = None
+        if all(factors[name].ndim == 2 and factors[name].numel() for name in cls.parts[:4]):
+            made = cls(layer, factors, factors["hada_w1_b"].shape[0] if alpha is None else alpha)
+        if made is None or not made._fits():
+            found = ", ".join(f"{name} {tuple(value.shape)}" for name, value in factors.items())
+            raise TrainError(f"{where}: found a LoHa of {found}, expected {layer.shape}: a LoRA for another model")
         return made
+
+    @classmethod
+    def missing_parts(cls, parts: Collection[str]) -> tuple[str, ...]:
+        cores = cls.parts[4:] if any(name in parts for name in cls.parts[4:]) else ()
+        return tuple(name for name in (*cls.parts[:4], *cores) if name not in parts)
+
+    def has_rank(self, rank: int) -> bool:
+        return self.rank in (rank, min(rank, self.layer.full_rank))
+
+    def shows_rank(self, rank: int) -> bool:
+        return self.layer.full_rank >= rank
 
     @property
     def rank(self) -> int:
@@ -74,13 +89,15 @@ class Loha(nn.Module):
     def _apply_weight(self, x: Tensor) -> Tensor:
         return self.layer.apply(x, self.weight())
 
-    def _product(self, side: str, where: str = "LoHa") -> Tensor:
+    def _product(self, side: str) -> Tensor:
         a, b = self.factors[f"hada_w{side}_a"], self.factors[f"hada_w{side}_b"]
         core = self.factors.get(f"hada_t{side}")
         product = a @ b if core is None else torch.einsum("ij...,jr,ip->pr...", core, b, a)
-        if product.shape[0] != self.layer.outputs or product[0].numel() != self.layer.fan_in:
-            raise TrainError(
-                f"{where}: found a LoHa of {tuple(product.shape)}, expected {self.layer.shape}: "
-                "a LoRA for another model"
-            )
         return product.reshape(self.layer.shape)
+
+    @torch.no_grad()
+    def _fits(self) -> bool:
+        try:
+            return self._product("1").shape == self._product("2").shape == self.layer.shape
+        except RuntimeError:  # factors that do not fit each other
+            return False

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import TrainError
+from ...errors import TrainError
 from .factors import AdapterSettings
 from .layer import Layer
 from .lora import uniform
@@ -21,6 +22,7 @@ class Lokr(nn.Module):
     """
 
     kind: ClassVar[str] = "lokr"
+    label: ClassVar[str] = "LoKr"
     parts: ClassVar[tuple[str, ...]] = (
         "lokr_w1",
         "lokr_w2",
@@ -55,27 +57,49 @@ class Lokr(nn.Module):
 
     @classmethod
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Lokr:
-        made = cls(layer, {name: parts[name].float().clone() for name in cls.parts if name in parts}, alpha)
-        w1, w2 = made._small(), made._large_flat()
-        rows, columns = w1.shape[0] * w2.shape[0], w1.shape[1] * w2[0].numel()
-        if (rows, columns) != (layer.outputs, layer.fan_in):
-            raise TrainError(
-                f"{where}: found a LoKr of ({rows}, {columns}), expected ({layer.outputs}, {layer.fan_in}): "
-                "a LoRA for another model"
-            )
+        # As in ComfyUI, a whole matrix counts and its factors do not.
+        unused = tuple(f"{whole}_" for whole in ("lokr_w1", "lokr_w2") if whole in parts)
+        unused = (*unused, "lokr_t2") if "lokr_w2" in parts else unused
+        names = [name for name in cls.parts if name in parts and not name.startswith(unused)]
+        factors = {name: parts[name].float().clone() for name in names}
+        sound = all(value.ndim >= 2 and value.numel() for value in factors.values())
+        made = cls(layer, factors, alpha) if sound else None
+        if made is None or not made._fits():
+            found = ", ".join(f"{name} {tuple(value.shape)}" for name, value in factors.items())
+            raise TrainError(f"{where}: found a LoKr of {found}, expected {layer.shape}: a LoRA for another model")
+        if "lokr_w2" in factors:
+            made.factors["lokr_w2"] = nn.Parameter(made._large().detach().clone())
         return made
+
+    @classmethod
+    def missing_parts(cls, parts: Collection[str]) -> tuple[str, ...]:
+        missing: list[str] = []
+        for whole in ("lokr_w1", "lokr_w2"):
+            pair = [f"{whole}_a", f"{whole}_b"]
+            if whole not in parts:
+                missing += [name for name in pair if name not in parts] if any(p in parts for p in pair) else [whole]
+        return tuple(missing)
+
+    def has_rank(self, rank: int) -> bool:
+        return not self._low_rank or self.rank == rank
+
+    def shows_rank(self, rank: int) -> bool:
+        return self._low_rank
 
     @property
     def rank(self) -> int:
-        for name in ("lokr_w2_b", "lokr_w1_b"):
-            if name in self.factors:
-                return self.factors[name].shape[0]
+        for side in ("lokr_w2", "lokr_w1"):
+            if side not in self.factors:
+                return self.factors[f"{side}_b"].shape[0]
         return 1
 
     @property
     def scale(self) -> float:
-        low_rank = "lokr_w2_b" in self.factors or "lokr_w1_b" in self.factors
-        return self.alpha / self.rank if low_rank else 1.0
+        return self.alpha / self.rank if self._low_rank else 1.0
+
+    @property
+    def _low_rank(self) -> bool:
+        return "lokr_w2" not in self.factors or "lokr_w1" not in self.factors
 
     def forward(self, x: Tensor) -> Tensor:
         if self.layer.dims == 0:
@@ -83,12 +107,14 @@ class Lokr(nn.Module):
         return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
 
     def weight(self) -> Tensor:
-        small = self._small()
-        small = small.reshape(*small.shape, *[1] * self.layer.dims)
-        return self.scale * torch.kron(small, self._large())
+        return self.scale * torch.kron(_like(self._small(), self.layer), self._large())
 
     def to_parts(self) -> dict[str, Tensor]:
-        return dict(self.factors.items())
+        parts = dict(self.factors.items())
+        if "lokr_w2" in parts and self.layer.dims in (1, 3):
+            # ComfyUI multiplies matrices and weights of 2-D convolutions right, others only as a matrix.
+            parts["lokr_w2"] = parts["lokr_w2"].flatten(1)
+        return parts
 
     def _apply_factors(self, x: Tensor) -> Tensor:
         # (w1 ⊗ w2)·x without computing the product: w2 on the last axis of [m, n], then w1 across m.
@@ -106,7 +132,7 @@ class Lokr(nn.Module):
         return self.factors["lokr_w1_a"] @ self.factors["lokr_w1_b"]
 
     def _large(self) -> Tensor:
-        flat = self._large_flat()
+        flat = self._large_flat().contiguous()  # torch.kron takes no others
         return flat.reshape(flat.shape[0], self.layer.inputs // self._small().shape[1], *self.layer.kernel)
 
     def _large_flat(self) -> Tensor:
@@ -116,6 +142,19 @@ class Lokr(nn.Module):
         if "lokr_t2" in self.factors:
             return torch.einsum("ij...,jr,ip->pr...", self.factors["lokr_t2"], b, a)
         return a @ b
+
+    @torch.no_grad()
+    def _fits(self) -> bool:
+        try:
+            small = self._small()
+            even = small.ndim == 2 and self.layer.inputs % small.shape[1] == 0
+            return even and small.shape[0] * self._large().shape[0] == self.layer.outputs
+        except RuntimeError:  # factors that do not fit each other
+            return False
+
+
+def _like(small: Tensor, layer: Layer) -> Tensor:
+    return small.reshape(*small.shape, *[1] * layer.dims)
 
 
 def split_size(size: int, factor: int | None = None) -> tuple[int, int]:

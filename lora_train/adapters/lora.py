@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import TrainError
+from ...errors import TrainError
 from .factors import AdapterSettings
 from .layer import Layer
 
@@ -17,6 +17,7 @@ class Lora(nn.Module):
     """alpha / rank · up [outputs, rank] · down [rank, inputs, *kernel]; with `mid` (Tucker), `mid` has the kernel."""
 
     kind: ClassVar[str] = "lora"
+    label: ClassVar[str] = "LoRA"
     parts: ClassVar[tuple[str, ...]] = ("lora_up.weight", "lora_down.weight", "lora_mid.weight")
     network_module: ClassVar[str] = "networks.lora"
     applies_to_output: ClassVar[bool] = False
@@ -39,9 +40,13 @@ class Lora(nn.Module):
     def from_parts(cls, layer: Layer, parts: dict[str, Tensor], alpha: float | None, where: str) -> Lora:
         up, down = parts["lora_up.weight"].float(), parts["lora_down.weight"].float()
         mid = parts.get("lora_mid.weight")
-        rank, inputs = down.shape[0], layer.inputs if mid is not None else layer.fan_in
-        core = rank if mid is None else mid.numel() // math.prod(layer.kernel) // rank
-        if up.numel() != layer.outputs * rank or down.numel() != rank * inputs or core != rank:
+        rank, inputs = len(down), layer.inputs if mid is not None else layer.fan_in
+        core = (rank, rank, *layer.kernel)
+        if (
+            up.numel() != layer.outputs * rank
+            or down.numel() != rank * inputs
+            or (mid is not None and mid.shape != core)
+        ):
             raise TrainError(
                 f"{where}: found up {tuple(up.shape)} and down {tuple(down.shape)}, expected "
                 f"({layer.outputs}, rank) and (rank, {inputs}): a LoRA for another model"
@@ -51,6 +56,16 @@ class Lora(nn.Module):
         return cls(
             layer, up.reshape(-1, rank).clone(), down.reshape(shape).clone(), rank if alpha is None else alpha, mid
         )
+
+    @classmethod
+    def missing_parts(cls, parts: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in ("lora_up.weight", "lora_down.weight") if name not in parts)
+
+    def has_rank(self, rank: int) -> bool:
+        return self.rank in (rank, min(rank, self.layer.full_rank))
+
+    def shows_rank(self, rank: int) -> bool:
+        return self.layer.full_rank >= rank
 
     @property
     def rank(self) -> int:

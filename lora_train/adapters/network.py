@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..denoiser import NAMINGS, Denoiser
-from ..errors import TrainError
+from ...errors import TrainError
+from ..denoiser import NAMINGS, Denoiser, OtherNames
 from . import dora, targets
 from .adapter import KINDS, Adapter, seeded_generator
 from .factors import AdapterSettings
+from .fused import join_entries, ranks_of
 from .layer import Layer, layer_of
-from .lora_file import LoraFile
+from .lora_file import Entry, LoraFile
+from .oft import Oft
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("streamcache")
 
 
 class Network(nn.Module):
@@ -31,6 +33,7 @@ class Network(nn.Module):
         self.adapters = nn.ModuleDict({name.replace(".", "/"): adapter for name, adapter in adapters.items()})
         self.rates = dict(rates or {})
         self.carried: dict[str, Tensor] = {}  # tensors of the starting file that no module here has
+        self._called: set[str] = set()  # modules, since `forget_calls`
 
     def __len__(self) -> int:
         return len(self.adapters)
@@ -45,12 +48,37 @@ class Network(nn.Module):
             adapter.step = step
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Optimizer groups, one per learning rate; `learning_rate` is for modules without a rate of their own."""
-        groups: dict[float, list[nn.Parameter]] = {}
-        for name, adapter in self.items():
-            trained = [parameter for parameter in adapter.parameters() if parameter.requires_grad]
-            groups.setdefault(self.rates.get(name, learning_rate), []).extend(trained)
-        return [{"params": params, "lr": rate} for rate, params in groups.items() if params]
+        """Optimizer groups, one per learning rate; `learning_rate` is for modules without a rate of their own.
+
+        Each group has the names of its parameters: a resumed run may group them differently.
+        """
+        groups: dict[float, dict[str, nn.Parameter]] = {}
+        for key, adapter in self.adapters.items():
+            rate = self.rates.get(cast("Adapter", adapter).name, learning_rate)
+            for part, parameter in adapter.named_parameters():
+                if parameter.requires_grad:
+                    groups.setdefault(rate, {})[f"adapters.{key}.{part}"] = parameter
+        return [{"params": list(found.values()), "names": list(found), "lr": rate} for rate, found in groups.items()]
+
+    def trained(self) -> dict[str, Adapter]:
+        """The adapters that are trained, by module. Others of the starting file stay as they are."""
+        return {name: adapter for name, adapter in self.items() if any(p.requires_grad for p in adapter.parameters())}
+
+    def without_gradient(self) -> list[str]:
+        """After a backward pass: the modules to train whose adapters got no gradient, at least in part."""
+        return [
+            name
+            for name, adapter in self.trained().items()
+            if any(parameter.requires_grad and parameter.grad is None for parameter in adapter.parameters())
+        ]
+
+    def forget_calls(self) -> None:
+        """Begin to note which modules are called."""
+        self._called.clear()
+
+    def uncalled(self) -> list[str]:
+        """The modules to train that were not called since `forget_calls`."""
+        return [name for name in self.trained() if name not in self._called]
 
     def tensors(self) -> dict[str, Tensor]:
         """All trained and loaded tensors as `module.part`, in the adapters' own precision; see `build_network`."""
@@ -61,7 +89,7 @@ class Network(nn.Module):
         """Attach every adapter to its module inside the `with`; all hooks are removed after it, also after an error."""
         with ExitStack() as hooks:
             for name, adapter in self.items():
-                for handle in _hook(adapter, modules[name]):
+                for handle in _hook(adapter, modules[name], self._called):
                     hooks.callback(handle.remove)
             yield self
 
@@ -69,10 +97,13 @@ class Network(nn.Module):
         return cast("Iterator[Adapter]", iter(self.adapters.values()))
 
 
-def build_network(denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | None = None) -> Network:
-    """Adapters for the settings' targets. A module that is in `existing` continues from there, with its rank and alpha.
+def build_network(
+    denoiser: Denoiser, settings: AdapterSettings, existing: LoraFile | None = None, resumes: bool = False
+) -> Network:
+    """Adapters for the settings' targets. A module that is in `existing` continues from there, with its alpha.
 
-    `split_lora(network.tensors())` as `existing` gives the same network again, bit for bit.
+    A file whose rank is not the settings' rank is refused. With `resumes`, `existing` is the saved state of a run:
+    `split_lora(network.tensors())` gives the same network again, bit for bit.
     """
     kind = KINDS[settings.kind]
     modules = denoiser.adaptable()
@@ -86,8 +117,13 @@ def build_network(denoiser: Denoiser, settings: AdapterSettings, existing: LoraF
     adapters = {name: _create(name, layers[name], modules[name], settings) for name in chosen}
     carried: dict[str, Tensor] = {}
     if existing is not None:
-        parts, carried = existing.resolve(denoiser.export_names(naming) for naming in NAMINGS)
-        adapters |= {name: _restore(name, modules[name], parts[name], settings, existing.where) for name in parts}
+        other_names = denoiser.other_names() if isinstance(denoiser, OtherNames) else {}
+        entries, carried = existing.resolve((denoiser.export_names(naming) for naming in NAMINGS), other_names)
+        restored = {name: _restore(name, modules[name], found, settings, existing) for name, found in entries.items()}
+        if not resumes:
+            _check_file(entries, restored, settings, existing.where)
+            restored = {name: _trainable(adapter, adapters.get(name)) for name, adapter in restored.items()}
+        adapters |= restored
         _warn_carried(carried, existing.where)
     network = Network({name: adapters[name] for name in modules if name in adapters}, rates)
     network.carried = carried
@@ -104,17 +140,17 @@ def _create(name: str, layer: Layer, module: nn.Module, settings: AdapterSetting
     # Each module has its own generator: adding a target does not change how other modules start.
     factors = kind.create(layer, rank, settings, seeded_generator(f"{settings.seed}:{name}"))
     adapter = Adapter(name, layer, factors, settings.dropout, settings.seed)
-    # In a grouped convolution one column of the weight belongs to several input channels: DoRA has no ratio for it.
-    if settings.dora and layer.groups == 1:
+    if settings.dora:
         weight = dora.base_weight(name, module, layer)
         adapter.set_magnitude(dora.norms(weight, settings.dora_axis), settings.dora_axis)
     return adapter
 
 
 def _restore(
-    name: str, module: nn.Module, parts: Mapping[str, Tensor], settings: AdapterSettings, file: str
+    name: str, module: nn.Module, entries: Sequence[Entry], settings: AdapterSettings, file: LoraFile
 ) -> Adapter:
-    layer, where = layer_of(name, module), f"{file}: {name}"
+    layer, where = layer_of(name, module), f"{file.where}: {name}"
+    parts = join_entries(entries, layer, where)
     alpha = float(parts["alpha"]) if "alpha" in parts else None
     kind = next((kind for kind in KINDS.values() if any(part in parts for part in kind.parts)), None)
     factors = None if kind is None else kind.from_parts(layer, dict(parts), alpha, where)
@@ -123,11 +159,57 @@ def _restore(
         adapter.diff = _shaped(parts["diff"], layer.shape, f"{where}.diff")
     if "diff_b" in parts:
         adapter.diff_b = _shaped(parts["diff_b"], (layer.outputs,), f"{where}.diff_b")
-    if "dora_scale" in parts and kind is not None and kind.applies_to_output:
-        raise TrainError(f"{where}: found {kind.parts[0]} with a dora_scale; this combination cannot be trained")
+    if "dora_scale" in parts and (kind is None or kind.applies_to_output):
+        found = "no LoRA" if kind is None else kind.label
+        raise TrainError(f"{where}: found a dora_scale with {found}; this combination cannot be trained")
     if "dora_scale" in parts:
         adapter.set_magnitude(*dora.from_scale(parts["dora_scale"], layer, where))
     return adapter
+
+
+def _trainable(restored: Adapter, new: Adapter | None) -> Adapter:
+    """The adapter of a file; if the file has only a `diff` or `diff_b` for a target, new factors are added to it."""
+    if restored.factors is None and new is not None:
+        new.diff, new.diff_b = restored.diff, restored.diff_b
+        restored = new
+    factors = restored.factors
+    if (
+        restored.diff is not None
+        and factors is not None
+        and (restored.magnitude is not None or factors.applies_to_output)
+    ):
+        kind = "DoRA" if restored.magnitude is not None else factors.label
+        raise TrainError(
+            f"{restored.name}: the file has a full weight difference (diff) for this layer, and {kind} cannot be "
+            "trained on top of it; choose adapter = lora, loha or lokr with dora = false"
+        )
+    return restored
+
+
+def _check_file(
+    entries: Mapping[str, Sequence[Entry]], restored: Mapping[str, Adapter], settings: AdapterSettings, where: str
+) -> None:
+    """Refuse a file in which no layer has the rank of the settings; log what the settings cannot change."""
+    factors = {name: adapter.factors for name, adapter in restored.items() if adapter.factors is not None}
+    joined = {name: ranks_of(found) for name, found in entries.items() if len(found) > 1}
+    telling = {name: made for name, made in factors.items() if made.shows_rank(settings.rank)} or factors
+    fits = [made.has_rank(settings.rank) or settings.rank in joined.get(name, ()) for name, made in telling.items()]
+    if fits and not any(fits):
+        ranks = sorted({rank for name, made in factors.items() for rank in joined.get(name) or [made.rank]})
+        found = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks from {ranks[0]} to {ranks[-1]}"
+        raise TrainError(f"rank = {settings.rank}: {where} has {found}; set rank = {ranks[-1]} to continue it")
+    other = sorted({made.label for made in factors.values() if made.kind != settings.kind})
+    if other:
+        log.warning("%s: its layers continue as %s, not as %s", where, ", ".join(other), KINDS[settings.kind].label)
+    if settings.dora and any(
+        adapter.magnitude is None and adapter.factors is not None for adapter in restored.values()
+    ):
+        log.warning("%s: its layers without DoRA continue without it", where)
+    alphas = {made.alpha for made in factors.values() if made.alpha != settings.alpha_at(made.rank)}
+    if settings.alpha is not None and alphas:
+        log.warning("%s: alpha = %g is for new layers only; the file has %g", where, settings.alpha, max(alphas))
+    if any(isinstance(made, Oft) and made.rescale is not None for made in factors.values()):
+        log.warning("%s: OFT with rescale, which LyCORIS applies and ComfyUI's Load LoRA ignores", where)
 
 
 def _shaped(tensor: Tensor, shape: tuple[int, ...], where: str) -> Tensor:
@@ -155,13 +237,14 @@ def _check_rank(layers: Mapping[str, Layer], rank: int) -> None:
 def _warn_carried(carried: Mapping[str, Tensor], where: str) -> None:
     if carried:
         log.warning(
-            "%s: %d tensors belong to no module of this model (%s); they are saved again, but have no effect",
+            "%s: %d tensors belong to no module of this model (%s); they are saved again, unchanged",
             where, len(carried), next(iter(carried)),
         )  # fmt: skip
 
 
-def _hook(adapter: Adapter, module: nn.Module) -> tuple[torch.utils.hooks.RemovableHandle, ...]:
+def _hook(adapter: Adapter, module: nn.Module, called: set[str]) -> tuple[torch.utils.hooks.RemovableHandle, ...]:
     def before(hooked: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        called.add(adapter.name)
         return (adapter.change_input(hooked, given[0]), *given[1:])
 
     def after(hooked: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:

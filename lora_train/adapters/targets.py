@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping
 
-from ..errors import TrainError
+from ...errors import TrainError
 
 
 def select_modules(targets: str, names: Iterable[str], groups: Mapping[str, Iterable[str]]) -> list[str]:

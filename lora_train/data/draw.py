@@ -109,14 +109,20 @@ def count_batches(most: np.ndarray, rows: int, batch_size: int) -> int:
     return min(rows, int((-(-most // batch_size)).sum()))
 
 
-def spread(sizes: np.ndarray, batch_size: int, length: int) -> Ranges:
-    """`length` batches over buckets of these sizes: 9 rows at batch size 4 are 3 + 3 + 3, not 4 + 4 + 1."""
-    batches = -(-sizes // batch_size)
+def spread(sizes: np.ndarray, batch_size: int, length: int, full: bool = False) -> Ranges:
+    """`length` batches over buckets of these sizes: 9 rows at batch size 4 are 3 + 3 + 3, or 4 + 4 + 1 if `full`."""
+    least = -(-sizes // batch_size)
+    batches = least.copy()
     _split_largest(sizes, batches, length - int(batches.sum()))
     bucket = np.repeat(np.arange(len(sizes)), batches)
     inside = np.arange(length) - offsets(batches)[bucket]
     begin, size, count = offsets(sizes)[bucket], sizes[bucket], batches[bucket]
-    return Ranges(begin + inside * size // count, begin + (inside + 1) * size // count, bucket)
+    start, stop = inside * size // count, (inside + 1) * size // count
+    if full:
+        fits = (batches == least)[bucket]  # a bucket with extra batches is spread evenly over them
+        start = np.where(fits, inside * batch_size, start)
+        stop = np.where(fits, np.minimum(start + batch_size, size), stop)
+    return Ranges(begin + start, begin + stop, bucket)
 
 
 def offsets(sizes: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from ...dataset_cache import Dataset
-from ..errors import TrainError
+from ...errors import TrainError
 from .draw import (
     Pool,
     Ranges,
@@ -28,7 +28,7 @@ from .draw import (
     spread,
 )
 
-NEEDED = ("latent", "conditioning")
+ENCODERS = {"latent": "VAE", "conditioning": "text encoder (CLIP)"}  # of the fields that training needs
 
 # Purposes of random streams; no two purposes share a stream.
 _ROWS, _PRIOR, _BATCHES, _COUNTS, _SPATIAL, _TEXT = range(6)
@@ -91,6 +91,7 @@ class Order:
     batch_size: int
     rules: Mapping[str, SetRule] = field(default_factory=dict)
     train: np.ndarray | None = None  # [samples] bool; False: held out
+    full_batches: bool = False  # a bucket's batches are full except the last one, instead of about equal
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.rules) - set(self.columns.sets))
@@ -127,7 +128,7 @@ class Order:
         counts = self._counts(number)
         rows = self._main.draw(counts, generator(self.seed, number, _ROWS), self._place)
         sizes = np.bincount(self._place, counts, len(self._buckets)).astype(np.int64)
-        ranges = spread(sizes, self.batch_size, self._main_batches)
+        ranges = spread(sizes, self.batch_size, self._main_batches, self.full_batches)
         table = np.stack([ranges.start, ranges.stop, ranges.start * 0, ranges.start * 0], 1)
         samples, copies = self._main.take(rows)
         if self._has_prior:
@@ -253,7 +254,7 @@ class Order:
         if not self._lone_rows:
             return self._prior.take(np.zeros(0, np.int64)), np.zeros((0, 4), np.int64)
         counts = share_out(self._lone_rows, self._prior.sizes, random)
-        ranges = spread(counts, self.batch_size, self._lone_batches)
+        ranges = spread(counts, self.batch_size, self._lone_batches, self.full_batches)
         table = np.stack([ranges.start * 0, ranges.start * 0, ranges.start + first, ranges.stop + first], 1)
         return self._prior.take(self._prior.draw(counts, random)), table
 
@@ -279,7 +280,7 @@ def read_columns(dataset: Dataset) -> DatasetColumns:
     if not len(dataset):
         raise TrainError("the dataset has no samples; encode images first")
     variants = {name: np.asarray(dataset.variants(name)) for name in dataset.fields}
-    for name in NEEDED:
+    for name in ENCODERS:
         _refuse_holes(dataset, name, variants.get(name))
     if "mask" in variants:
         _refuse_unaligned(dataset, variants["latent"], variants["mask"])
@@ -307,6 +308,8 @@ def _join(*parts: tuple[np.ndarray, np.ndarray | None]) -> tuple[np.ndarray, np.
 
 def _refuse_holes(dataset: Dataset, name: str, counts: np.ndarray | None) -> None:
     holes = np.arange(len(dataset)) if counts is None else np.flatnonzero(counts == 0)
+    if len(holes) == len(dataset):
+        raise TrainError(f"the dataset has no {name}s: it was encoded without a {ENCODERS[name]}; encode it with one")
     if len(holes):
         first = int(holes[0])
         raise TrainError(

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...dataset_cache import Batch, BatchBuffers, Dataset, Plan, map_tensors
-from ..errors import TrainError
+from ...dataset_cache import Batch, BatchBuffers, Dataset, Samples, map_tensors
+from ...errors import TrainError
 from .order import BatchPlan
 
 Draw = Callable[[BatchPlan, Batch], tuple[Tensor, ...]]  # the random tensors of a batch, on the CPU
@@ -199,9 +199,9 @@ class Prefetcher:
         yield from ahead
 
 
-def refuse_plan(dataset: object) -> None:
+def refuse_plan(dataset: Samples) -> None:
     """Refuse a plan: encoders in the background would compete for memory and stall training."""
-    if isinstance(dataset, Plan):
+    if not dataset.encoded:
         raise TrainError(
             "the dataset is a plan that is not encoded yet, and encoders do not run during training; "
             "save it as a cache first, then train on the cache"

@@ -1,24 +1,37 @@
 """A run on disk: its folder, saved states, metrics and plots."""
 
-from .folder import Run, check_run_name, is_run_locked, open_run, read_run_json
+from .folder import (
+    Run,
+    can_begin,
+    check_run_name,
+    hold_run,
+    is_run_locked,
+    latest_run,
+    open_run,
+    partial_lora,
+    read_run_json,
+)
 from .metrics import (
     Curves,
+    Events,
     MetricsFile,
     Reporter,
     TrainProgress,
+    check_events,
     format_seconds,
-    open_events,
     read_curves,
     smooth_curve,
     thin_curve,
 )
 from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_loss, plot_share
+from .run_files import may_be_file, open_run_file, read_from
 from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 
 __all__ = [
     "BLUE",
     "ORANGE",
     "Curves",
+    "Events",
     "MetricsFile",
     "Reporter",
     "Run",
@@ -26,17 +39,24 @@ __all__ = [
     "StateFolder",
     "StateOrigin",
     "TrainProgress",
+    "can_begin",
+    "check_events",
     "check_origin",
     "check_run_name",
     "draw_grid",
     "format_seconds",
+    "hold_run",
     "is_run_locked",
-    "open_events",
+    "latest_run",
+    "may_be_file",
     "open_run",
+    "open_run_file",
+    "partial_lora",
     "plot_buckets",
     "plot_loss",
     "plot_share",
     "read_curves",
+    "read_from",
     "read_run_json",
     "resumed_position",
     "smooth_curve",

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ...dataset_cache import replace_file
-from ..errors import TrainError
+from ...errors import TrainError
+from .run_files import read_run_file
 
 FLUSH_SECONDS = 1.0
 RATE_WINDOW = 50  # steps over which the shown speed is averaged
 MEMORY_SECONDS = 1.0  # between two measurements of memory
 SMOOTHING = 0.98  # of the loss in live progress
+MAX_STEP = 1 << 53  # larger numbers are not from a run
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,15 @@ class Curves:
     validation: list[tuple[int, float]] = field(default_factory=list)
 
 
-class EventWriter(Protocol):
-    """The part of a TensorBoard writer that is used."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> object: ...
-
-
 class MetricsFile:
     """Appends JSON lines. A run that resumes at step n first removes the lines of later steps."""
 
     def __init__(self, path: Path, resume_at: int = 0) -> None:
-        self.path = path
+        self.path, self.resume_at = path, resume_at
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_after(path, resume_at)
+        kept = _remove_after(path, resume_at)
+        # The last step that has a validation loss; it is not measured again.
+        self.validated = max((row["step"] for row in kept if "validation" in row), default=None)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
         self._flushed = time.monotonic()
 
@@ -85,6 +85,11 @@ class MetricsFile:
         self._file.flush()
         self._flushed = time.monotonic()
 
+    def sync(self) -> None:
+        """Write everything to the disk itself: what a saved state builds on must survive a power failure too."""
+        self.flush()
+        os.fsync(self._file.fileno())
+
 
 class Reporter:
     """Measures steps, writes metrics and calls the progress callback; takes a few microseconds per step."""
@@ -95,13 +100,14 @@ class Reporter:
         steps: int,
         device: torch.device,
         callback: Callable[[TrainProgress], None] | None = None,
-        events: EventWriter | None = None,
+        events: Events | None = None,
     ) -> None:
         self._metrics, self._steps, self._device = metrics, steps, device
         self._callback, self._events = callback, events
         self._times: deque[float] = deque([time.perf_counter()], maxlen=RATE_WINDOW + 1)
         self._rows: deque[int] = deque(maxlen=RATE_WINDOW)  # of the steps between these times
         self._began = time.perf_counter()
+        self._ended: float | None = None
         self._average = Average(SMOOTHING)
         self._memory, self._measured = 0, -MEMORY_SECONDS
         self.waited = 0.0
@@ -147,19 +153,36 @@ class Reporter:
         """Report a validation loss. Validations are rare, so each is flushed at once."""
         self._metrics.write(step=step, validation=loss)
         self._metrics.flush()
+        self._metrics.validated = step
         self._event("validation", loss, step)
 
     def data_wait(self, now: float | None = None) -> float:
         """The share of the training time, without pauses, that was spent waiting for data."""
-        spent = (now or time.perf_counter()) - self._began - self.paused
+        spent = (now - self._began if now is not None else self.seconds()) - self.paused
         return min(self.waited / spent, 1.0) if spent > 0 else 0.0
 
     def seconds(self) -> float:
-        """Seconds since training began."""
-        return time.perf_counter() - self._began
+        """Seconds since training began, or from its beginning to its end."""
+        return (self._ended if self._ended is not None else time.perf_counter()) - self._began
 
-    def flush(self) -> None:
-        self._metrics.flush()
+    def end(self) -> None:
+        """Training has ended: times stay as they are now, so that all reports agree."""
+        self._ended = time.perf_counter()
+
+    def is_validated(self, step: int) -> bool:
+        """Whether the validation loss after this step is in the metrics, also from before a resume."""
+        return self._metrics.validated == step
+
+    @property
+    def first(self) -> int:
+        """The step after which measuring began: 0, or the one that the run resumed at."""
+        return self._metrics.resume_at
+
+    def sync(self) -> None:
+        """Write all metrics to disk, before a state is saved."""
+        self._metrics.sync()
+        if self._events is not None:
+            self._events.flush()
 
     def _rate(self) -> float:
         return (len(self._times) - 1) / max(self._times[-1] - self._times[0], 1e-9)
@@ -207,15 +230,17 @@ def thin_curve(values: Sequence[float], most: int) -> list[int]:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """All complete lines. Only the last line can be cut short, by a kill; it is skipped."""
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                continue
+    """Lines with a step, and a finite loss if they have one. Others are skipped, such as one cut short by a kill.
+
+    Raises TrainError if the file cannot be read now.
+    """
+    for line in (read_run_file(path) or b"").splitlines():
+        try:
+            row = json.loads(line.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and _is_step(row.get("step")) and all(map(_is_finite, _losses(row))):
+            yield row
 
 
 def read_curves(path: Path) -> Curves:
@@ -223,19 +248,50 @@ def read_curves(path: Path) -> Curves:
     curves = Curves()
     for row in read_metrics(path):
         if "loss" in row:
-            curves.losses.append((row["step"], row["loss"]))
+            curves.losses.append((row["step"], float(row["loss"])))
         elif "validation" in row:
-            curves.validation.append((row["step"], row["validation"]))
+            curves.validation.append((row["step"], float(row["validation"])))
     return curves
 
 
-def open_events(folder: Path) -> Any:
-    """A TensorBoard writer, or a TrainError with the command that installs it."""
+def check_events() -> type[Any]:
+    """TensorBoard's writer, or a TrainError with the command that installs it."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise TrainError('tensorboard = true: needs tensorboardX; run "pip install tensorboardX"') from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter
+
+
+class Events:
+    """The TensorBoard log of a run. TensorBoard no longer shows what was logged before for steps after `resume_at`.
+
+    A flush ends the file and the next value begins another: tensorboardX's own flush leaves out what is still queued.
+    """
+
+    def __init__(self, folder: Path, resume_at: int = 0) -> None:
+        self._make, self._folder = check_events(), folder
+        self._taken_back: int | None = resume_at + 1  # steps from here on, by the first file
+        self._writer: Any = None
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        if self._writer is None:
+            # Without a suffix, two files that begin within a second would have one name.
+            name = {"filename_suffix": f".{time.time_ns()}"}
+            self._writer = self._make(str(self._folder), purge_step=self._taken_back, flush_secs=1, **name)
+            self._taken_back = None
+        self._writer.add_scalar(tag, value, step)
+
+    def flush(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 def memory_in_use(device: torch.device) -> int:
@@ -256,7 +312,24 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _remove_after(path: Path, step: int) -> None:
-    if path.exists():
-        kept = [row for row in read_metrics(path) if row["step"] <= step]
-        replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+def _losses(row: dict[str, Any]) -> list[Any]:
+    return [row[name] for name in ("loss", "validation") if name in row]
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_STEP
+
+
+def _is_finite(value: Any) -> bool:
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < MAX_STEP)
+
+
+def _remove_after(path: Path, step: int) -> list[dict[str, Any]]:
+    """Remove the lines of later steps; of step 0 a run that starts there has none. Returns the others."""
+    kept = [row for row in read_metrics(path) if step and row["step"] <= step]
+    try:
+        if os.path.lexists(path):
+            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+    except OSError as error:
+        raise TrainError(f"{path}: cannot be written ({error.strerror}); move it away if it is a folder") from None
+    return kept

@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .metrics import smooth_curve, thin_curve
+from ...dataset_cache import plural
+from .metrics import format_seconds, smooth_curve, thin_curve
 
 OVERSIZE = 3  # drawn pixels per shown pixel, in each direction
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 46  # margins around the plotted area
@@ -135,7 +136,7 @@ def plot_buckets(counts: Mapping[str, int], width: int = 960) -> Image.Image:
     canvas = Canvas(width, 76 + 30 * max(len(shown), 1))
     total = sum(counts.values())
     canvas.text((24, 18), "Samples by bucket", 17, INK)
-    canvas.text((width - 24, 29), f"{total:,} samples in {len(counts):,} buckets", 13, FADED, "rm")
+    canvas.text((width - 24, 29), f"{plural(total, 'sample')} in {plural(len(counts), 'bucket')}", 13, FADED, "rm")
     names = max((text_width(name) for name, _ in shown), default=0)
     room = width - 24 - 24 - names - 14 - 90
     most = max((count for _, count in shown), default=1)
@@ -143,13 +144,13 @@ def plot_buckets(counts: Mapping[str, int], width: int = 960) -> Image.Image:
         y, left = 66 + 30 * row, 24 + names + 14
         canvas.text((left - 14, y + 9), name, 13, FADED, "rm")
         canvas.box(left, y, left + max(room * count / most, 2), y + 18, GREEN, 4)
-        share = f"{count:,}  {100 * count / max(total, 1):.0f} %"
+        share = f"{count:,}  {count / max(total, 1):.0%}"
         canvas.text((left + max(room * count / most, 2) + 10, y + 9), share, 13, INK, "lm")
     return canvas.image()
 
 
 def plot_share(title: str, parts: Mapping[str, tuple[float, str]], width: int = 960) -> Image.Image:
-    """One bar split into named parts, {name: (amount, color)}."""
+    """One bar split into named parts, {name: (seconds, color)}."""
     canvas = Canvas(width, 116)
     canvas.text((24, 18), title, 17, INK)
     total = sum(amount for amount, _ in parts.values()) or 1.0
@@ -159,7 +160,7 @@ def plot_share(title: str, parts: Mapping[str, tuple[float, str]], width: int = 
         canvas.box(x, 52, x + wide, 76, color)
         x += wide
         canvas.box(words_x, 91, words_x + 10, 101, color, 2)
-        words = f"{name} {100 * amount / total:.1f} %"
+        words = f"{name} {format_seconds(amount)}"
         canvas.text((words_x + 16, 96), words, 13, FADED, "lm")
         words_x += text_width(words) + 44
     return canvas.image()
