@@ -32,13 +32,13 @@ def measure_encoding(folder: Path, settings: Settings) -> list[Figure]:
         contestants = {ENCODER: lambda _: _encode_alone(settings.encoded), PIPELINE: lambda _: pipeline.run()}
         times = take_turns(contestants, [[0]] * (settings.encode_rounds + 1), between=pipeline.run_again)
     again = statistics.median(pipeline.again)
-    group = f"Encoding {settings.encoded} images of 1024 × 1024, {SECONDS * 1000:.0f} ms each"
+    group = f"Encoding {settings.encoded} images of 1024×1024, {SECONDS * 1000:.0f} ms each"
     small, large = (_peak(folder, n) for n in (settings.encoded, 10 * settings.encoded))
     return [
         *(Figure(group, name, times.median(name), "s") for name in contestants),
         Figure(group, f"{PIPELINE}, against the encoder", times.ratio(PIPELINE, ENCODER), "×", 1.08),
         Figure(group, f"{AGAIN}, against the first", 100 * again / times.median(PIPELINE), "%", 1),
-        Figure(group, "peak memory", large / 1e6, "MB", note=f"{10 * settings.encoded} images of 256 × 256"),
+        Figure(group, "peak memory", large / 1e6, "MB", note=f"{10 * settings.encoded} images of 256×256"),
         Figure(group, "peak memory, against a tenth of the images", large / small if small else 1.0, "×", 1.05),
     ]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..dataset_cache import CacheError
+from ..errors import CacheError
 
 if TYPE_CHECKING:
     from websocket import WebSocket
@@ -162,7 +162,7 @@ class ComfyServer:
                 continue
             except (StopIteration, OSError):
                 return False
-            for event in _read_message(message, outcome.prompt_id):
+            for event in read_message(message, outcome.prompt_id):
                 if event.kind in _ENDS:
                     _add_end(self.wait(outcome), event)
                     return True
@@ -233,7 +233,7 @@ def _add_end(outcome: Outcome, event: Event) -> None:
 def _parse(text: bytes) -> Any:
     try:
         return json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"error": {"message": text[:200].decode("utf-8", "replace")}}
 
 
@@ -253,20 +253,29 @@ def _first_node(body: Any) -> str:
     return next(iter(body.get("node_errors") or {}), "") if isinstance(body, dict) else ""
 
 
-def _read_message(message: str | bytes, prompt_id: str) -> Iterator[Event]:
+def read_message(message: str | bytes, prompt_id: str) -> Iterator[Event]:
+    """The events in a message about this workflow; messages of other kinds or forms have none."""
     if isinstance(message, bytes):
         kind, length = struct.unpack_from(">II", message.ljust(8, b"\0"))
         if kind == _TEXT_EVENT:
             node, text = message[8 : 8 + length], message[8 + length :]
             yield Event("text", node.decode("utf-8", "replace"), text=text.decode("utf-8", "replace"))
         return
-    found = _parse(message.encode())
-    kind, data = found.get("type"), found.get("data") or {}
+    found = _dict(_parse(message.encode("utf-8", "replace")))
+    kind, data = str(found.get("type")), _dict(found.get("data"))
     if data.get("prompt_id") not in (None, prompt_id):
         return
     if kind in _ENDS:
-        yield Event(kind, str(data.get("node_id") or ""), text=data.get("exception_message", "").strip())
+        yield Event(kind, str(data.get("node_id") or ""), text=str(data.get("exception_message") or "").strip())
     elif kind == "executing" and data.get("node") is not None:
         yield Event("node", str(data["node"]))
     elif kind == "progress":
-        yield Event("progress", str(data.get("node") or ""), data.get("value", 0), data.get("max", 0))
+        yield Event("progress", str(data.get("node") or ""), _count(data.get("value")), _count(data.get("max")))
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> float:
+    return value if isinstance(value, (int, float)) and 0 <= value < float("inf") else 0

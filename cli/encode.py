@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset_cache import (
-    COLOUR,
-    COLOURS,
-    NUMBERS,
     PLAN_SETTINGS,
     SOURCE_SETTINGS,
-    CacheError,
     EncodeProgress,
     FolderSource,
     Plan,
     Report,
-    Setting,
     Settings,
     encode,
     load_settings,
@@ -30,43 +25,46 @@ from ..dataset_cache import (
     make_plan,
 )
 from ..lora_train import read_toml
+from ..quantity import byte_count
 from ..reference import ReferenceImageEncoder, ReferenceTextEncoder
+from ..setting import COLOR, COLORS, NUMBERS, Setting
 from .host import add_host_options, hand_over, require_models
-from .output import Progress, add_output_option, byte_count, show
+from .output import Progress, show
+from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
 
-EXCLUDED = 3
+SKIPPED = 3
 _SEEDS = ("crop_seed", "caption_seed")
 _CLASS = "class"  # the set of --class-source
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    text = "encode folders of images to a cache; only new or changed images and captions are encoded"
-    parser = subparsers.add_parser("encode", help=text, description=text)
-    parser.add_argument("sources", nargs="*", metavar="SRC", help="folders of images")
-    parser.add_argument("--to", required=True, metavar="CACHE", help="folder of the cache")
+def add_encode_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run)
+    parser.usage = "%(prog)s SRC… --to CACHE [flags]"
+    parser.add_argument("sources", nargs="*", metavar="SRC", help="Folders of images")
+    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the cache")
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings and further sources")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be encoded, and stop")
-    parser.add_argument("--strict", action="store_true", help="exit with code 3 if files were excluded")
+    parser.add_argument("--dry-run", action="store_true", help="Show what would be encoded, and stop")
+    parser.add_argument("--strict", action="store_true", help="Exit with code 3 if files were skipped")
     _add_setting_flags(parser)
     models = add_host_options(parser)
-    models.add_argument("--vae", metavar="NAME", help="ComfyUI's VAE, by its name in Load VAE")
-    text = "text encoder of ComfyUI, by its name in Load CLIP; repeat it for several"
+    models.add_argument("--vae", metavar="NAME", help="VAE of ComfyUI, by its name in Load VAE")
+    text = "Text encoder of ComfyUI, by its name in Load CLIP; repeat it for several"
     models.add_argument("--clip", action="append", default=[], metavar="NAME", help=text)
-    models.add_argument("--clip-type", default="stable_diffusion", metavar="TYPE", help="default: %(default)s")
-    add_output_option(parser)
-    return parser
+    text = "Kind of model that the text encoder is for, by its name in Load CLIP (sdxl, sd3, flux, …) [%(default)s]"
+    models.add_argument("--clip-type", default="stable_diffusion", metavar="TYPE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     _check_models(args)
+    with usage_errors():
+        sources, settings = read_options(args)
     handed_over = hand_over(args)
     if handed_over is not None:
         return handed_over
-    sources, settings = read_options(args)
     plan = make_plan(sources, settings=settings, **_encoders(args))
     report = plan.report(args.to) if args.dry_run else _encode(args, plan)
     show(args, report.to_json(), report.lines())
-    return EXCLUDED if args.strict and report.excluded else 0
+    return SKIPPED if args.strict and report.skipped else 0
 
 
 def read_options(args: argparse.Namespace) -> tuple[list[FolderSource], Settings]:
@@ -74,16 +72,18 @@ def read_options(args: argparse.Namespace) -> tuple[list[FolderSource], Settings
     values = read_toml(args.config) if args.config else {}
     listed = values.pop("source", [])
     if not isinstance(listed, list):
-        raise CacheError(f"{args.config}: source = {listed!r}: expected tables [[source]]")
+        raise UsageError(f"{args.config}: source = {listed!r}: expected tables [[source]]")
     given = {name: value for name, value in vars(args).items() if value is not None}
     if args.seed is not None:
         given = {**dict.fromkeys(_SEEDS, args.seed), **given}
-    settings = load_settings(_merge(values, _only(PLAN_SETTINGS, given)), args.config or "settings")
+    if args.config:
+        load_settings(values, args.config)  # so that its errors name the file
+    settings = load_settings(_merge(values, _only(PLAN_SETTINGS, given)))
     sources = [load_source(path, _only(SOURCE_SETTINGS, given), path) for path in args.sources]
     base = Path(args.config).parent if args.config else Path()
-    sources += [_read_source(entry, base, f"[[source]] {n}") for n, entry in enumerate(listed, 1)]
+    sources += [_read_source(entry, base, f"{args.config}: [[source]] {n}") for n, entry in enumerate(listed, 1)]
     if args.class_source:
-        prior = {"set": _CLASS, "prior": True, "prompt": args.class_prompt, "weight": args.class_weight}
+        prior = {"set": _CLASS, "prior": True, "prompt": args.class_prompt or None, "weight": args.class_weight}
         sources.append(load_source(args.class_source, prior, "--class-source"))
     return sources, settings
 
@@ -92,7 +92,7 @@ def _read_source(entry: Any, base: Path, place: str) -> FolderSource:
     values = dict(_as_table(entry, place))
     path = values.pop("path", None)
     if not isinstance(path, str):
-        raise CacheError(f"{place}: path is missing: the folder of its images, relative to this file")
+        raise UsageError(f"{place}: path is missing: the folder of its images, relative to this file")
     own = values.pop("transform", None)
     transform = None if own is None else load_transform(_as_table(own, f"{place} transform"), f"{place} transform")
     return load_source(str(base / path), values, place, transform)
@@ -114,7 +114,7 @@ def _only(settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str
 
 def _as_table(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise CacheError(f"{place}: found {value!r}, expected a table")
+        raise UsageError(f"{place}: found {value!r}, expected a table")
     return value
 
 
@@ -123,53 +123,43 @@ def _add_setting_flags(parser: argparse.ArgumentParser) -> None:
     for setting in {**PLAN_SETTINGS, **SOURCE_SETTINGS}.values():
         name = setting.limits.group
         if name not in groups:
-            groups[name] = parser.add_argument_group(f"{name} settings")
+            groups[name] = parser.add_argument_group(group_title(name))
         _add_flag(groups[name], setting)
     groups["set"].add_argument(
         "--not-recursive", dest="recursive", action="store_false", default=None, help=argparse.SUPPRESS
     )
-    groups["set"].add_argument("--class-source", metavar="SRC", help="folder of class images, for prior preservation")
-    groups["set"].add_argument("--class-prompt", metavar="TEXT", default="", help="caption of all class images")
-    groups["set"].add_argument("--class-weight", metavar="W", type=float, default=1.0, help="their loss weight [1]")
-    groups["run"].add_argument("--seed", type=int, metavar="N", help="seed of random crops and tag shuffles")
+    prior = parser.add_argument_group("class image settings")
+    prior.add_argument("--class-source", metavar="SRC", help="Folder of class images, for prior preservation")
+    text = "Caption of all class images, instead of their caption files; needed if some have none"
+    prior.add_argument("--class-prompt", metavar="TEXT", default="", help=text)
+    prior.add_argument("--class-weight", metavar="X", type=float, default=1.0, help="Loss weight of class images [1]")
+    groups["run"].add_argument("--seed", type=int, metavar="N", help="Seed of random crops and tag shuffles")
 
 
 def _add_flag(group: Any, setting: Setting) -> None:
-    flags = ["--" + name.replace("_", "-") for name in (setting.name, *setting.old_names)]
-    kind, limits = setting.type, setting.limits
-    shown = _shown_default(setting)
-    shared: dict[str, Any] = {"dest": setting.name, "default": None}
-    shared["help"] = (limits.about + (f" [{shown}]" if shown else "")).replace("%", "%%")
+    flags = [flag_of(name) for name in (setting.name, *setting.old_names)]
+    kind, choices = setting.type, setting.limits.choices
+    shared: dict[str, Any] = {"dest": setting.name, "default": None, "help": setting_help(setting)}
     if kind is bool:
         action = argparse.BooleanOptionalAction if setting.default else "store_true"
         group.add_argument(*flags, action=action, **shared)
-    elif kind is int and limits.choices:
-        group.add_argument(*flags, type=int, choices=[int(choice) for choice in limits.choices], **shared)
-    elif limits.choices or kind == COLOUR:
-        group.add_argument(*flags, choices=limits.choices or tuple(COLOURS), **shared)
+    elif kind is int and choices:
+        group.add_argument(*flags, type=int, choices=[int(choice) for choice in choices], **shared)
+    elif choices or kind == COLOR:
+        group.add_argument(*flags, choices=choices or tuple(COLORS), **shared)
     elif kind == NUMBERS:
-        group.add_argument(*flags, type=int, nargs="+", metavar="N", **shared)
+        group.add_argument(*flags, type=int, nargs="+", metavar=value_name(setting), **shared)
     else:
-        group.add_argument(*flags, type=kind, metavar="TEXT" if kind is str else "N", **shared)
-
-
-def _shown_default(setting: Setting) -> str:
-    if setting.type is bool or setting.default in (None, ""):
-        return ""
-    if setting.type == COLOUR:
-        return next(name for name, colour in COLOURS.items() if colour == setting.default)
-    if setting.type == NUMBERS:
-        return " ".join(map(str, setting.default))
-    return f"{setting.default:g}" if setting.type is float else str(setting.default)
+        group.add_argument(*flags, type=kind, metavar=value_name(setting), **shared)
 
 
 def _check_models(args: argparse.Namespace) -> None:
     named = bool(args.vae or args.clip)
     if named and not args.comfyui:
-        raise CacheError("--vae and --clip need --comfyui FOLDER")
+        raise UsageError("--vae and --clip need --comfyui FOLDER")
     require_models(args)
     if args.comfyui and not named:
-        raise CacheError("--comfyui: name a VAE with --vae, a text encoder with --clip, or both")
+        raise UsageError("--comfyui: name a VAE with --vae, a text encoder with --clip, or both")
 
 
 def _encoders(args: argparse.Namespace) -> dict[str, Any]:

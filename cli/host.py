@@ -4,27 +4,33 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..dataset_cache import CacheError
+from .parser import Parser, UsageError
+from .signals import INTERRUPTING, passed_on_to
 
 INSIDE = False  # whether this process already is ComfyUI's; nodes/host/headless.py sets it
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_CAUSES = {9: "; if memory ran out, lower the batch size or the resolution"}
 HEADLESS = Path(__file__).resolve().parent.parent / "nodes" / "host" / "headless.py"
 
 
-def add_host_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_host_options(parser: Parser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("models")
-    group.add_argument("--comfyui", metavar="FOLDER", help="ComfyUI's folder: use its Python and its models")
+    parser.verbatim.add("--comfyui-args")
+    group.add_argument("--comfyui", metavar="FOLDER", help="ComfyUI's folder; its Python and its models are used")
     group.add_argument(
         "--comfyui-python", metavar="FILE", help="ComfyUI's Python (default: COMFYUI_PYTHON, or its .venv or venv)"
     )
     group.add_argument(
-        "--comfyui-args", default="", metavar="TEXT", help='options for ComfyUI, such as "--cpu --base-directory D"'
+        "--comfyui-args", default="", metavar="TEXT", help='Options for ComfyUI, such as "--cpu --base-directory D"'
     )
-    text = "instead of ComfyUI: the small built-in reference model, to try things out; it fits no real model"
+    text = "Use the small built-in model instead of ComfyUI, to try things out; it fits no real model"
     group.add_argument("--reference", action="store_true", help=text)
     return group
 
@@ -32,10 +38,10 @@ def add_host_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
 def require_models(args: argparse.Namespace) -> None:
     """Refuse a command that chooses neither ComfyUI nor the reference model, or both."""
     if args.comfyui and args.reference:
-        raise CacheError("--comfyui and --reference exclude each other; give one of them")
+        raise UsageError("--comfyui and --reference exclude each other; give one of them")
     if not args.comfyui and not args.reference:
-        raise CacheError(
-            f"{args.arguments[0]}: no models given; add --comfyui FOLDER to use those of your ComfyUI, "
+        raise UsageError(
+            "no models given; add --comfyui FOLDER to use those of your ComfyUI, "
             "or --reference to try it with the small built-in model"
         )
 
@@ -46,15 +52,41 @@ def hand_over(args: argparse.Namespace) -> int | None:
         return None
     folder = Path(args.comfyui).expanduser().resolve()
     if not (folder / "main.py").is_file() or not (folder / "comfy").is_dir():
-        raise CacheError(f"--comfyui {args.comfyui}: not a ComfyUI folder; give the one that contains main.py")
-    options = shlex.split(args.comfyui_args)
+        raise UsageError(f"--comfyui {args.comfyui}: not a ComfyUI folder; give the one that contains main.py")
+    options = _split(args.comfyui_args)
     command = [find_python(folder, args.comfyui_python), HEADLESS, folder, json.dumps(options), *args.arguments]
     process = subprocess.Popen(command, env={**os.environ, **environment(options)})
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue  # the terminal sent it to the child as well, which stops when it has saved its work
+    with passed_on_to(process):
+        code = None
+        while code is None:
+            with suppress(KeyboardInterrupt):  # the terminal sent it to the child as well, which saves its work
+                code = process.wait()
+    return _exit_code(code)
+
+
+def _exit_code(code: int) -> int:
+    """The exit code of this command if ComfyUI's process ended with `code`. A crash is an error with its reason."""
+    if code in INTERRUPTING:  # it came before the process could handle it, while torch was imported
+        raise KeyboardInterrupt
+    if code < 0:
+        raise CacheError(f"ComfyUI's process was ended by {_signal_name(-code)}{_CAUSES.get(-code, '')}")
+    if code > 255:
+        raise CacheError(f"ComfyUI's process crashed with the code {code:#x}")  # of Windows
+    return code
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _split(options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError as error:  # an open quotation mark
+        raise UsageError(f"--comfyui-args {options}: {error}") from None
 
 
 def environment(options: Sequence[str]) -> dict[str, str]:
@@ -86,5 +118,5 @@ def find_python(folder: Path, given: str | None) -> Path:
     places = [folder / ".venv" / inside, folder / "venv" / inside, folder.parent / "python_embeded" / "python.exe"]
     found = Path(named).expanduser() if named else next((place for place in places if place.exists()), None)
     if found is None or not found.exists():
-        raise CacheError(f"{found or folder}: ComfyUI's Python not found; give it with --comfyui-python")
+        raise UsageError(f"{found or folder}: ComfyUI's Python not found; give it with --comfyui-python")
     return found

@@ -1,36 +1,31 @@
 """`streamcache info`: shows what a cache contains, and draws a contact sheet on request."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import (
-    CacheError,
-    Overview,
-    Usage,
-    bucket_chart,
-    contact_sheet,
-    open_cache,
-    overview,
-    plural,
-    usage,
-)
-from .output import add_output_option, byte_count, show, table
+from PIL import Image
+
+from ..dataset_cache import Overview, Usage, bucket_chart, contact_sheet, open_cache, overview, usage
+from ..errors import CacheError
+from ..quantity import byte_count, plural
+from .output import show, table
+from .parser import Parser, UsageError
 
 _CAPTION = 60
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    text = "show a cache's buckets, captions, sizes, sharing, and how it was made"
-    parser = subparsers.add_parser("info", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("cache", metavar="CACHE", help="folder of the cache")
-    parser.add_argument("--contact-sheet", metavar="FILE", help="also save the thumbnails, by bucket, as this image")
-    add_output_option(parser)
-    return parser
+def add_info_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run)
+    parser.add_argument("cache", metavar="CACHE", help="Folder of the cache")
+    parser.add_argument("--contact-sheet", metavar="FILE", help="Also draw the thumbnails to this image file")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.contact_sheet:
+        _check_image_file(Path(args.contact_sheet))
     disk = usage(args.cache)
     facts = overview(args.cache)
     lines = [*describe(facts), *describe_usage(disk)]
@@ -38,13 +33,20 @@ def run(args: argparse.Namespace) -> int:
     if args.contact_sheet:
         try:
             contact_sheet(open_cache(args.cache)).save(args.contact_sheet)
-        except (OSError, ValueError) as error:  # ValueError: unknown image file extension
-            path = args.contact_sheet
-            raise CacheError(f"{path}: cannot be written ({error}); use a file name such as sheet.png") from None
+        except OSError as error:
+            raise CacheError(f"{args.contact_sheet}: cannot be written: {error.strerror or error}") from None
         lines.append(f"Contact sheet: {args.contact_sheet}")
         extra["contact_sheet"] = args.contact_sheet
     show(args, {**facts.to_json(), **extra}, lines)
     return 0
+
+
+def _check_image_file(path: Path) -> None:
+    """Before the thumbnails are read."""
+    if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
+        raise UsageError(f"--contact-sheet {path}: not the name of an image file; use one such as sheet.png")
+    if not path.parent.is_dir():
+        raise CacheError(f"--contact-sheet {path}: the folder {path.parent} does not exist; create it first")
 
 
 def describe(facts: Overview) -> Iterator[str]:
@@ -58,7 +60,7 @@ def describe(facts: Overview) -> Iterator[str]:
     yield f"Captions: {facts.captions:,}, {distinct:,} of them distinct, {empty:,} empty"
     yield from (f"  {count:>7,} × {_shorten(text)}" for text, count in facts.captions_common if count > 1)
     yield from _sizes(facts)
-    yield from _provenance(facts)
+    yield from _provenance(facts.provenance)
 
 
 def describe_usage(disk: Usage) -> Iterator[str]:
@@ -73,13 +75,17 @@ def describe_usage(disk: Usage) -> Iterator[str]:
     if disk.building:
         yield f"Unfinished build: {byte_count(disk.building)}; the next save continues it"
     if disk.debris:
-        yield f"Debris: {byte_count(disk.debris)}; `streamcache clean` can remove it"
+        yield f"Leftover files: {byte_count(disk.debris)}; `streamcache clean` can remove them"
     yield f"Readers now: {', '.join(disk.readers) or 'none'}; writer: {disk.writer or 'none'}"
 
 
 def _sets(facts: Overview) -> Iterator[str]:
     for name, known in facts.sets.items():
-        words = ", ".join(f"{key} {value}" for key, value in known.items() if value not in (None, False))
+        words = ", ".join(
+            key if value is True else f"{key} {_plain(value)}"
+            for key, value in known.items()
+            if value not in (None, False)
+        )
         yield f"Set {name or '(unnamed)'}: {plural(facts.set_samples[name], 'sample')}{', ' + words if words else ''}"
 
 
@@ -89,17 +95,22 @@ def _sizes(facts: Overview) -> Iterator[str]:
     yield from (f"  {line}" for line in table(rows))
     stored, index = byte_count(facts.shard_bytes), byte_count(facts.index_bytes)
     yield f"Stored: {stored} in {plural(facts.shards, 'shard')}, index {index}"
-    unshared = byte_count(facts.bytes_unshared)
-    yield f"Sharing: without it the samples would take {unshared}, {facts.shared:.2f} × the size of all entries"
+    shared, unshared = byte_count(facts.bytes_shared), byte_count(facts.bytes_unshared)
+    yield f"Sharing: the samples take {shared}; if nothing were shared, {unshared} ({facts.shared:.2f}×)"
     if facts.unused:
-        yield f"Unused: {plural(facts.unused, 'entry')}, needed by no sample; `streamcache clean` can remove them"
+        yield f"Unused: {plural(facts.unused, 'entry')}, not needed by any sample; `streamcache clean` can remove them"
 
 
-def _provenance(facts: Overview) -> Iterator[str]:
-    made = facts.provenance.get("encode")
-    if not isinstance(made, dict):
-        yield from (f"{name}: {value}" for name, value in facts.provenance.items())
-        return
+def _provenance(provenance: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """How a cache was made, as text. What other programs recorded is shown as it is."""
+    for name, value in provenance.items():
+        describe_part = _MAKERS.get(name)
+        known = describe_part is not None and isinstance(value, (Mapping, list))
+        lines = describe_part(value) if describe_part and known else [f"{name}: {_plain(value)}"]
+        yield from (f"{indent}{line}" for line in lines)
+
+
+def _encoded(made: Mapping[str, Any]) -> Iterator[str]:
     known = made.get("encoder_names", {})
     for name, identity in made.get("encoders", {}).items():
         called = f"{known[name]} ({identity})" if known.get(name) else identity or "none"
@@ -107,10 +118,47 @@ def _provenance(facts: Overview) -> Iterator[str]:
     for source in made.get("sources", []):
         sides = ", ".join(map(str, (source.get("transform") or {}).get("resolutions", [])))
         yield f"Source: {source.get('folder', 'a list')} → set {source.get('set')}, resolution {sides}"
+    if chosen := made.get("chosen", {}).get("count"):
+        yield f"Excluded by choice: {plural(chosen, 'image')}"
     excluded = made.get("excluded", {})
     if excluded.get("count"):
-        yield f"Excluded: {plural(excluded['count'], 'file')}"
+        yield f"Skipped: {plural(excluded['count'], 'file')}"
         yield from (f"  {e['source']}: {e['reason']}" for e in excluded["files"][:10])
+
+
+def _merged(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The caches that were merged, by `streamcache merge` or by the node."""
+    yield f"Merged from {plural(len(parts), 'cache')}"
+    for part in parts:
+        count = f", {plural(part['samples'], 'sample')}" if isinstance(part.get("samples"), int) else ""
+        yield f"  {part.get('folder')}{count}, generation {str(part.get('generation'))[:12]}"
+        if isinstance(own := part.get("provenance"), Mapping):
+            yield from _provenance(own, "    ")
+
+
+def _converted(made: Mapping[str, Any]) -> Iterator[str]:
+    shards = f" ({plural(made['shards'], 'shard')})" if isinstance(made.get("shards"), int) else ""
+    yield f"Converted from {made.get('folder')}{shards}, {made.get('format')}"
+
+
+_MAKERS: dict[str, Callable[[Any], Iterable[str]]] = {
+    "encode": _encoded,
+    "merged": _merged,
+    "gathered": _merged,
+    "converted": _converted,
+}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return (
+        {True: "yes", False: "no", None: "none"}.get(value, str(value))
+        if not isinstance(value, float)
+        else f"{value:g}"
+    )
 
 
 def _shorten(text: str) -> str:

@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..dataset_cache import plural
+from ..quantity import byte_count
 
 _SECONDS_BETWEEN = 0.1
 _BAR = 24
@@ -28,7 +29,7 @@ class Progress:
         if self._drawing and now - self._drawn >= _SECONDS_BETWEEN:
             self._drawn = now
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write("\r" + self._line(done, total, note, now)[:width].ljust(width))
+            sys.stderr.write("\r" + fit(self._parts(done, total, note, now), width).ljust(width))
             sys.stderr.flush()
 
     def __enter__(self) -> "Progress":
@@ -39,18 +40,19 @@ class Progress:
             sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
             sys.stderr.flush()
 
-    def _line(self, done: int, total: int | None, note: str, now: float) -> str:
+    def _parts(self, done: int, total: int | None, note: str, now: float) -> list[str]:
         count = byte_count if self._unit == "bytes" else "{:,}".format
+        notes = re.split(r"  +|, ", note)
         if not total:
-            return f"{self._label}  {count(done)} {'' if self._unit == 'bytes' else self._unit} {note}"
+            return [self._label, count(done) + ("" if self._unit == "bytes" else f" {self._unit}"), *notes]
         full = _BAR * min(done, total) // total
         seconds = now - self._started
         left = f"{clock(seconds * (total - done) / done)} left" if done and seconds > 1 else ""
-        return f"{self._label}  [{'#' * full:.<{_BAR}}] {count(done)} of {count(total)}  {left}  {note}"
+        return [self._label, f"[{'#' * full:.<{_BAR}}] {count(done)} of {count(total)}", left, *notes]
 
 
 def add_output_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object and no progress bar")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object and no progress bar")
 
 
 def show(args: argparse.Namespace, facts: Mapping[str, Any], lines: Iterable[str]) -> None:
@@ -62,16 +64,15 @@ def show(args: argparse.Namespace, facts: Mapping[str, Any], lines: Iterable[str
             print(line)
 
 
-def byte_count(count: int) -> str:
-    """`1.4 GB`, in decimal units as disks are sold."""
-    if abs(count) < 1000:
-        return plural(count, "byte")
-    size = count / 1000
-    for unit in ("KB", "MB", "GB"):
-        if abs(size) < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+def fit(parts: Sequence[str], width: int) -> str:
+    """The parts in one line, without those at the end that do not fit: half a number would be a wrong one."""
+    line = ""
+    for part in filter(None, parts):
+        longer = f"{line}  {part}" if line else part[:width]
+        if len(longer) > width:
+            break
+        line = longer
+    return line
 
 
 def clock(seconds: float) -> str:

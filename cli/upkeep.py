@@ -1,13 +1,16 @@
 """The commands on existing caches: verify, clean, compact, merge, export and convert."""
 
 import argparse
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 from ..dataset_cache import (
     CATEGORIES,
     DEBRIS,
+    MISSING,
     SUPERSEDED,
     UNUSED,
     CleanPlan,
@@ -20,71 +23,93 @@ from ..dataset_cache import (
     duplicate,
     export,
     merge,
-    plural,
     preview_clean,
     repair,
+    shown_kind,
     verify,
 )
-from .output import Progress, add_output_option, byte_count, show
+from ..errors import CacheUnreadable, LossRefused
+from ..quantity import byte_count
+from .output import Progress, show
+from .parser import Parser, UsageError
 
-PROBLEMS_FOUND = 3
+REFUSED, PROBLEMS_FOUND = 1, 3
 _MOST_LINES = 20
-_NOUNS = {DEBRIS: "file", UNUSED: "entry", SUPERSEDED: "generation"}
+_FLAGS = {DEBRIS: "--leftover", SUPERSEDED: "--older", UNUSED: "--unused", MISSING: "--missing"}
 
 
-def add_parsers(subparsers: argparse._SubParsersAction) -> None:
-    verifying = _add_parser(subparsers, "verify", run_verify, "read a whole cache and list what is damaged or missing")
-    _add_cache(verifying)
-    verifying.add_argument("--repair", action="store_true", help="publish a generation without the damaged entries")
-    verifying.add_argument("--all", action="store_true", help=f"list all problems, not only {_MOST_LINES} of each kind")
+def add_verify_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_verify)
+    _add_cache(parser)
+    parser.add_argument("--repair", action="store_true", help="Publish a generation without the damaged entries")
+    text = "With --repair: drop the damaged samples also if they are more than 5%% of all"
+    parser.add_argument("--yes", action="store_true", help=text)
+    parser.add_argument("--all", action="store_true", help=f"List all problems, not only {_MOST_LINES} of each kind")
 
-    text = "list what can be removed from a cache's folder; with --apply, remove it"
-    cleaning = _add_parser(subparsers, "clean", run_clean, text)
-    _add_cache(cleaning)
-    for name, what in CATEGORIES.items():
-        cleaning.add_argument(f"--{name}", dest="categories", action="append_const", const=name, help=what)
-    cleaning.add_argument("--apply", action="store_true", help="remove the categories given")
-    cleaning.set_defaults(usage_error=cleaning.error)
 
-    text = "merge a cache's small shards and drop tensors that nothing refers to"
-    _add_cache(_add_parser(subparsers, "compact", run_compact, text))
+def add_clean_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_clean)
+    _add_cache(parser)
+    for name, category in CATEGORIES.items():
+        select: dict[str, Any] = {"dest": "categories", "action": "append_const", "const": name}
+        parser.add_argument(_FLAGS[name], **select, help=category.text)
+        if _FLAGS[name] != f"--{name}":
+            parser.add_argument(f"--{name}", **select, help=argparse.SUPPRESS)  # the former name
+    parser.add_argument("--apply", action="store_true", help="Remove what the flags select")
 
-    text = "merge several caches into a new one; shared entries are stored once, nothing is encoded"
-    merging = _add_parser(subparsers, "merge", run_merge, text)
-    text = "folders of the caches; if they conflict, the first one wins"
-    merging.add_argument("datasets", nargs="+", metavar="CACHE", help=text)
-    merging.add_argument("--to", required=True, metavar="CACHE", help="folder of the new cache")
 
-    text = "copy a cache's current samples to a new folder, with hard links if possible"
-    exporting = _add_parser(subparsers, "export", run_export, text)
-    _add_cache(exporting)
-    exporting.add_argument("--to", required=True, metavar="CACHE", help="folder of the copy")
-    exporting.add_argument("--duplicate", action="store_true", help="give the copy a new id, as an independent cache")
+def add_compact_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_compact)
+    _add_cache(parser)
 
-    text = "import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)"
-    converting = _add_parser(subparsers, "convert", run_convert, text)
-    text = "folder with shard_0000.pkl, or with shard_0000.safetensors and skeletons"
-    converting.add_argument("source", metavar="FOLDER", help=text)
-    converting.add_argument("--to", required=True, metavar="CACHE", help="folder of the new cache")
+
+def add_merge_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_merge)
+    text = "Folders of the caches; if they conflict, the first one wins"
+    parser.add_argument("datasets", nargs="+", metavar="CACHE", help=text)
+    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the new cache")
+    text = "If CACHE exists: refuse [default], or update it if an earlier merge made it"
+    parser.add_argument("--if-exists", choices=("refuse", "update"), default="refuse", help=text)
+
+
+def add_export_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_export)
+    _add_cache(parser)
+    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the copy")
+    parser.add_argument("--duplicate", action="store_true", help="Give the copy a new id, as an independent cache")
+
+
+def add_convert_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_convert)
+    text = "Folder with shard_0000.pkl, or with shard_0000.safetensors and skeletons"
+    parser.add_argument("source", metavar="FOLDER", help=text)
+    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the new cache")
 
 
 def run_verify(args: argparse.Namespace) -> int:
     with Progress(args, "Verifying") as progress:
         problems = list(verify(args.dataset, progress))
     faults = [problem for problem in problems if problem.kind != DEBRIS]
-    report = None
+    report = refused = None
     if args.repair and faults:
-        with Progress(args, "Repairing") as progress:
-            report = repair(args.dataset, progress)
+        try:
+            with Progress(args, "Repairing") as progress:
+                report = repair(args.dataset, progress, accept_loss=args.yes)
+        except (LossRefused, CacheUnreadable) as error:  # the problems are shown too: they name every sample
+            refused = error
     facts = {"problems": [asdict(problem) for problem in problems], "repaired": asdict(report) if report else None}
+    if refused is not None:
+        facts["error"] = str(refused)
     show(args, facts, _describe_problems(args, problems, report))
+    if refused is not None:
+        print(f"streamcache: {refused}", file=sys.stderr)
+        return REFUSED
     return PROBLEMS_FOUND if problems and report is None else 0
 
 
 def run_clean(args: argparse.Namespace) -> int:
     if args.apply and not args.categories:
-        flags = ", ".join("--" + name for name in CATEGORIES)
-        args.usage_error(f"--apply: expected at least one category to remove: {flags}")
+        raise UsageError(f"--apply: choose what to remove: {', '.join(_FLAGS.values())}")
     plan = preview_clean(args.dataset, args.categories or CATEGORIES)
     if args.apply:
         plan = clean(plan)
@@ -102,9 +127,10 @@ def run_compact(args: argparse.Namespace) -> int:
 
 def run_merge(args: argparse.Namespace) -> int:
     with Progress(args, "Merging", "samples") as progress:
-        report = merge(args.datasets, args.to, progress)
+        report = merge(args.datasets, args.to, progress, args.if_exists)
     renamed = [f"Renamed, because an earlier cache uses the name: {', '.join(report.renamed)}"]
-    show(args, asdict(report), [str(report), *(renamed if report.renamed else [])])
+    warnings = [f"Warning: {text}" for text in report.warnings]
+    show(args, asdict(report), [str(report), *(renamed if report.renamed else []), *warnings])
     return 0
 
 
@@ -122,17 +148,8 @@ def run_convert(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_parser(
-    subparsers: argparse._SubParsersAction, name: str, run: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(run=run)
-    add_output_option(parser)
-    return parser
-
-
-def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="CACHE", help="folder of the cache")
+def _add_cache(parser: Parser) -> None:
+    parser.add_argument("dataset", metavar="CACHE", help="Folder of the cache")
 
 
 def _describe_problems(args: argparse.Namespace, problems: list[Problem], report: RepairReport | None) -> Iterator[str]:
@@ -143,17 +160,17 @@ def _describe_problems(args: argparse.Namespace, problems: list[Problem], report
             yield str(problem)
     for kind, count in counts.items():
         if count > _MOST_LINES and not args.all:
-            yield f"{kind}: and {count - _MOST_LINES:,} more (--all lists them)"
+            yield f"{shown_kind(kind)}: and {count - _MOST_LINES:,} more (--all lists them)"
     if not problems:
         yield f"{args.dataset}: no problems found"
     elif report is not None:
         yield str(report)
     else:
-        yield f"{args.dataset}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        if set(counts) - {DEBRIS}:
+        yield f"{args.dataset}: " + ", ".join(f"{count:,} {shown_kind(kind)}" for kind, count in counts.items())
+        if set(counts) - {DEBRIS, "unreadable"}:
             yield f'To drop the damaged entries: streamcache verify --repair "{args.dataset}"'
-        else:
-            yield f'To remove them: streamcache clean "{args.dataset}" --debris --apply'
+        elif DEBRIS in counts:
+            yield f'To remove them: streamcache clean "{args.dataset}" {_FLAGS[DEBRIS]} --apply'
 
 
 def _describe_removals(args: argparse.Namespace, plan: CleanPlan) -> Iterator[str]:
@@ -162,14 +179,16 @@ def _describe_removals(args: argparse.Namespace, plan: CleanPlan) -> Iterator[st
     if args.apply:
         yield f"Removed {byte_count(plan.bytes)} from {args.dataset}"
     else:
-        filled = [removal.category for removal in plan.removals if removal.files]
-        flags = " ".join(f"--{category}" for category in filled)
+        # Not suggested unless asked for: what is missing may come back.
+        wanted = args.categories or [category for category in CATEGORIES if category != MISSING]
+        filled = [removal.category for removal in plan.removals if removal.files and removal.category in wanted]
+        flags = " ".join(_FLAGS[category] for category in filled)
         command = f'streamcache clean "{args.dataset}" {flags} --apply'
         yield f"To remove this: {command}" if filled else "Nothing to remove"
 
 
 def _removal_line(removal: Removal) -> str:
-    text = f"{removal.category:10}  {plural(removal.count, _NOUNS[removal.category])}, {byte_count(removal.bytes)}"
+    text = f"{CATEGORIES[removal.category].count(removal.count)}, {byte_count(removal.bytes)}"
     if removal.kept:
         text += f" ({removal.kept})"
     if removal.held_by and removal.files:

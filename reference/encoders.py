@@ -22,18 +22,18 @@ from ..lora_train import TrainError
 IMAGE_VERSION = TEXT_VERSION = 1
 DOWNSCALE = 8
 
-# Vertical and horizontal frequencies with a sum below this are kept per tile and colour axis.
+# Vertical and horizontal frequencies with a sum below this are kept per tile and color axis.
 ORDER = 5
 FREQUENCIES = tuple((v, h) for v in range(ORDER) for h in range(ORDER - v))
-CHANNELS = 3 * len(FREQUENCIES)  # 45: every frequency of luma, then of the two colour axes
+CHANNELS = 3 * len(FREQUENCIES)  # 45: every frequency of luma, then of the two color axes
 
-# The model's input is the latents divided by these, per order of frequency and per colour axis. Fine detail gets less
-# than unit variance: a short training should learn shapes and colours first.
+# The model's input is the latents divided by these, per order of frequency and per color axis. Fine detail gets less
+# than unit variance: a short training should learn shapes and colors first.
 SPREADS = (1.7, 0.7, 0.48, 0.36, 0.3)
-COLOUR_SPREADS = (1.0, 1.0, 0.7)
+COLOR_SPREADS = (1.0, 1.0, 0.7)
 
-# Luma and two colour axes; orthonormal, so that distances between latents are distances between images.
-COLOUR_AXES = (
+# Luma and two color axes; orthonormal, so that distances between latents are distances between images.
+COLOR_AXES = (
     (3**-0.5, 3**-0.5, 3**-0.5),
     (2**-0.5, 0.0, -(2**-0.5)),
     (6**-0.5, -2 * 6**-0.5, 6**-0.5),
@@ -97,7 +97,7 @@ def decode_images(latents: Tensor) -> list[Image.Image]:
 
 def latent_scale(device: torch.device | str = "cpu") -> Tensor:
     """[1, C, 1, 1]: the model's input is the latents divided by this."""
-    each = [colour * SPREADS[v + h] for colour in COLOUR_SPREADS for v, h in FREQUENCIES]
+    each = [color * SPREADS[v + h] for color in COLOR_SPREADS for v, h in FREQUENCIES]
     return torch.tensor(each, device=device).reshape(1, CHANNELS, 1, 1)
 
 
@@ -126,4 +126,4 @@ def _basis() -> Tensor:
     cosines = torch.cos(math.pi / DOWNSCALE * place * rate) * math.sqrt(2 / DOWNSCALE)
     cosines[0] /= math.sqrt(2)
     waves = torch.stack([torch.outer(cosines[v], cosines[h]) for v, h in FREQUENCIES])
-    return torch.einsum("kc,fab->kfabc", torch.tensor(COLOUR_AXES), waves).flatten(0, 1)
+    return torch.einsum("kc,fab->kfabc", torch.tensor(COLOR_AXES), waves).flatten(0, 1)

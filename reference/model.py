@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..dataset_cache import replace_file
 from ..lora_train import (
     DiffusionSchedule,
     FlowSchedule,
@@ -109,7 +110,7 @@ class ReferenceModel(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.modulation_out = nn.Linear(size.width, 2 * size.width)
         self.image_out = nn.Linear(size.width, size.channels)
-        # Zero-initialised layers: every block starts as the identity, which speeds up learning.
+        # Zero-initialized layers: every block starts as the identity, which speeds up learning.
         for block in blocks:
             _zero(block.modulation, block.cross.to_out)
         _zero(self.modulation_out, self.image_out)
@@ -142,7 +143,10 @@ def schedule_of(prediction: Prediction) -> FlowSchedule | DiffusionSchedule:
 def save_model(path: str | Path, model: ReferenceModel) -> None:
     """Write weights and sizes to one safetensors file."""
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, str(path), {"streamcache_reference": json.dumps(asdict(model.size))})
+    replace_file(Path(path), save(weights, {"streamcache_reference": json.dumps(asdict(model.size))}))
+
+
+_REMEDY = "`python dev.py demo` writes a reference model to demo/base.safetensors"
 
 
 def load_model(path: str | Path) -> ReferenceModel:
@@ -151,10 +155,12 @@ def load_model(path: str | Path) -> ReferenceModel:
         with safe_open(str(path), framework="pt") as file:
             facts = (file.metadata() or {}).get("streamcache_reference")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise TrainError(f"{path}: no such file; {_REMEDY}") from None
     except (OSError, SafetensorError) as error:
         raise TrainError(f"{path}: cannot be read: {error}") from error
     if facts is None:
-        raise TrainError(f"{path}: not a reference model; `python dev.py demo` writes one to demo/base.safetensors")
+        raise TrainError(f"{path}: not a reference model; {_REMEDY}")
     model = ReferenceModel(ModelSize(**json.loads(facts)))
     model.load_state_dict(weights)
     return model

@@ -1,4 +1,4 @@
-"""Pre-training: makes a base model of coloured shapes in about a minute, on which an adapter can be trained."""
+"""Pre-training: makes a base model of colored shapes in about a minute, on which an adapter can be trained."""
 
 from __future__ import annotations
 

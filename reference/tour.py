@@ -19,6 +19,7 @@ from ..dataset_cache import (
     Plan,
     Settings,
     Transform,
+    byte_count,
     contact_sheet,
     encode,
     make_plan,
@@ -185,9 +186,9 @@ def open_dataset(path: Path) -> Cache:
 
 
 def make_base_model(path: Path, scale: Scale) -> ReferenceDenoiser:
-    """Instead of a download: a small model learns coloured shapes, but never the creature."""
+    """Instead of a download: a small model learns colored shapes, but never the creature."""
     began = time.monotonic()
-    say("Base", f"pre-training a small model on {scale.base_images:,} other images, coloured shapes …")
+    say("Base", f"pre-training a small model on {scale.base_images:,} other images, colored shapes …")
     config = PretrainConfig(steps=scale.base_steps, images=scale.base_images)
     model = pretrain(config, progress=lambda step, steps, loss: tick("Base", step, steps, loss))
     save_model(path, model)
@@ -217,9 +218,11 @@ def train_lora(denoiser: ReferenceDenoiser, dataset: Cache, out: Path, scale: Sc
     hooks = TrainHooks(progress=lambda step: tick("Train", step.step, step.steps, step.smooth))
     with open_run(out / "runs", CONCEPT) as run:
         result = train(denoiser, dataset, config, run, out / f"{CONCEPT}.safetensors", hooks, decode_images)
-    size = result.lora.stat().st_size / 1e6
-    say("Train", f"{result.steps} steps in {result.seconds:.0f} s, {result.data_wait:.2%} of the time waiting for data")
-    say("Save", f"{result.lora} ({size:.1f} MB)")
+    say(
+        "Train",
+        f"{result.steps} steps in {result.seconds:.0f} s, {result.data_wait:.1%} of the training time waiting for data",
+    )
+    say("Save", f"{result.lora} ({byte_count(result.lora.stat().st_size)})")
     return result, run.folder
 
 
@@ -268,7 +271,7 @@ def list_sections(images: Mapping[str, Image.Image]) -> list[Section]:
             "The same captions and seeds, without and with the saved LoRA. The last two captions show what the base "
             "model already knew: training on prior images together with the creature preserves it.",
         ),
-        Section("Loss", images["loss"], "The held-out loss uses the same noise every time."),
+        Section("Loss", images["loss"], "The validation loss uses the same noise every time."),
         Section("Sample images during training", images["samples"]),
         Section("Dataset", images["contact_sheet"], "Thumbnails from the cache; the image files are not read again."),
         Section("Buckets", images["buckets"]),
@@ -281,10 +284,10 @@ def count_numbers(story: Story, curves: Curves) -> dict[str, str]:
     return {
         "whole demo": format_seconds(story.seconds),
         "training": f"{story.result.steps} steps, {format_seconds(story.result.seconds)}",
-        "waiting for data": f"{story.result.data_wait:.2%}",
-        "held-out loss": f"{first:.3f} → {last:.3f}",
+        "waiting for data": f"{story.result.data_wait:.1%}",
+        "validation loss": f"{first:.3f} → {last:.3f}",
         "encoded once": f"{story.encoded.samples} samples, {story.encoded.seconds:.1f} s",
-        "LoRA": f"{story.result.lora.stat().st_size / 1e6:.1f} MB",
+        "LoRA": byte_count(story.result.lora.stat().st_size),
     }
 
 
