@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,15 +26,27 @@ OUTPUT_MODELS = (
 
 
 def main(host: str, options: str, *command: str) -> int:
-    enter_host(host, json.loads(options))
+    given = json.loads(options)
+    # Ctrl-C while torch is imported would print a traceback or crash; the command that started this reports it.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    enter_host(host, given)
     register_package()
     import torch
 
-    importlib.import_module("streamcache.nodes.host.headless").prepare()
+    try:
+        importlib.import_module("streamcache.nodes.host.headless").prepare()
+    except (RuntimeError, AssertionError) as error:  # ComfyUI looks for a GPU when its modules are imported
+        if "--cpu" in given or torch.cuda.is_available():
+            raise
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"streamcache: ComfyUI found no GPU ({reason[0]}); add --comfyui-args=--cpu", file=sys.stderr)
+        return 1
     place: Any = importlib.import_module("streamcache.cli.host")
     place.INSIDE = True
+    command_line = importlib.import_module("streamcache.cli.main")
+    signal.signal(signal.SIGINT, interrupt)
     with torch.inference_mode():
-        return importlib.import_module("streamcache.cli.main").main(command)
+        return command_line.main(command)
 
 
 def enter_host(host: str, options: Sequence[str]) -> None:

@@ -24,8 +24,8 @@ class HostSettings:
 
 
 _ABOUT = {
-    "offload": Limits("offload the model's weights to RAM and load each when needed: less VRAM, slower", GROUP),
-    "guidance": Limits("guidance input of guidance-distilled models (Flux) during training", GROUP, low=0),
+    "offload": Limits("Offload the model's weights to RAM and load each when needed: less VRAM, slower", GROUP),
+    "guidance": Limits("Guidance input of guidance-distilled models (Flux) during training", GROUP, low=0),
     "sample_cfg": Limits(
         "CFG scale for sample images, if there is a negative prompt or an empty caption", GROUP, low=0
     ),

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 import folder_paths
+from comfy.cli_args import args
 
+from ....dataset_cache import normal_form
 from ....lora_train import TrainError
 
 CACHES = "streamcache"  # the folder below output, and the key under which users register further folders
@@ -12,6 +14,7 @@ EXPORTS = "streamcache_export"
 LORAS = "loras"
 RUNS = "streamcache_runs"
 NO_LORA = "[none]"
+EXAMPLES = Path(__file__).resolve().parents[3] / "example_images"  # come with the pack
 
 
 def cache_roots() -> list[Path]:
@@ -29,7 +32,26 @@ def export_root() -> Path:
 def source_roots() -> dict[str, list[Path]]:
     """Where images may be read from, by the label that a folder's name may begin with."""
     datasets = folder_paths.folder_names_and_paths.get("datasets", ([], ()))[0]
-    return {"input": [Path(folder_paths.get_input_directory())], "datasets": [Path(path) for path in datasets]}
+    return {
+        "input": [Path(folder_paths.get_input_directory())],
+        "datasets": [Path(path) for path in datasets],
+        "examples": [EXAMPLES],
+    }
+
+
+def list_examples() -> dict[str, Path]:
+    """The folders of example images that come with the pack, by name."""
+    return {folder.name: folder for folder in sorted(EXAMPLES.iterdir()) if folder.is_dir()}
+
+
+def input_root() -> Path:
+    """Where users add images."""
+    return Path(folder_paths.get_input_directory())
+
+
+def max_upload_bytes() -> int:
+    """The longest body that ComfyUI's own upload route takes."""
+    return round(args.max_upload_size * 1024 * 1024)
 
 
 def state_root() -> Path:
@@ -56,7 +78,9 @@ def find_lora(name: str) -> str:
     """The path of a LoRA by its name in that list; empty for none."""
     if name in ("", NO_LORA):
         return ""
-    path = folder_paths.get_full_path(LORAS, name) if name in list_loras() else None
+    known = list_loras()
+    found = [name] if name in known else [other for other in known if normal_form(other) == normal_form(name)]
+    path = folder_paths.get_full_path(LORAS, found[0]) if len(found) == 1 else None
     if path is None:
         raise TrainError(f'start_from = "{name}": LoRA not found in ComfyUI; choose one from the list')
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from ....dataset_cache import (
     CacheError,
     Encoder,
+    FolderWatch,
     ImageEncoder,
     Surroundings,
     digest_of,
@@ -27,9 +27,11 @@ from ....dataset_cache import (
 )
 from .identity import clip_identity, name_of, vae_identity
 from .on_demand import OnDemandClip, OnDemandVae
+from .shared_forwards import encode_together
 
 _SCALES = "vae-scales.json"  # identity of a VAE → image pixels per latent pixel
 _EMBEDDING = re.compile(r"embedding:([^\s<\[]+)")
+_EMBEDDINGS = FolderWatch()
 _EMBEDDING_EXTENSIONS = ("", ".safetensors", ".pt", ".bin")
 
 
@@ -48,7 +50,7 @@ def text_encoder(clip: Any) -> Encoder:
 
 def surroundings() -> Surroundings:
     """ComfyUI's textual-inversion embeddings as they are now. Only those that a caption names are hashed."""
-    files = {path: [found.st_size, found.st_mtime_ns] for path, found in sorted(_embedding_files())}
+    files = _EMBEDDINGS.files(folder_paths.get_folder_paths("embeddings"))
     identity = functools.cache(file_identity)
     return Surroundings(digest_of(files) if files else "", lambda caption: _named_in(caption, files, identity))
 
@@ -93,7 +95,7 @@ class VaeEncoder:
 
 
 class ClipEncoder:
-    """Encodes captions as ComfyUI's CLIP Text Encode does, one text per call."""
+    """Encodes captions as ComfyUI's CLIP Text Encode does: one text bit for bit, several within rounding."""
 
     def __init__(self, clip: Any) -> None:
         self._clip = clip
@@ -115,18 +117,33 @@ class ClipEncoder:
         with _lease(self._clip):
             yield
 
-    def encode(self, items: list[str]) -> list[list]:
-        with _lease(self._clip):
-            return [self._encode(text) for text in items]
-
-    def _encode(self, text: str) -> list:
+    def length(self, text: str) -> list[Any]:
+        """The numbers of tokens per network. Texts of one length share forwards."""
         management.throw_exception_if_processing_interrupted()
-        return self._clip.encode_from_tokens_scheduled(self._clip.tokenize(text))
+        with _lease(self._clip):
+            return _lengths(self._clip.tokenize(text))
+
+    def encode(self, items: list[str]) -> list[list]:
+        management.throw_exception_if_processing_interrupted()
+        with _lease(self._clip):
+            tokens = [self._clip.tokenize(text) for text in items]
+            # A schedule changes the weights during a call, so its texts cannot wait for each other.
+            scheduled = self._clip.use_clip_schedule and self._clip.patcher.forced_hooks is not None
+            if len(items) > 1 and not scheduled:
+                return encode_together(self._clip, tokens)
+            return [self._clip.encode_from_tokens_scheduled(item) for item in tokens]
 
 
 def _lease(model: Any) -> contextlib.AbstractContextManager:
     """Keeps a stand-in loaded for a phase of work; ComfyUI manages all other models itself."""
     return model.lease() if isinstance(model, (OnDemandVae, OnDemandClip)) else contextlib.nullcontext()
+
+
+def _lengths(tokens: Any) -> list[Any]:
+    """The lengths of all rows of tokens. A row is a list of (token, weight)."""
+    values = list(tokens.values()) if isinstance(tokens, dict) else tokens
+    rows = [value for value in values if isinstance(value, (list, dict))]
+    return [count for row in rows for count in _lengths(row)] if rows else [len(values)]
 
 
 def _read_scales() -> dict[str, int]:
@@ -142,15 +159,6 @@ def _write_scales(scales: dict[str, int]) -> None:
     with contextlib.suppress(OSError, CacheError):  # if it cannot be saved, the VAE is loaded for it again next time
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / _SCALES, json.dumps(scales).encode())
-
-
-def _embedding_files() -> Iterator[tuple[str, os.stat_result]]:
-    for root in folder_paths.get_folder_paths("embeddings"):
-        for folder, _, names in os.walk(root, followlinks=True):
-            for name in names:
-                path = os.path.join(folder, name)
-                if os.path.isfile(path):
-                    yield path, os.stat(path)
 
 
 def _named_in(caption: str, files: Collection[str], identity: Callable[[str], str]) -> str:

@@ -1,7 +1,8 @@
 """Identity of ComfyUI's VAE and CLIP objects: a digest of their weights, patches and settings, however loaded.
 
 Objects that ComfyUI's loaders made from files are identified by these files, which are hashed once and remembered. Any
-other object is hashed in memory, once in its lifetime.
+other object is hashed in memory, once, and again if a sample of its values shows that another pack has changed it. So
+is one from files, if some of its values are not those that it had when it was seen first.
 """
 
 import weakref
@@ -15,7 +16,10 @@ import torch
 from ....dataset_cache import digest_of, files_identity, object_identity
 
 CODE = 1  # raise it when the same model would encode the same image or text to other values
-_HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()
+SAMPLED = 1024  # values per tensor that are compared to notice a change
+PLACES, VALUES = 8, 128  # per tensor of a model from files: few places, as its memory may not be read from disk yet
+_HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, str]]" = weakref.WeakKeyDictionary()  # sample, identity
+_SEEN: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()  # sample at first sight
 
 
 def vae_files_identity(files: Sequence[str], kind: str = "") -> str:
@@ -45,7 +49,7 @@ def name_of(model: Any) -> str:
 
 def vae_identity(vae: Any) -> str:
     """The identity of a VAE in memory."""
-    loader, arguments = _origin(vae.patcher)
+    loader, arguments = _unedited_origin(vae.first_stage_model, vae.patcher)
     if loader == "load_vae_patcher":
         base = vae_files_identity([arguments[0]])
     elif loader == "load_checkpoint_vae_patcher":
@@ -57,7 +61,7 @@ def vae_identity(vae: Any) -> str:
 
 def clip_identity(clip: Any) -> str:
     """The identity of a CLIP in memory."""
-    loader, arguments = _origin(clip.patcher)
+    loader, arguments = _unedited_origin(clip.cond_stage_model, clip.patcher)
     if loader == "load_clip_model_patcher":
         base = clip_files_identity(arguments[0], arguments[2].name, arguments[3].get("dtype"))
     elif loader == "load_checkpoint_clip_patcher":
@@ -111,15 +115,44 @@ def _origin(patcher: Any) -> tuple[str, tuple]:
     return (made[0].__name__, made[1]) if made else ("", ())
 
 
+def _unedited_origin(module: torch.nn.Module, patcher: Any) -> tuple[str, tuple]:
+    """The same, but ("", ()) for a model that another pack has edited in place since it was seen first."""
+    loader, arguments = _origin(patcher)
+    if not loader:
+        return loader, arguments
+    tensors = _tensors(module, patcher)
+    sample = object_identity({name: _some(value) for name, value in tensors.items() if not value.is_meta})
+    return (loader, arguments) if _SEEN.setdefault(module, sample) == sample else ("", ())
+
+
+def _tensors(module: torch.nn.Module, patcher: Any) -> dict[str, torch.Tensor]:
+    # While patches are applied in place, ComfyUI keeps the original weights in `backup`.
+    kept = {key: saved.weight for key, saved in patcher.backup.items()}
+    return dict(row for name, value in {**module.state_dict(), **kept}.items() for row in _plain(name, value))
+
+
 def _weights(module: torch.nn.Module, patcher: Any) -> str:
-    known = _HASHED.get(module)
-    if known is None:
-        # While patches are applied in place, ComfyUI keeps the original weights in `backup`.
-        kept = {key: saved.weight for key, saved in patcher.backup.items()}
-        tensors = {**module.state_dict(), **kept}
-        known = object_identity(dict(row for name, tensor in tensors.items() for row in _plain(name, tensor)))
-        _HASHED[module] = known
-    return known
+    tensors = _tensors(module, patcher)
+    known, sample = _HASHED.get(module), object_identity(dict(_sampled(*row) for row in tensors.items()))
+    if known is None or known[0] != sample:
+        known = _HASHED[module] = sample, object_identity(tensors)
+    return known[1]
+
+
+def _sampled(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """Some values of a tensor, under a name that also changes with every write that torch counts."""
+    writes = 0 if tensor.is_inference() else tensor._version
+    step = max(tensor.numel() // SAMPLED, 1)
+    return f"{name} {writes}", tensor.reshape(-1)[::step]
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    """Values from a few places of a tensor; all of a small one."""
+    flat = tensor.reshape(-1)
+    last = flat.numel() - VALUES
+    if last <= PLACES * VALUES:
+        return flat
+    return torch.cat([flat[start : start + VALUES] for start in range(0, last + 1, last // (PLACES - 1))])
 
 
 def _plain(name: str, tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:

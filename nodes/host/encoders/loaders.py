@@ -11,7 +11,7 @@ import torch
 
 import nodes as host_nodes
 
-from ....dataset_cache import CacheError
+from ....dataset_cache import CacheError, closest_name
 from ....lora_train import TrainError
 from .encoders import image_encoder, text_encoder
 from .identity import clip_files_identity, vae_files_identity, weight_names
@@ -111,4 +111,5 @@ def named_encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str
 
 
 def _not_found(option: str, name: str, known: Sequence[str]) -> str:
-    return f"{option} {name}: not found in ComfyUI; available: {', '.join(known) or 'none'}"
+    hint = closest_name(name, known) or f"; available: {', '.join(known) or 'none'}"
+    return f"{option} {name}: not found in ComfyUI{hint}"

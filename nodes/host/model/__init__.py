@@ -1,8 +1,7 @@
 """A ComfyUI model as a denoiser."""
 
-from .denoiser import HostDenoiser, make_denoiser
+from .denoiser import make_denoiser
 
 __all__ = [
-    "HostDenoiser",
     "make_denoiser",
 ]

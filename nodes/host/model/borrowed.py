@@ -7,8 +7,8 @@ tensors again afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,13 +88,26 @@ def generators_kept(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
+def calls_noted(modules: Iterable[nn.Module]) -> Iterator[set[int]]:
+    """The ids of the modules that are called inside the `with`."""
+    called: set[int] = set()
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.callback(module.register_forward_pre_hook(lambda layer, _: called.add(id(layer))).remove)
+        yield called
+
+
+@contextmanager
 def native_output(sampling: Any) -> Iterator[None]:
     """Inside the `with`, the model returns its native prediction instead of denoised latents."""
+    own = vars(sampling).get("calculate_denoised")  # another pack's
     sampling.calculate_denoised = _native
     try:
         yield
     finally:
         del sampling.calculate_denoised
+        if own is not None:
+            sampling.calculate_denoised = own
 
 
 @torch.inference_mode(False)
@@ -116,7 +129,7 @@ def memory_of(tensor: Any) -> tuple[int, ...]:
 
 
 def _copy_attributes(tensor: Tensor, made: Tensor) -> None:
-    """Copy the attributes that ComfyUI and quantising packs set on tensors."""
+    """Copy the attributes that ComfyUI and quantizing packs set on tensors."""
     for name, value in vars(tensor).items():
         if name not in vars(made):
             setattr(made, name, value)

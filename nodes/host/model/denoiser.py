@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import comfy.ldm.modules.attention
 import comfy.model_management
 import comfy.model_patcher
 import comfy.sample
@@ -19,18 +18,19 @@ from torch import Tensor, nn
 
 from ....dataset_cache import EMPTY_CAPTION, realize
 from ....lora_train import (
+    LayerRows,
     Naming,
     NoiseSchedule,
     PreparedBatch,
     TrainConfig,
     TrainError,
     choose_precision,
-    select_modules,
 )
 from ..settings import HostSettings
 from . import conditioning as conds
 from . import fit, layers
-from .borrowed import Aliases, changed, generators_kept, native_output, normal_weights
+from .attention import TrainingAttention
+from .borrowed import Aliases, calls_noted, changed, generators_kept, native_output, normal_weights
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .schedule import ModelSchedule
@@ -69,9 +69,10 @@ class HostDenoiser:
         self.schedule: NoiseSchedule = self._levels
         self.offload, self.guidance = offload, guidance
         self.preview = preview or PreviewSettings()
-        self.sizes: conds.Sizes | None = None
+        self.sizes: conds.Sizes | None = None  # of the dataset; `prepare_for` sets it
         self._aliases: Aliases | None = None
         self._moved = False
+        self._unfused = False  # whether sample images need the layers as training calls them
         self.precision = choose_precision(precision, self.device)
         _compute_in(self.patcher, self.precision.dtype)
         self._options = _model_options(self.patcher)
@@ -123,6 +124,9 @@ class HostDenoiser:
     def export_names(self, naming: Naming) -> dict[str, str]:
         return layers.export_names(self.model, self.adaptable(), naming)
 
+    def other_names(self) -> dict[str, LayerRows]:
+        return layers.other_names(self.model, self.adaptable())
+
     @contextmanager
     def session(self) -> Iterator[None]:
         """Inside, the model is loaded and supports gradients; afterwards it is as a sampler would leave it."""
@@ -143,11 +147,14 @@ class HostDenoiser:
         rank = 2 + self.model.latent_format.latent_dimensions
         shape = tuple(shape) if len(shape) >= rank else (1, *shape)
         self._moved = True  # the sampler requests less memory than training does
-        with changed(comfy.model_management, "in_training", False):
-            try:
-                return _sample(self.patcher, conditioning, shape, seed, steps, self.preview)
-            finally:
-                self._begin()
+        made, skipped = self._draw(conditioning, shape, seed, steps)
+        if skipped and not self._unfused:
+            # ComfyUI fuses some layers when it samples, without calling them, so their adapters would have no effect.
+            self._unfused = True
+            other, still = self._draw(conditioning, shape, seed, steps)
+            self._unfused = len(still) < len(skipped)
+            made = other if self._unfused else made
+        return made
 
     def decode(self, vae: Any, latents: Tensor) -> list[Image.Image]:
         """Images from sampled latents. The VAE may push the model off the device; the next batch brings it back."""
@@ -169,6 +176,16 @@ class HostDenoiser:
             self._aliases.take()
             self._begin()
         self._moved = False
+
+    def _draw(self, conditioning: Any, shape: tuple[int, ...], seed: int, steps: int) -> tuple[Tensor, list[nn.Module]]:
+        """Sampled latents, and the layers with adapters that were not called for them."""
+        adapted = [layer for layer in self.adaptable().values() if layer._forward_hooks]
+        with changed(comfy.model_management, "in_training", self._unfused), calls_noted(adapted) as called:
+            try:
+                made = _sample(self.patcher, conditioning, shape, seed, steps, self.preview)
+            finally:
+                self._begin()
+        return made, [layer for layer in adapted if id(layer) not in called]
 
     def _load(self) -> None:
         comfy.model_management.load_models_gpu(
@@ -198,7 +215,9 @@ class HostDenoiser:
     def _extra_inputs(self, index: int, shape: Sequence[int]) -> dict[str, Any]:
         """Guidance and sizes of a sample, for models that take them."""
         extra: dict[str, Any] = {"guidance": self.guidance} if _embeds_guidance(self.model) else {}
-        if self.sizes is not None and conds.takes_sizes(self.model):
+        if conds.takes_sizes(self.model):
+            if self.sizes is None:
+                raise TrainError("the model takes image sizes; call prepare_for(dataset) before prepare(batch)")
             extra |= self.sizes.inputs(index, shape, self.model.latent_format.spacial_downscale_ratio)
         return extra
 
@@ -217,9 +236,7 @@ class HostDenoiser:
 def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
     """A ComfyUI model as these settings train it."""
     preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
-    denoiser = HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
-    _check_naming(denoiser, config)
-    return denoiser
+    return HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
 
 
 def _embeds_guidance(model: Any) -> bool:
@@ -233,19 +250,13 @@ def _embeds_guidance(model: Any) -> bool:
 
 
 def _model_options(patcher: Any) -> dict[str, Any]:
-    """The MODEL's own patches and wrappers, with torch's attention.
-
-    Some of ComfyUI's faster attentions have no gradient, and its default on the CPU splits the work by free memory, so
-    that no two runs round alike.
-    """
+    """The MODEL's own patches and wrappers, with an attention that has a gradient."""
     options = comfy.model_patcher.create_model_options_clone(patcher.model_options)
     comfy.sampler_helpers.prepare_model_patcher(patcher, {}, options)
-    options["transformer_options"].setdefault("optimized_attention_override", _torch_attention)
+    transformer = options["transformer_options"]
+    name = "optimized_attention_override"
+    transformer[name] = TrainingAttention(transformer.get(name))
     return options
-
-
-def _torch_attention(_: Any, *args: Any, **kwargs: Any) -> Tensor:
-    return comfy.ldm.modules.attention.attention_pytorch(*args, **kwargs)
 
 
 def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
@@ -253,18 +264,6 @@ def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
     inference = patcher.get_model_object("manual_cast_dtype") or model.get_dtype()
     if inference != dtype:
         patcher.set_model_compute_dtype(dtype)
-
-
-def _check_naming(denoiser: HostDenoiser, config: TrainConfig) -> None:
-    """diffusers splits some layers that ComfyUI keeps fused. Refuse that before training, not at the end."""
-    chosen = select_modules(config.targets, denoiser.adaptable(), denoiser.groups())
-    named = denoiser.export_names(cast(Naming, config.naming))  # TrainConfig has checked it
-    missing = [name for name in chosen if name not in named]
-    if missing:
-        raise TrainError(
-            f'naming = "{config.naming}": has no name for {len(missing)} of {len(chosen)} layers of this model '
-            f"({missing[0]}, …); choose comfyui or kohya"
-        )
 
 
 def _sample(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import comfy.lora
 import comfy.model_base
 import comfy.utils
+import torch
 from torch import nn
 
-from ....lora_train import Naming
+from ....lora_train import LayerRows, Naming
 
 PREFIX = "diffusion_model."  # of module names in ComfyUI's own LoRA files
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -25,7 +26,7 @@ MLP = re.compile(r"(^|[._])(mlp[a-z]*|ff|ffn|feed_forward|fc\d)([._]|$)|_mlp(_|\
 
 
 def adaptable(diffusion_model: nn.Module) -> dict[str, nn.Module]:
-    """Every linear and convolution by its path, including those of quantising packs' own classes."""
+    """Every linear and convolution by its path, including those of quantizing packs' own classes."""
     return {name: module for name, module in diffusion_model.named_modules() if _is_layer(module)}
 
 
@@ -55,6 +56,39 @@ def export_names(model: Any, names: Iterable[str], naming: Naming) -> dict[str, 
     if naming == "diffusers":
         return {name: diffusers[name] for name in names if name in diffusers}
     return {name: f"lora_unet_{_kohya_base(model, diffusers, name).replace('.', '_')}" for name in names}
+
+
+def other_names(model: Any, modules: dict[str, nn.Module]) -> dict[str, LayerRows]:
+    """Every prefix that ComfyUI's LoRA loader knows → the layer, or the rows of a fused layer, that it changes."""
+    names: dict[str, LayerRows] = {}
+    for theirs, target in comfy.lora.model_lora_keys_unet(model, {}).items():
+        key, offset, function = target if isinstance(target, tuple) and len(target) == 3 else (*_pair(target), None)
+        module = modules.get(_bare(key.removeprefix(PREFIX)))
+        if module is None or not key.endswith(".weight"):
+            continue
+        rows = None if offset is None and function is None else _rows(offset, function, module)
+        if rows is None or rows:
+            names[theirs] = LayerRows(_bare(key.removeprefix(PREFIX)), rows)
+    return names
+
+
+def _pair(target: Any) -> tuple[str, Any]:
+    return (target, None) if isinstance(target, str) else (target[0], target[1])
+
+
+def _rows(offset: tuple[int, int, int] | None, function: Any, module: nn.Module) -> Sequence[int]:
+    """Which row of the layer each row of a file's entry changes; empty if it is not a matter of rows."""
+    outputs = int(getattr(module, "out_features", 0))
+    axis, start, count = offset or (0, 0, outputs)
+    rows = range(start, start + count)
+    if axis != 0 or rows.stop > outputs:
+        return ()
+    if function is None:
+        return rows
+    # Functions reorder rows: row i of the change is row order[i] of the entry.
+    order = function(torch.arange(count)[:, None])[:, 0]
+    places = (start + order.argsort()).tolist()
+    return places if order.sort().values.tolist() == list(range(count)) else ()
 
 
 def _is_layer(module: nn.Module) -> bool:

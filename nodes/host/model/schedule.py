@@ -42,6 +42,7 @@ class ModelSchedule:
             cpu = torch.device("cpu")
             self._tables = {cpu: exact.to(cpu, torch.float32)}
             self._log_snr = exact.snr.log()
+            self.levels = len(self._log_snr)
 
     def sigma(self, t: Tensor) -> Tensor:
         """[B] ComfyUI's noise levels."""

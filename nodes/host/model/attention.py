@@ -1,0 +1,61 @@
+"""Attention while training: torch's own, or the MODEL's override if gradients pass through it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import comfy.ldm.modules.attention
+import torch
+from torch import Tensor
+
+log = logging.getLogger("streamcache")
+
+
+class TrainingAttention:
+    """An override of ComfyUI's attention.
+
+    Some of ComfyUI's faster attentions have no gradient, and its default on the CPU splits the work by free memory, so
+    that no two runs round alike. An override of the MODEL (Attention Backend, or another pack's) is tested once for
+    each kind of call, because it may choose another kernel for a mask, a length or a dtype. The choice follows from the
+    call alone, so that a resumed run makes the same one.
+    """
+
+    def __init__(self, override: Callable[..., Tensor] | None = None) -> None:
+        self._override = override
+        self._usable: dict[tuple, bool] = {}
+
+    def __call__(self, _: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if self._override is None or not self._can_train(self._override, args, kwargs):
+            return torch_attention(*args, **kwargs)
+        return self._override(torch_attention, *args, **kwargs)
+
+    def _can_train(self, override: Callable[..., Tensor], args: tuple, kwargs: dict[str, Any]) -> bool:
+        masked = kwargs.get("mask", args[4] if len(args) > 4 else None) is not None
+        call = (masked, *((value.shape, value.dtype, value.device) for value in args[:3]))
+        if call not in self._usable:
+            usable = _has_gradient(override, args, kwargs)
+            if not usable and all(self._usable.values()):
+                log.warning("The MODEL's attention has no gradient. Training uses torch's attention instead.")
+            self._usable[call] = usable
+        return self._usable[call]
+
+
+def torch_attention(*args: Any, **kwargs: Any) -> Tensor:
+    return comfy.ldm.modules.attention.attention_pytorch(*args, **kwargs)
+
+
+def _has_gradient(override: Callable[..., Tensor], args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether gradients reach query, key and value. Also asked where none are needed, so that all calls are alike."""
+    with torch.inference_mode(False), torch.enable_grad():
+        given = [value.detach().clone().requires_grad_() for value in args[:3]]
+        try:
+            out = override(torch_attention, *given, *args[3:], **kwargs)
+            found = torch.autograd.grad(out.sum(), given, allow_unused=True)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # kernels of other packs refuse inputs in their own ways, also by assert
+            log.debug("The MODEL's attention failed: %s: %s", type(error).__name__, error)
+            return False
+    return all(gradient is not None for gradient in found)
