@@ -1,9 +1,10 @@
 """Datasets as nodes pass them on: names and paths, handles and plans, open caches, saving, freshness."""
 
 from .freshness import forget_result, record_result, result_fingerprint
-from .handles import DatasetHandle, DatasetPlan, handle_of, lazy_field, published_generation
+from .handles import DatasetHandle, DatasetPlan, handle_of, lazy_field, published_generation, published_manifest
 from .open_caches import OpenPool, close_idle
 from .paths import (
+    DATASETS,
     Choices,
     contained,
     list_caches,
@@ -11,25 +12,26 @@ from .paths import (
     list_names,
     parse_name,
     path_of_folder,
+    path_of_new_folder,
     path_to_create,
     path_to_open,
     path_to_save,
     problem_of,
 )
-from .saving import Given, Saved, describe, gather_parts, save, summarize
+from .saving import Given, Saved, check_given, save, save_parts, summarize
 
 __all__ = [
+    "DATASETS",
     "Choices",
     "DatasetHandle",
     "DatasetPlan",
     "Given",
     "OpenPool",
     "Saved",
+    "check_given",
     "close_idle",
     "contained",
-    "describe",
     "forget_result",
-    "gather_parts",
     "handle_of",
     "lazy_field",
     "list_caches",
@@ -37,13 +39,16 @@ __all__ = [
     "list_names",
     "parse_name",
     "path_of_folder",
+    "path_of_new_folder",
     "path_to_create",
     "path_to_open",
     "path_to_save",
     "problem_of",
     "published_generation",
+    "published_manifest",
     "record_result",
     "result_fingerprint",
     "save",
+    "save_parts",
     "summarize",
 ]

@@ -36,10 +36,15 @@ def result_fingerprint(place: Path, caller: str, look: Callable[[], Hashable] | 
 
     `look` returns the current state of the result; by default the generation of a cache.
     """
+    key, first = (str(place), caller), look or (lambda: _published(place))
     with _lock:
-        left = _recall(place, caller, look or (lambda: _published(place)))
-        now = left.look()
-        if left.state != now:
+        known = _left.get(key)
+        look, seen = (known.look, known.state) if known is not None else (first, _FORGOTTEN)
+    now = look()  # without the lock: a slow disk must not block the other nodes
+    with _lock:
+        left = _recall(key, look, now)
+        # A node may have recorded a new result meanwhile; then this look is out of date.
+        if left.state != now and left.state is seen and left.look is look:
             left.state, left.number = now, next(_numbers)
         return left.number
 
@@ -48,7 +53,7 @@ def record_result(place: Path, caller: str, state: Hashable, look: Callable[[], 
     """Record that `caller` made the result: `look` returns `state` until it is changed."""
     look = look or (lambda: _published(place))
     with _lock:
-        left = _recall(place, caller, look)
+        left = _recall((str(place), caller), look, state)
         left.look, left.state = look, state
 
 
@@ -69,10 +74,9 @@ def _published(path: Path) -> str | None:
     return manifest.generation if manifest else None
 
 
-def _recall(place: Path, caller: str, look: Callable[[], Hashable]) -> _Left:
-    key = str(place), caller
+def _recall(key: tuple[str, str], look: Callable[[], Hashable], state: Hashable) -> _Left:
     if key not in _left:
         while len(_left) >= _MOST:
             del _left[next(iter(_left))]
-        _left[key] = _Left(look, look(), next(_numbers))
+        _left[key] = _Left(look, state, next(_numbers))
     return _left[key]

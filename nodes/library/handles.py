@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from ...dataset_cache import (
     Encoder,
     ImageEncoder,
     LazyTensor,
+    Manifest,
     Plan,
+    Samples,
     Settings,
     Source,
     Subset,
@@ -29,11 +31,20 @@ from ...dataset_cache import (
 )
 from .open_caches import opened
 
+# How a field that a dataset lacks gets into it.
+_REMEDIES = {
+    "conditioning": "connect a CLIP to Encode Dataset and save it again",
+    "latent": "connect a VAE to Encode Dataset and save it again",
+    "mask": "choose masks on Image Folder Dataset and save it again",
+}
+_ANY = "save it again with this field"
+
 
 @dataclass(frozen=True)
 class DatasetHandle:
     """One generation of a cache, or some of its samples."""
 
+    encoded: ClassVar[Literal[True]] = True
     name: str
     path: Path
     generation: str
@@ -43,6 +54,10 @@ class DatasetHandle:
         """The dataset. While the caller keeps it, a lease protects its files from cleaning."""
         cache = opened(self.path, self.generation)
         return cache if self.indices is None else Subset(cache, self.indices)
+
+    def samples(self) -> Samples:
+        """The samples to look at."""
+        return self.open()
 
     def select(self, indices: np.ndarray) -> DatasetHandle:
         """A handle of some of these samples."""
@@ -60,6 +75,7 @@ class DatasetHandle:
 class DatasetPlan:
     """What to encode and how. Each use scans the sources again."""
 
+    encoded: ClassVar[Literal[False]] = False
     sources: tuple[Source, ...]
     image_encoder: ImageEncoder | None
     text_encoder: Encoder | None
@@ -73,20 +89,28 @@ class DatasetPlan:
             settings=self.settings,
         )
 
+    def samples(self) -> Samples:
+        """The samples to look at, as they will be encoded."""
+        return self.plan()
+
     def saved(self) -> DatasetHandle:
         raise CacheError("this dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here")
 
 
-def handle_of(name: str, path: Path) -> DatasetHandle:
-    """A handle of the generation that is published at `path` now."""
-    return DatasetHandle(name, path, published_generation(path, name))
+def handle_of(name: str, path: Path, manifest: Manifest | None = None) -> DatasetHandle:
+    """A handle of the generation that is published at `path` now, or of the one with this manifest."""
+    return DatasetHandle(name, path, (manifest or published_manifest(path, name)).generation)
 
 
 def published_generation(path: Path, name: str) -> str:
+    return published_manifest(path, name).generation
+
+
+def published_manifest(path: Path, name: str) -> Manifest:
     manifest = read_manifest(path)
     if manifest is None:
         raise CacheError(f"cache {name} was never finished; run the workflow that saves it again")
-    return manifest.generation
+    return manifest
 
 
 def lazy_field(handle: DatasetHandle, number: int, name: str) -> Any:
@@ -94,7 +118,7 @@ def lazy_field(handle: DatasetHandle, number: int, name: str) -> Any:
     structure = handle.open().sample(number).fields.get(name)
     if structure is None:
         source = handle.open().source(number)
-        raise CacheError(f"sample {number} ({source}) of {handle.name} has no {name}; encode the dataset again")
+        raise CacheError(f"sample {number} ({source}) of {handle.name} has no {name}; {_REMEDIES.get(name, _ANY)}")
     count = -1
 
     def detach(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,25 +4,29 @@ This is the only place where text from a widget becomes a path. Whatever the tex
 """
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import CacheBusy, CacheError, has_build, is_published
+from ...dataset_cache import (
+    CacheBusy,
+    CacheError,
+    has_build,
+    is_long_name,
+    is_published,
+    name_problem,
+    spelled,
+    storage_at,
+)
 
-MAX_PART = 120  # characters per folder name, as for the name of a run
-MAX_PART_BYTES = 255  # the limit of common file systems
 MAX_DEPTH = 8
+INPUT, DATASETS = "input", "datasets"  # the label of ComfyUI's input folder; where new folders of images go in it
 LISTED_DEPTH = 4  # levels below a root that are searched for caches
 MAX_LISTED = 2000
 FRESH_SECONDS = 1.0
 PATIENCE_SECONDS = 0.2
-_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"|?*]')
-# Windows opens a device under these names in every folder, with any extension.
-_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])", re.IGNORECASE)
 
 
 class Choices:
@@ -65,7 +69,7 @@ def parse_name(text: str) -> tuple[str, ...]:
     if len(parts) > MAX_DEPTH:
         raise CacheError(f"the name {_shown(text)} has {len(parts)} parts; at most {MAX_DEPTH} are allowed")
     for part in parts:
-        problem = _problem(part)
+        problem = name_problem(part)
         if problem:
             raise CacheError(f"the name {_shown(text)} {problem}; use a plain name such as my_set or group/my_set")
     return parts
@@ -86,13 +90,17 @@ def contained(root: Path, parts: Sequence[str], text: str) -> Path:
 def path_to_save(name: str, roots: Sequence[Path]) -> Path:
     """Where a cache of this name is written: its current place, or below the first root if it is new."""
     parts = parse_name(name)
-    path = _find(parts, roots, name) or contained(roots[0], parts, name)
+    path = _find(parts, roots, name)
+    if path is None:
+        path = _place(roots[0], parts, name)
+        if any(map(is_long_name, parts)):  # only new names: a cache that has one can still be opened
+            raise CacheError(f"the name {_shown(name)} is too long for a file system; choose a shorter one")
     for above in list(path.parents)[: len(parts) - 1]:
         if is_published(above):
             raise CacheError(f"the name {_shown(name)} is inside the cache {above.name}; choose another name")
     if path.is_file():
         raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
-    if path.is_dir() and not _is_cache(path) and any(path.iterdir()):
+    if not _is_cache(path) and storage_at(path).list(""):
         raise CacheError(f"the folder {_shown(name)} contains files that do not belong to a cache; choose another name")
     return path
 
@@ -132,11 +140,30 @@ def path_of_folder(name: str, roots: Mapping[str, Sequence[Path]]) -> Path:
     wanted += [(below, parts) for below in roots.values()]
     for below, rest in wanted:
         for root in below:
-            path = contained(root, rest, name)
+            path = _place(root, rest, name)
             if path.is_dir():
                 return path
     places = ", ".join(str(root) for below in roots.values() for root in below)
     raise CacheError(f"folder {_shown(name)} not found; put the images into a folder below one of: {places}")
+
+
+def path_of_new_folder(name: str, root: Path) -> tuple[str, Path]:
+    """Where images are added: `input/cats` is that folder below `root`, `cats` stands for `input/datasets/cats`.
+
+    The folder may exist. Returns its name as lists show it, and its path.
+    """
+    parts = parse_name(name)
+    parts = parts if parts[0] == INPUT and len(parts) > 1 else (INPUT, DATASETS, *parts)
+    path = contained(root, parts[1:], name)
+    taken = [above for above in (path, *path.parents) if root in above.parents and os.path.lexists(above)]
+    if taken and not taken[0].is_dir():
+        raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
+    if any(map(is_long_name, parts)):
+        raise CacheError(f"the name {_shown(name)} is too long for a file system; choose a shorter one")
+    for above in taken:
+        if is_published(above):
+            raise CacheError(f"the name {_shown(name)} is inside the cache {above.name}; choose another name")
+    return "/".join(parts), path
 
 
 def list_names(roots: Sequence[Path]) -> list[str]:
@@ -167,31 +194,18 @@ def list_folders(roots: Mapping[str, Sequence[Path]]) -> list[str]:
     return sorted(found)
 
 
-def _problem(part: str) -> str:
-    if part == "..":
-        return "leaves its folder"
-    if not part:
-        return "is an absolute path or has an empty part"
-    if _FORBIDDEN.search(part):
-        return 'contains a character that not every system allows (: < > " | ? * or a control character)'
-    if part[0] == "." or part[-1] in ". " or part[0] == " ":
-        return "has a part that starts or ends with a dot or a space"
-    if _DEVICE.fullmatch(part.split(".")[0].strip()):
-        return f"has the part {part!r}, which is a device name on Windows"
-    if len(part) > MAX_PART:
-        return f"has a part with {len(part)} characters; at most {MAX_PART} are allowed"
-    if not _is_text(part):
-        return "is not valid Unicode"
-    return "" if len(part.encode()) <= MAX_PART_BYTES else "has a part that is too long for a file system"
-
-
-def _is_text(part: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in part)
-
-
 def _find(parts: Sequence[str], roots: Sequence[Path], name: str) -> Path | None:
-    paths = [contained(root, parts, name) for root in roots]
+    paths = [_place(root, parts, name) for root in roots]
     return next((path for path in paths if _is_cache(path)), None)
+
+
+def _place(root: Path, parts: Sequence[str], name: str) -> Path:
+    """The path of a name, as the folders on disk are spelled: systems write accents in different Unicode forms."""
+    place = root
+    for part in parts:
+        contained(root, place.relative_to(root).parts, name)  # before it is listed
+        place /= spelled(place, part)
+    return contained(root, place.relative_to(root).parts, name)
 
 
 def _is_cache(path: Path) -> bool:

@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...dataset_cache import (
+    FROM_LISTS,
     CacheError,
     CacheWriter,
     EncodeProgress,
     EncodeReport,
     Manifest,
     Part,
+    byte_count,
     encode,
+    few_names,
     gather,
     peek_bucket_counts,
     plural,
     read_manifest,
+    refuse_other_origin,
     split_rows,
+    storage_at,
 )
 from ...lora_train import format_seconds
 from .handles import DatasetHandle, DatasetPlan, published_generation
@@ -35,6 +40,8 @@ class Watcher(Protocol):
     def __call__(self, done: int, total: int | None, text: str = "") -> None: ...
 
     def check(self) -> None: ...
+
+    def show(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -58,23 +65,38 @@ class Saved:
 
 def save(given: Given, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str] = {}) -> Saved:
     """Save the inputs to `path`, with the purpose in the provenance. Entries that are already stored are reused."""
-    if given.dataset is not None and (given.latents or given.conditionings):
-        raise CacheError("both a dataset and lists are connected; connect only one of them")
-    if isinstance(given.dataset, DatasetPlan):
+    check_given(given, "save")
+    if given.dataset is not None and given.dataset.encoded is False:
         return _save_plan(given.dataset, name, path, watch, purpose)
-    if isinstance(given.dataset, DatasetHandle):
-        parts = [Part(given.dataset.open())]
-        return describe(name, path, gather_parts(parts, path, watch), ())
-    if not given.latents and not given.conditionings:
-        raise CacheError("nothing to save: connect a dataset, or latents and conditioning")
-    return describe(name, path, _save_lists(given, path, watch, purpose), ())
+    if given.dataset is not None:
+        return save_parts([Part(given.dataset.open())], name, path, watch)
+    return _describe(name, path, _save_lists(given, path, watch, purpose), ())
 
 
-def gather_parts(parts: Sequence[Part], path: Path, watch: Watcher) -> str:
+def check_given(given: Given, use: str) -> None:
+    """Refuse inputs that do not fit together, or none at all; `use` says what they are for."""
+    latents, conditionings, captions = len(given.latents), len(given.conditionings), len(given.captions)
+    if given.dataset is not None and (latents or conditionings):
+        raise CacheError("both a dataset and lists are connected; connect only one of them")
+    if given.dataset is None and not latents and not conditionings:
+        raise CacheError(f"nothing to {use}: connect a dataset, or latents and conditioning")
+    if latents != conditionings:
+        raise CacheError(f"found {latents:,} latents and {conditionings:,} conditionings, expected one per latent")
+    if given.dataset is None and captions not in (0, 1, latents):
+        raise CacheError(
+            f"found {captions:,} captions for {latents:,} latents, expected one each, one for all, or none"
+        )
+
+
+def save_parts(parts: Sequence[Part], name: str, path: Path, watch: Watcher, merged: bool = False) -> Saved:
+    """Copy the samples of open datasets, as a merge or as a copy."""
+
     def progress(done: int, total: int) -> None:
         watch(done, total, f"Saving {done:,} of {total:,} samples")
 
-    return gather(parts, path, progress)
+    warnings: list[str] = []
+    generation = gather(parts, path, progress, merged, warnings.append)
+    return _describe(name, path, generation, [f"Warning: {text}" for text in warnings])
 
 
 def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> Saved:
@@ -88,21 +110,21 @@ def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose
         return False
 
     watch(0, None, "Scanning the images")
-    report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
-    return describe(name, path, report.generation, _report_lines(report), report)
+    try:
+        report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
+    except BaseException as error:
+        # Otherwise the node keeps showing the progress at which the run ended.
+        how = "Failed" if isinstance(error, Exception) else "Stopped"
+        watch.show(f"{how}. Encoded entries are kept; queue again to continue")
+        raise
+    return _describe(name, path, report.generation, _report_lines(report), report)
 
 
 def _save_lists(given: Given, path: Path, watch: Watcher, purpose: Mapping[str, str]) -> str:
+    if not purpose:  # the lists may be a selection from the very cache that they would replace
+        refuse_other_origin(storage_at(path), FROM_LISTS)
     latents, conditionings, captions = given.latents, given.conditionings, given.captions
-    if len(latents) != len(conditionings):
-        raise CacheError(
-            f"found {len(latents):,} latents and {len(conditionings):,} conditionings, expected one per latent"
-        )
-    if len(captions) not in (0, 1, len(latents)):
-        raise CacheError(
-            f"found {len(captions):,} captions for {len(latents):,} latents, expected one each, one for all, or none"
-        )
-    with CacheWriter(path, provenance={**purpose, "made by": "lists of latents and conditionings"}) as writer:
+    with CacheWriter(path, provenance={**purpose, **FROM_LISTS}) as writer:
         for number, (latent, conditioning) in enumerate(zip(latents, conditionings, strict=True)):
             watch(number, len(latents), f"Saving {number:,} of {len(latents):,} latents")
             caption = captions[number if len(captions) > 1 else 0] if captions else ()
@@ -114,19 +136,22 @@ def _save_lists(given: Given, path: Path, watch: Watcher, purpose: Mapping[str, 
     return published_generation(path, path.name)
 
 
-def describe(name: str, path: Path, generation: str, lines: Sequence[str], report: EncodeReport | None = None) -> Saved:
+def _describe(
+    name: str, path: Path, generation: str, lines: Sequence[str], report: EncodeReport | None = None
+) -> Saved:
     """The handle of the saved cache, with its size and buckets."""
     manifest = read_manifest(path)
     if manifest is None or manifest.generation != generation:
         raise CacheError(f"cache {name} was changed by another process while it was being saved; save it again")
     facts = summarize(name, path, manifest)
     buckets, size = facts["buckets"], facts["bytes"]
-    first = f"{facts['samples']:,} samples in {len(buckets):,} buckets, {size / 1e6:,.1f} MB: {name}"
+    first = f"{plural(facts['samples'], 'sample')} in {plural(len(buckets), 'bucket')}, {byte_count(size)}: {name}"
     shown = [f"{bucket}: {count:,}" for bucket, count in list(buckets.items())[:_LISTED]]
     if report is not None:
-        plain = [{"source": e.source, "reason": e.reason} for e in report.excluded]
+        plain = [{"source": e.source, "reason": e.reason} for e in report.skipped]
         facts |= {"encoded": report.encoded, "reused": report.reused, "excluded": plain, "unchanged": report.unchanged}
-        facts["warnings"] = _warnings(report)
+        facts |= {"removed": report.removed, "missing": report.missing, "warnings": _warnings(report)}
+        facts |= {"chosen": [e.source for e in report.chosen]}
     return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
 
 
@@ -155,7 +180,14 @@ def _warnings(report: EncodeReport) -> list[str]:
     lines = [f"No caption: {report.uncaptioned:,} of {report.samples:,} samples"] if report.uncaptioned else []
     if report.unmasked:
         lines.append(f"No mask: {report.unmasked:,} of {report.samples:,} samples (the whole image is used)")
-    if report.excluded:
-        lines.append(f"Skipped: {plural(len(report.excluded), 'file')}")
-        lines += [f"{e.source}: {e.reason}" for e in report.excluded[:_LISTED]]
+    if report.removed:
+        lines.append(f"No longer in the dataset: {plural(len(report.removed), 'sample')}: {few_names(report.removed)}")
+    if report.missing:
+        lines.append(f"Missing folders (their entries are kept): {few_names(list(report.missing))}")
+    if report.chosen:
+        lines.append(f"Excluded by choice: {plural(len(report.chosen), 'image')}")
+    if report.skipped:
+        lines.append(f"Skipped: {plural(len(report.skipped), 'file')}")
+        lines += [f"{e.source}: {e.reason}" for e in report.skipped[:_LISTED]]
+    lines += [f"{note.source}: {note.text}" if note.source else note.text for note in report.notes[:_LISTED]]
     return lines

@@ -22,7 +22,7 @@ from ...dataset_cache import (
     remembered_folders,
 )
 from ..library import list_caches
-from .untrusted import as_dict, as_list, cut_text
+from .untrusted import as_dict, as_list, as_time, cut_text
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
 _MAX_KNOWN = 2000
@@ -122,7 +122,7 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
         name=folder.name,
         samples=manifest.counts.get("samples", 0),
         bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
-        published=published_at(folder),
+        published=as_time(published_at(folder)),
         generation=manifest.generation,
         buckets=[{"name": label, "samples": count} for label, count in counts[:_MAX_BUCKETS]],
         encoders=_encoders(manifest),

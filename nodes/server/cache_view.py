@@ -46,7 +46,7 @@ class View:
     def __init__(self, folder: Path, manifest: Manifest, index: Index) -> None:
         self.folder, self.manifest, self.index = folder, manifest, index
         self.generation = manifest.generation
-        self.cache = Cache(folder, manifest, index, lease=None)
+        self.cache = Cache(folder, manifest, index)
         self.set_names = list(manifest.sets)
         self.matches: dict[tuple[tuple[str, ...], str], np.ndarray] = {}  # (words, bucket) → sample numbers
 
@@ -79,7 +79,7 @@ def close_views(folder: Path | None = None) -> None:
     VIEWS.close(folder)
 
 
-@guarded()
+@guarded
 def sample_page(view: View, start: int, count: int, search: str = "", bucket: str = "") -> dict[str, Any]:
     """One page of samples: `count` matches, beginning with match `start`."""
     numbers = matches(view, search, bucket)
@@ -119,7 +119,7 @@ def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
         "parts": _parts(disk),
         "missing": list(disk.missing[:_MAX_LISTED]),
         "shared": facts.shared,
-        "saved_bytes": max(0, facts.bytes_unshared - facts.blob_bytes),
+        "saved_bytes": facts.bytes_unshared - facts.bytes_shared,
         "captions": _captions(facts),
         "sets": [
             {"name": cut_text(name), "samples": facts.set_samples[name], "facts": cut(known)}

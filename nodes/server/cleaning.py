@@ -53,7 +53,7 @@ def _describe(plan: CleanPlan) -> dict[str, Any]:
 def _removal(removal: Removal) -> dict[str, Any]:
     return {
         "category": removal.category,
-        "words": CATEGORIES[removal.category],
+        "words": CATEGORIES[removal.category].text,
         "count": removal.count,
         "bytes": removal.bytes,
         "kept": removal.kept,

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from ...lora_train import smooth_curve, thin_curve
+from ...dataset_cache import StoredFile
+from ...lora_train import open_run_file, read_from, smooth_curve, thin_curve
 
 MAX_RUNS = 32  # kept in memory; 10,000 steps take about 250 kB
 MAX_STEPS = 2_000_000  # read per run
+READ_BYTES = 1 << 20  # at once; no line is as long
 TAIL_BYTES = 256  # identify a file: more than one line, which contains the time of its step
 
 Points = list[list[float]]  # [step, value], steps rising
@@ -76,12 +77,7 @@ class CurveReader:
         }
 
     def _read(self, path: Path) -> Columns:
-        columns = self._columns.pop(path, None) or Columns()
-        try:
-            columns = _read_on(path, columns)
-        except OSError:
-            columns = Columns()
-        self._columns[path] = columns
+        columns = self._columns[path] = _read_on(path, self._columns.pop(path, None) or Columns())
         while len(self._columns) > MAX_RUNS:
             self._columns.popitem(last=False)
         return columns
@@ -93,25 +89,28 @@ def thin_points(steps: Sequence[int], values: Sequence[float], most: int) -> Poi
 
 
 def _read_on(path: Path, columns: Columns) -> Columns:
-    with open(path, "rb") as file:
-        found = os.fstat(file.fileno())
-        if found.st_ino != columns.inode or _tail(file, columns.offset) != columns.tail:
-            columns = Columns(found.st_ino)
-        file.seek(columns.offset)
-        for line in file:
-            if not line.endswith(b"\n") or len(columns.steps) >= MAX_STEPS:
-                break  # a line that is still being written is read next time
-            columns.offset += len(line)
-            columns.tail = (columns.tail + line)[-TAIL_BYTES:]
-            _take(columns, line)
+    file = open_run_file(path)
+    if file is None:
+        return Columns()
+    inode, size = file.identity[1], min(columns.offset, TAIL_BYTES)
+    if inode != columns.inode or read_from(file, columns.offset - size, size) != columns.tail:
+        columns = Columns(inode)
+    for line in _lines(file, columns.offset):
+        if len(columns.steps) >= MAX_STEPS:
+            break
+        columns.offset += len(line)
+        columns.tail = (columns.tail + line)[-TAIL_BYTES:]
+        _take(columns, line)
     return columns
 
 
-def _tail(file: BinaryIO, offset: int) -> bytes:
-    """The last bytes before `offset`; fewer if the file ends earlier."""
-    size = min(offset, TAIL_BYTES)
-    file.seek(offset - size)
-    return file.read(size)
+def _lines(file: StoredFile, start: int) -> Iterator[bytes]:
+    """The complete lines from `start` on. One that is still being written is read next time."""
+    rest = b""
+    while len(rest) < READ_BYTES and (data := read_from(file, start, READ_BYTES)):
+        start += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line + b"\n" for line in lines)
 
 
 def _take(columns: Columns, line: bytes) -> None:

@@ -1,15 +1,19 @@
 """HTTP plumbing: parse parameters, run handlers off the event loop, turn errors into JSON.
 
 Responses are JSON; a refusal is `{"error": "a sentence for the user"}` with a 4xx status. Everything that changes
-anything is a POST with a JSON body, which pages of other sites cannot send.
+anything is a POST with a JSON body or a zip, which pages of other sites cannot send. A request under another site's
+name is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import os
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +25,18 @@ from comfy.cli_args import args
 from ...dataset_cache import CacheBusy, CacheError
 from ..host.app import cache_roots
 from ..library import parse_name, path_to_open
-from .untrusted import Refused, cross_site
+from .untrusted import ALLOWED_HOSTS, Refused, allowed_hosts, cross_site, foreign_host
 
 log = logging.getLogger("streamcache")
 
 PREFIX = "/streamcache"
 MAX_BODY = 64 * 1024
+ZIP = "application/zip"
+MAX_ZIP = 64 << 30  # bytes
 MAX_TEXT = 2000
 MAX_ITEMS = 500
+_CHUNK = 1 << 20
+_FULL = {getattr(errno, name, -1) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 _NO_STORE = {"Cache-Control": "no-store"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -97,6 +105,9 @@ class Routes:
 
     def get(self, path: str, handler: Handler) -> None:
         async def respond(request: web.Request) -> web.StreamResponse:
+            problem = _foreign(request)
+            if problem:
+                return _refusal(403, problem)
             return await _respond(handler, lambda: _query(request))
 
         self._methods.setdefault(path, set()).update(("GET", "HEAD"))
@@ -104,11 +115,26 @@ class Routes:
 
     def post(self, path: str, handler: Handler) -> None:
         async def respond(request: web.Request) -> web.StreamResponse:
-            problem = cross_site(request.headers, bool(args.enable_cors_header))
+            problem = _foreign(request) or cross_site(request.headers, bool(args.enable_cors_header))
             if problem:
                 return _refusal(403, problem)
             body = await _read(request)
             return await _respond(handler, lambda: _body(request, body))
+
+        self._methods.setdefault(path, set()).add("POST")
+        self._table.post(PREFIX + path)(respond)
+
+    def receive(self, path: str, place: Callable[[Params], Path]) -> None:
+        """A POST whose body is a zip of any length. `place` returns where it goes; it appears there when it is
+        complete."""
+
+        async def respond(request: web.Request) -> web.StreamResponse:
+            problem = _foreign(request) or cross_site(request.headers, bool(args.enable_cors_header))
+            if problem:
+                return _refusal(403, problem)
+            if request.content_type != ZIP:
+                return _refusal(415, f"the body must be a zip: set Content-Type to {ZIP}")
+            return await _receive(request, lambda: place(_query(request)))
 
         self._methods.setdefault(path, set()).add("POST")
         self._table.post(PREFIX + path)(respond)
@@ -122,11 +148,57 @@ class Routes:
 
 def cache_param(params: Params) -> tuple[str, Path]:
     """The cache that the parameter `name` names: its name as lists show it, and its folder."""
-    name = "/".join(parse_name(params.text("name")))
+    parts = parse_name(params.text("name"))
     try:
-        return name, path_to_open(name, cache_roots())
+        folder = path_to_open("/".join(parts), cache_roots())
     except CacheError as error:
         raise Refused(str(error), 404) from None
+    return "/".join(folder.parts[-len(parts) :]), folder
+
+
+def _foreign(request: web.Request) -> str:
+    if args.enable_cors_header:  # every site may use the server
+        return ""
+    return foreign_host(request.headers, allowed_hosts(os.getenv(ALLOWED_HOSTS, ""), args.listen))
+
+
+async def _receive(request: web.Request, place: Callable[[], Path]) -> web.StreamResponse:
+    """Store the body under a hidden name, then under its own. A body that ends early leaves nothing."""
+    found: list[Path] = []
+    response = await _respond(lambda _: found.append(place()) or {}, lambda: Params({}))
+    if not found:
+        return response
+    # A name of its own: the same file may be sent again while the first request still ends.
+    part = found[0].with_suffix(f".{secrets.token_hex(4)}.part")
+    try:
+        count = await _store(request, part)
+        await asyncio.to_thread(os.replace, part, found[0])
+        return web.json_response({"bytes": count}, headers=_NO_STORE)
+    except Refused as refusal:
+        return _refusal(refusal.status, str(refusal))
+    except OSError as error:
+        full = error.errno in _FULL
+        return _refusal(507 if full else 409, f"the file cannot be stored: {error.strerror or error}")
+    finally:
+        part.unlink(missing_ok=True)
+
+
+async def _store(request: web.Request, path: Path) -> int:
+    count = 0
+    with open(path, "xb") as file:
+        try:
+            async for chunk in request.content.iter_chunked(_CHUNK):
+                count += len(chunk)
+                if count > MAX_ZIP:
+                    raise Refused(f"the zip is longer than {MAX_ZIP:,} bytes", 413)
+                await asyncio.to_thread(file.write, chunk)
+        except (OSError, Refused):
+            raise
+        except Exception:  # the connection ended: aiohttp has several errors for that
+            raise Refused("the file ends too early") from None
+    if request.content_length not in (None, count):
+        raise Refused("the file ends too early")
+    return count
 
 
 async def _read(request: web.Request) -> bytes | None:

@@ -1,6 +1,7 @@
 """Jobs: long work that a page starts, such as verifying and copying a cache. Each job runs in its own thread, reports
-its progress and can be cancelled."""
+its progress and can be canceled."""
 
+import contextlib
 import logging
 import os
 import secrets
@@ -12,7 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import CacheBusy, CopyReport, current_publisher, duplicate, export, is_link, verify
+from ...dataset_cache import (
+    CacheBusy,
+    CopyReport,
+    Upload,
+    byte_count,
+    current_publisher,
+    duplicate,
+    export,
+    is_link,
+    plural,
+    verify,
+)
 from .moves import move_folder
 from .untrusted import Refused, cut_text
 
@@ -26,13 +38,13 @@ _UNFINISHED = ".copy-"
 _ABANDONED_SECONDS = 24 * 3600
 
 
-class Cancelled(Exception):
+class Canceled(Exception):
     """The page asked the job to stop."""
 
 
 @dataclass
 class Job:
-    """A job as pages see it. `problem_count` includes problems that are not listed."""
+    """A job as pages see it. `problem_count` includes problems that are not listed; `counts` is what it did."""
 
     id: str
     kind: str
@@ -43,6 +55,7 @@ class Job:
     total: int = 0
     problems: list[dict[str, str]] = field(default_factory=list)
     problem_count: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     words: str = ""
     error: str = ""
     began: float = field(default_factory=time.time)
@@ -57,7 +70,7 @@ class Watch:
         self.cancel = threading.Event()
 
     def __call__(self, done: int, total: int) -> None:
-        """Report progress; raise Cancelled if the user cancelled the job."""
+        """Report progress; raise Canceled if the user canceled the job."""
         self.check()
         self._job.done, self._job.total = done, max(total, done)
         if time.monotonic() - self._reported >= SECONDS_BETWEEN:
@@ -66,7 +79,10 @@ class Watch:
 
     def check(self) -> None:
         if self.cancel.is_set():
-            raise Cancelled
+            raise Canceled
+
+    def count(self, **counts: int) -> None:
+        self._job.counts.update(counts)
 
     def problem(self, kind: str, place: str, words: str) -> None:
         self._job.problem_count += 1
@@ -122,7 +138,7 @@ class Jobs:
             watch.check()
             job.words = work(watch)
             job.state = "done"
-        except Cancelled:
+        except Canceled:
             job.state = "cancelled"
         except ValueError as error:  # the base class of the pack's own errors
             job.state, job.error = "failed", cut_text(str(error))
@@ -160,10 +176,23 @@ def exporting(folder: Path, target: Path, root: Path) -> Work:
     return _copying(export, folder, target, root)
 
 
+def adding(upload: Upload, folder: Path, if_exists: str) -> Work:
+    """Add what was uploaded to a folder of images."""
+
+    def work(watch: Watch) -> str:
+        added = upload.add_to(folder, if_exists, watch)
+        watch.count(**{name: value for name, value in asdict(added).items() if isinstance(value, int)})
+        for skipped in added.skipped:
+            watch.problem("skipped", skipped.name, skipped.reason)
+        return f"Added {plural(added.images, 'image')} and {plural(added.captions, 'caption')}"
+
+    return work
+
+
 def _copying(copy: Copy, folder: Path, target: Path, root: Path) -> Work:
     def work(watch: Watch) -> str:
         _remove_abandoned(root)
-        # Under a hidden name until it is complete, so a cancelled or failed copy never shows up.
+        # Under a hidden name until it is complete, so a canceled or failed copy never shows up.
         unfinished = root / f"{_UNFINISHED}{secrets.token_hex(8)}"
         try:
             report = copy(folder, unfinished, watch)
@@ -173,15 +202,24 @@ def _copying(copy: Copy, folder: Path, target: Path, root: Path) -> Work:
             move_folder(unfinished, target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-        return f"Copied {report.samples:,} samples ({report.bytes / 1e6:,.1f} MB)"
+        return f"Copied {plural(report.samples, 'sample')} ({byte_count(report.bytes)})"
 
     return work
+
+
+def _age(path: Path) -> float:
+    """Seconds since a folder changed. If its date is ahead of the clock, it counts as changed now, and gets old."""
+    age = time.time() - path.stat().st_mtime
+    if age < 0:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    return age
 
 
 def _remove_abandoned(root: Path) -> None:
     """Remove unfinished copies of servers that were killed over a day ago."""
     for path in root.glob(f"{_UNFINISHED}*"):
-        if is_link(path) or time.time() - path.stat().st_mtime < _ABANDONED_SECONDS:
+        if is_link(path) or _age(path) < _ABANDONED_SECONDS:
             continue
         if current_publisher(path) is None:
             shutil.rmtree(path, ignore_errors=True)

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,17 @@ from ...dataset_cache import CacheBusy, PublishLock, holders, is_link, is_regula
 from ...lora_train import check_run_name
 from ..library import close_idle, contained, forget_result, parse_name, path_to_create, path_to_open
 from .cache_view import close_views
-from .untrusted import LATEST, Refused, as_count, as_dict, as_number, cut_text
+from .patterns import TRASH_ID
+from .untrusted import Refused, as_count, as_dict, as_time, cut_text
 
 TRASH = ".trash"
 CACHE, RUN = "cache", "run"
 _CONTENT, _NOTE = "content", "deleted.json"
-_ID = re.compile(r"[0-9a-f]{32}")
+_ID = re.compile(TRASH_ID)
 _MAX_ROWS = 500
 _MAX_NOTE = 1 << 16
+
+Move = Callable[[Path], None]  # moves the folder that is held to a new place
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,16 @@ def rename(name: str, to: str, roots: Sequence[Path]) -> Path:
     folder = path_to_open(name, roots)
     root = root_of(name, folder, roots)
     target = path_to_create(to, [root, *roots])
-    refuse_if_in_use(folder)
-    move_folder(folder, target, root)
+    with unused(folder) as move:
+        move_folder(folder, target, root, move)
     remove_empty_parents(folder, root)
     forget_result(folder)
     return target
 
 
 def root_of(name: str, folder: Path, roots: Sequence[Path]) -> Path:
-    parts = parse_name(name)
-    return next(root for root in roots if root.joinpath(*parts) == folder)
+    above = folder.parents[len(parse_name(name)) - 1]
+    return next(root for root in roots if root == above)
 
 
 def close_unused(folder: Path) -> None:
@@ -76,22 +80,30 @@ def close_unused(folder: Path) -> None:
         gc.collect()  # closed objects may still wait for it
 
 
-def refuse_if_in_use(folder: Path) -> None:
+@contextmanager
+def unused(folder: Path) -> Iterator[Move]:
+    """Inside the `with`, no process writes to the cache; what it gives moves the cache. Refused while it is in use."""
     if is_link(folder):
         raise Refused(f"{folder.name} is a link; move or remove the folder that it points to", 409)
     close_unused(folder)
-    found = holders(folder)
-    if found:
-        raise CacheBusy(f"{folder.name} is in use: {found[0]} reads it; try again when that is done")
-    PublishLock(folder).release()  # raises CacheBusy while another process writes
+    lock = PublishLock(folder)  # raises CacheBusy while another process writes
+    try:
+        found = holders(folder)
+        if found:
+            raise CacheBusy(f"{folder.name} is in use: {found[0]} reads it; try again when that is done")
+        yield lock.move
+    finally:
+        lock.release()
 
 
-def move_folder(folder: Path, target: Path, root: Path | None = None) -> None:
+def move_folder(folder: Path, target: Path, root: Path | None = None, move: Move | None = None) -> None:
     """Move a folder and create the parents of `target`; if that fails, remove those that are empty below `root`."""
-    # Without holding the lock: on Windows a locked file cannot be moved.
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(folder, target)
+        if move is not None:
+            move(target)
+        else:
+            os.rename(folder, target)
     except OSError as error:
         if root is not None:
             remove_empty_parents(target, root)
@@ -112,23 +124,23 @@ def remove_empty_parents(folder: Path, root: Path) -> None:
             return
 
 
-def move_to_trash(root: Root, name: str, folder: Path, refuse_if_in_use: Callable[[], Any]) -> str:
-    """Move an unused folder to the trash of its root. Returns its id there."""
+def move_to_trash(root: Root, name: str, folder: Path, hold: Callable[[], AbstractContextManager[Move]]) -> str:
+    """Move a folder to the trash of its root. `hold` refuses if it is in use. Returns its id in the trash."""
     refuse_link(root.path / TRASH)
-    refuse_if_in_use()
-    number = secrets.token_hex(16)
-    place = root.path / TRASH / number
-    place.mkdir(parents=True)
+    with hold():  # refuse before a large folder is measured, which takes a while
+        pass
+    place = root.path / TRASH / secrets.token_hex(16)
     note = {"name": name, "bytes": folder_bytes(folder), "deleted": time.time()}
-    try:
-        (place / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-        refuse_if_in_use()  # again: measuring a large folder takes a while, and another process may have opened it
-        move_folder(folder, place / _CONTENT)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
+    with hold() as move:
+        place.mkdir(parents=True)
+        try:
+            (place / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+            move_folder(folder, place / _CONTENT, move=move)
+        except BaseException:
+            _remove_place(place)
+            raise
     remove_empty_parents(folder, root.path)
-    return number
+    return place.name
 
 
 def list_trash(roots: Sequence[Root]) -> list[TrashRow]:
@@ -144,7 +156,7 @@ def restore(number: str, roots: Sequence[Root]) -> TrashRow:
     others = [other.path for other in roots if other.kind == root.kind]
     target = _run_place(row.name, root.path) if root.kind == RUN else path_to_create(row.name, [root.path, *others])
     move_folder(place / _CONTENT, target, root.path)
-    shutil.rmtree(place, ignore_errors=True)
+    _remove_place(place)
     return row
 
 
@@ -173,6 +185,14 @@ def folder_bytes(folder: Path) -> int:
             except OSError:  # removed meanwhile
                 continue
     return found
+
+
+def _remove_place(place: Path) -> None:
+    """Remove a place in the trash, unless a folder is in it."""
+    if not os.path.lexists(place / _CONTENT):
+        with suppress(OSError):
+            (place / _NOTE).unlink(missing_ok=True)
+            place.rmdir()
 
 
 def _run_place(name: str, root: Path) -> Path:
@@ -217,7 +237,7 @@ def _row(root: Root, place: Path) -> TrashRow:
         kind=root.kind,
         name=cut_text(name) if isinstance(name, str) and name else f"restored-{place.name[:8]}",
         bytes=as_count(note.get("bytes")),
-        deleted=as_number(note.get("deleted"), LATEST),
+        deleted=as_time(note.get("deleted")),
     )
 
 

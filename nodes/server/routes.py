@@ -7,7 +7,7 @@ from typing import Any
 from server import PromptServer
 
 from ..host.app import cache_roots, caches_changed, lora_folder, runs_folder, source_roots
-from . import upkeep_routes
+from . import folder_routes, upkeep_routes
 from .cache_list import cache_row, list_rows
 from .cache_view import MAX_PAGE, View, cache_detail, open_view, sample_page
 from .http import FileResponse, Params, Routes, cache_param
@@ -29,6 +29,7 @@ def register_routes() -> None:
     routes.get("/cache/samples", show_samples)
     routes.get("/cache/thumbnail", show_thumbnail)
     upkeep_routes.add(routes)
+    folder_routes.add(routes)
     routes.get("/runs", list_runs)
     routes.get("/run", show_run)
     routes.get("/run/sample", show_run_sample)
@@ -101,8 +102,7 @@ def stop_run(params: Params) -> dict[str, Any]:
     """Stop like the trainer itself: finish the step, save state and LoRA, and let the node end normally."""
     name = params.text("name")
     params.refuse_unknown()
-    _runs().folder(name)
-    RUNS.stop(name)
+    RUNS.stop(_runs().folder(name).name)
     return {}
 
 
@@ -110,8 +110,9 @@ def delete_run(params: Params) -> dict[str, Any]:
     """Move a run to the trash, like a cache. The LoRA that it trained is not part of it and stays."""
     name = params.text("name")
     params.refuse_unknown()
-    runs = _runs()
-    number = move_to_trash(Root(runs_folder(), RUN), name, runs.folder(name), lambda: runs.idle_folder(name))
+    runs, root = _runs(), Root(runs_folder(), RUN)
+    folder = runs.folder(name)
+    number = move_to_trash(root, folder.name, folder, lambda: runs.unused(folder.name))
     caches_changed()
     return {"trash": number}
 

@@ -5,16 +5,30 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...lora_train import Run, check_run_name, is_run_locked, read_run_json
+from ...dataset_cache import StoredFile, spelled
+from ...lora_train import (
+    Run,
+    TrainError,
+    check_run_name,
+    hold_run,
+    is_run_locked,
+    open_run_file,
+    partial_lora,
+    read_from,
+    read_run_json,
+)
 from ..library import contained
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
-from .untrusted import LATEST, Refused, as_count, as_dict, as_number, cut, cut_text
+from .moves import Move
+from .patterns import SAMPLE_FILE
+from .untrusted import Refused, as_count, as_dict, as_time, cut, cut_text
 
 MAX_RUNS = 500  # listed, latest first
 MAX_SAMPLES = 2000  # images per run
@@ -22,7 +36,7 @@ MAX_REPORT = 256 << 20
 TAIL_BYTES = 4096
 REPORT = "report.html"
 ENDS = ("done", "stopped", "interrupted", "failed")
-_SAMPLE = re.compile(r"step-(\d{1,12})-(\d{1,4})\.png")
+_SAMPLE = re.compile(SAMPLE_FILE)
 _STATE = re.compile(r"step-(\d{1,12})\.safetensors")
 _STEP = re.compile(rb'"step": (\d+), "epoch"')
 
@@ -62,8 +76,13 @@ class Runs:
         return sorted(found, key=lambda row: (not row["live"], -row["updated"]))[:MAX_RUNS]
 
     def row(self, folder: Path, client: str = "") -> dict[str, Any]:
-        described, live = read_run_json(folder), self.live.find(folder.name)
-        status = _status(folder, described, live)
+        live = self.live.find(folder.name)
+        try:
+            described, problem = read_run_json(folder), ""
+            status = _status(folder, described, live)
+            saved = _saved_step(folder) if status == "interrupted" else 0
+        except TrainError as error:  # it cannot be read now, and hides no other run
+            described, problem, status, saved = {}, str(error), "failed", 0
         row = {
             "name": folder.name,
             "status": status,
@@ -73,26 +92,29 @@ class Runs:
             "steps": as_count(described.get("steps")),
             "updated": _updated(folder, described),
             "dataset": self._dataset(described.get("dataset")),
-            "lora": self._lora(folder.name),
-            "saved_step": _saved_step(folder) if status == "interrupted" else 0,
-            "problem": cut_text(str(described.get("problem") or "")) if status == "failed" else "",
+            "lora": self._lora(folder.name, described),
+            "saved_step": saved,
+            "problem": cut_text(str(problem or described.get("problem") or "")) if status == "failed" else "",
             "notes": cut_text(str(described.get("notes") or "")),
         }
-        return row if live is None else {**row, **live.to_json(), "updated": round(time.time(), 1)}
+        if live is None:
+            return row
+        return {**row, "status": "running", "problem": "", **live.to_json(), "updated": round(time.time(), 1)}
 
     def describe(self, name: str, points: int, smoothing: float, client: str = "") -> dict[str, Any]:
         """One run with its curves, settings and sample images."""
         folder = self.folder(name)
-        live, run = self.live.find(name), Run(folder)
-        settings = as_dict(read_run_json(folder).get("config"))
+        live, run = self.live.find(folder.name), Run(folder)
+        described = read_run_json(folder)
+        settings = as_dict(described.get("config"))
         report = folder / REPORT
         return {
             "run": self.row(folder, client),
             "settings": cut(settings),
             "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
             "samples": list_samples(run.samples),
-            "lora": self._lora(name),
-            "report": f"{self.places.runs.name}/{name}/{report.name}" if report.is_file() else "",
+            "lora": self._lora(folder.name, described),
+            "report": f"{self.places.runs.name}/{folder.name}/{report.name}" if report.is_file() else "",
         }
 
     def sample(self, name: str, file: str) -> SampleImage:
@@ -100,40 +122,51 @@ class Runs:
         if not _SAMPLE.fullmatch(file):
             raise Refused("file: expected a name such as step-00000100-0.png")
         path = contained(self.folder(name), ["samples", file], file)
-        try:
-            with open(path, "rb") as opened:
-                return SampleImage(opened.read(), str(os.fstat(opened.fileno()).st_mtime_ns))
-        except FileNotFoundError:
-            raise Refused(f"{name} has no sample image {file}", 404) from None
+        opened = _open(path, f"{name} has no sample image {file}")
+        return SampleImage(read_from(opened), str(opened.identity[-1]))
 
     def report(self, name: str) -> bytes:
         """The report page that the trainer writes at the end of a run."""
         path = contained(self.folder(name), [REPORT], REPORT)
-        try:
-            if path.stat().st_size > MAX_REPORT:
-                raise Refused(f"the report of {name} is larger than {MAX_REPORT >> 20} MiB", 409)
-            return path.read_bytes()
-        except (FileNotFoundError, IsADirectoryError):
-            raise Refused(f"{name} has no report", 404) from None
+        opened = _open(path, f"{name} has no report")
+        if opened.size > MAX_REPORT:
+            raise Refused(f"the report of {name} is larger than {MAX_REPORT >> 20} MiB", 409)
+        return read_from(opened)
 
     def folder(self, name: str) -> Path:
         """The folder of a run. Names that point elsewhere are refused."""
         check_run_name(name)
-        folder = contained(self.places.runs, [name], name)
+        folder = contained(self.places.runs, [spelled(self.places.runs, name)], name)
         if not (folder / "run.json").is_file():
             raise Refused(f"no such run: {name}", 404)
         return folder
 
-    def idle_folder(self, name: str) -> Path:
-        """The folder of a run; refused while it is training."""
+    @contextmanager
+    def unused(self, name: str) -> Iterator[Move]:
+        """Inside the `with`, no process trains the run; what it gives moves it. Refused while it is training."""
+        refusal = Refused(f"{name} is training; stop it first", 409)
         folder = self.folder(name)
-        if self.live.find(name) is not None or is_run_locked(folder):
-            raise Refused(f"{name} is training; stop it first", 409)
-        return folder
+        if self.live.find(folder.name) is not None:
+            raise refusal
+        with ExitStack() as stack:
+            try:
+                move = stack.enter_context(hold_run(folder))
+            except OSError:  # also if that cannot be found out
+                raise refusal from None
+            yield move
 
-    def _lora(self, name: str) -> str:
-        file = f"{name}.safetensors"
-        return file if os.path.isfile(self.places.loras / file) else ""
+    def _lora(self, name: str, described: Mapping[str, Any]) -> str:
+        """The file of the LoRA: the one that the run wrote last.
+
+        Runs of earlier versions have not recorded it: there, the finished one, or what was saved when the run stopped.
+        """
+        finished, recorded = self.places.loras / f"{name}.safetensors", described.get("lora")
+        if isinstance(recorded, str):
+            wanted = [self.places.loras / Path(recorded).name]
+        else:
+            wanted = [finished, partial_lora(finished, as_count(described.get("step")))]
+        files = (file.with_name(spelled(file.parent, file.name)) for file in wanted)
+        return next((file.name for file in files if os.path.isfile(file)), "")
 
     def _dataset(self, path: Any) -> str:
         """The name under which nodes load the cache, or its folder's name if it is not below a root."""
@@ -152,6 +185,7 @@ def list_samples(folder: Path) -> list[dict[str, Any]]:
     return [
         {"step": step, "prompt": prompt, "file": file, "mtime": sample_mtime(folder / file)}
         for step, prompt, file in rows[-MAX_SAMPLES:]
+        if os.path.isfile(folder / file)
     ]
 
 
@@ -194,14 +228,19 @@ def _updated(folder: Path, described: Mapping[str, Any]) -> float:
         written = Run(folder).metrics.stat().st_mtime
     except OSError:
         written = 0.0
-    return round(max(as_number(written, LATEST), as_number(described.get("updated"), LATEST)), 1)
+    return round(max(as_time(written), as_time(described.get("updated"))), 1)
 
 
 def _tail(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(size - TAIL_BYTES, 0))
-            return file.read()
-    except OSError:
+        file = open_run_file(path)
+        return b"" if file is None else read_from(file, max(file.size - TAIL_BYTES, 0))
+    except TrainError:  # the step in run.json is shown instead
         return b""
+
+
+def _open(path: Path, missing: str) -> StoredFile:
+    file = open_run_file(path)
+    if file is None:
+        raise Refused(missing, 404)
+    return file

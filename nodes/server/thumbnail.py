@@ -1,4 +1,4 @@
-"""The thumbnail of a sample: the stored JPEG, otherwise the latent in false colours."""
+"""The thumbnail of a sample: the stored JPEG, otherwise the latent in false colors."""
 
 import io
 from typing import Any, TypeGuard
@@ -19,11 +19,11 @@ _JPEG = b"\xff\xd8\xff"
 
 
 def thumbnail(view: View, number: int) -> bytes:
-    """A JPEG; a grey square if the sample has nothing to show."""
+    """A JPEG; a gray square if the sample has nothing to show."""
     if number >= len(view.cache):
         raise Refused(f"no sample {number:,}: the cache has {len(view.cache):,}", 404)
     fields = view.cache.sample(number).fields
-    return _stored(fields.get(THUMBNAIL)) or false_colours(fields.get("latent"))
+    return _stored(fields.get(THUMBNAIL)) or false_colors(fields.get("latent"))
 
 
 def _stored(data: Any) -> bytes | None:
@@ -43,7 +43,7 @@ def _is_small(data: bytes) -> bool:
         return False
 
 
-def false_colours(latent: Any) -> bytes:
+def false_colors(latent: Any) -> bytes:
     """Three channels of a latent as red, green and blue, each from its darkest to its brightest value."""
     samples = latent.get("samples") if isinstance(latent, dict) else None
     drawable = _is_tensor_below(samples, _MAX_LATENT_BYTES)

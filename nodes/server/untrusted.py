@@ -1,12 +1,22 @@
 """Untrusted input: requests from other sites' pages, and values from manifests and run files that anyone may have
 written. Requests are refused; values are truncated and made JSON-safe."""
 
+import ipaddress
 import math
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 LATEST = 1e11  # seconds since 1970; a later time is invalid
+ALLOWED_HOSTS = "STREAMCACHE_ALLOWED_HOSTS"  # environment variable: host names, separated by commas
+# No site on the internet can have a name that ends like this: the endings are reserved or not in use there, and
+# fritz.box belongs to the maker of these routers.
+_LOCAL_ENDINGS = (
+    *(".localhost", ".local", ".internal", ".home.arpa"),
+    *(".lan", ".home", ".corp", ".localdomain", ".fritz.box"),
+)
 _DEPTH, _ITEMS, _TEXT = 8, 200, 2000
 
 
@@ -36,6 +46,30 @@ def cross_site(headers: Mapping[str, str], open_to_others: bool = False) -> str:
     if origin is None or _same_host(origin, headers.get("Host", "")):
         return ""
     return f"the request comes from a page of {origin[:100]}"
+
+
+def foreign_host(headers: Mapping[str, str], allowed: Iterable[str] = ()) -> str:
+    """Why to refuse a request whose Host is another site's name. Empty if it is not.
+
+    A site can let its name resolve to this machine (DNS rebinding). Then the browser treats its pages as ComfyUI's own,
+    and only the name reveals them. An address, a name without a dot and a name with a local ending cannot be a site's.
+    """
+    # Browsers send this header over HTTPS, and to localhost. A site has no certificate for its name on this machine, so
+    # the request came through the user's own proxy.
+    if "Sec-Fetch-Site" in headers:
+        return ""
+    name = _host_name(headers.get("Host", "localhost"))
+    if name and ("." not in name or name.endswith(_LOCAL_ENDINGS) or _is_address(name)):
+        return ""
+    if name and any(_fits(name, each) for each in allowed):
+        return ""
+    return f"the host name {name[:100]} is not allowed; add it to the environment variable {ALLOWED_HOSTS}"
+
+
+def allowed_hosts(listed: str, listen: str) -> list[str]:
+    """The names in the environment variable, and those that ComfyUI listens on. Each may have a port or be a URL."""
+    names = (_host_name(each.rpartition("://")[2]) for each in re.split(r"[,;\s]+", f"{listed},{listen}"))
+    return [name for name in names if name]
 
 
 def cut(value: Any, depth: int = _DEPTH) -> Any:
@@ -72,9 +106,34 @@ def as_number(value: Any, most: float) -> float:
     return float(value) if type(value) in (int, float) and 0 <= value < most else 0.0
 
 
+def as_time(value: Any) -> float:
+    """The value if it is a time since 1970, otherwise 0. One in the future, by a wrong clock, counts as now."""
+    return min(as_number(value, LATEST), time.time())
+
+
 def as_count(value: Any) -> int:
     """The value if it is a count that JavaScript represents exactly, otherwise 0."""
     return value if type(value) is int and 0 <= value < 1 << 53 else 0
+
+
+def _host_name(host: str) -> str:
+    try:
+        return (urlsplit("//" + host).hostname or "").rstrip(".")
+    except ValueError:  # not a valid address
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _fits(name: str, allowed: str) -> bool:
+    """`*.example.com` allows every name below example.com, `*` every name."""
+    return allowed in (name, "*") or (allowed.startswith("*.") and name.endswith(allowed[1:]))
 
 
 def _same_host(origin: str, host: str) -> bool:

@@ -8,13 +8,15 @@ from ..library import forget_result, parse_name, path_to_create
 from .cleaning import clean_as_shown, clean_preview
 from .http import Params, Routes, cache_param
 from .jobs import Jobs, duplicating, exporting, verifying
-from .moves import RUN, Root, move_to_trash, refuse_if_in_use, remove_for_good, rename, restore, root_of
+from .moves import RUN, Root, move_to_trash, remove_for_good, rename, restore, root_of, unused
 
 
 def _report(job: dict[str, Any]) -> None:
     send_event("streamcache.job", job)
     if job["kind"] == "duplicate" and job["state"] == "done":
         caches_changed()
+    if job["kind"] == "add" and job["state"] != "running":
+        send_event("streamcache.folders", {})
 
 
 JOBS = Jobs(_report)
@@ -66,7 +68,7 @@ def delete_cache(params: Params) -> dict[str, Any]:
     name, folder = cache_param(params)
     params.refuse_unknown()
     root = Root(root_of(name, folder, cache_roots()))
-    number = move_to_trash(root, name, folder, lambda: refuse_if_in_use(folder))
+    number = move_to_trash(root, name, folder, lambda: unused(folder))
     forget_result(folder)
     return {"trash": number}
 
