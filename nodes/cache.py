@@ -8,7 +8,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import CacheError, is_published, read_manifest
+from ..dataset_cache import IF_EXISTS, CacheError, is_published
 from . import sockets
 from .host.app import NodeProgress, cache_roots, caches_changed, caller_of
 from .library import (
@@ -23,13 +23,13 @@ from .library import (
     path_to_save,
     problem_of,
     published_generation,
+    published_manifest,
     record_result,
     result_fingerprint,
     save,
     summarize,
 )
 
-IF_EXISTS = ("update", "refuse")
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")  # nodes that save under their input `name`
 _CACHES = Choices(lambda: list_names(cache_roots()))
 
@@ -71,16 +71,14 @@ class StreamCacheCacheSave(io.ComfyNode):
         captions: Sequence[str] = (),
         if_exists: Sequence[str] = ("update",),
     ) -> io.NodeOutput:
-        path = checked_save_path(name[0], cls.hidden)
-        if if_exists[0] == "refuse" and is_published(path):
-            raise CacheError(f"the cache {name[0]} already exists; choose another name, or set if_exists to update")
+        path = checked_save_path(name[0], if_exists[0], cls.hidden)
         given = Given(dataset[0] if dataset else None, latents, conditioning, captions)
         watch = NodeProgress()
         return save_output(save(given, name[0], path, watch), watch, cls.hidden.unique_id)
 
 
 class StreamCacheCacheLoad(io.ComfyNode):
-    """Opens a cache. Only its manifest is read."""
+    """Opens a cache. Only its manifest and the buckets of its index are read."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -114,10 +112,9 @@ class StreamCacheCacheLoad(io.ComfyNode):
     @classmethod
     def execute(cls, name: str) -> io.NodeOutput:
         path = path_to_open(name, cache_roots())
-        handle = handle_of(name, path)
-        manifest = read_manifest(path)
-        shown = {"streamcache": [summarize(name, path, manifest)]} if manifest is not None else None
-        return io.NodeOutput(handle, len(handle), ui=shown)
+        manifest = published_manifest(path, name)
+        shown = {"streamcache": [summarize(name, path, manifest)]}
+        return io.NodeOutput(handle_of(name, path, manifest), manifest.counts["samples"], ui=shown)
 
 
 NODES = [StreamCacheCacheSave, StreamCacheCacheLoad]
@@ -150,12 +147,15 @@ def save_fingerprint(name: str, node_id: Any) -> Any:
         return str(error)
 
 
-def checked_save_path(name: str, hidden: Any) -> Path:
+def checked_save_path(name: str, if_exists: str, hidden: Any) -> Path:
     """Where to save. If two nodes of a workflow saved under one name, the result would be a matter of chance."""
     for number, node in (hidden.prompt or {}).items():
         if number != hidden.unique_id and node.get("class_type") in SAVING and _same(node["inputs"].get("name"), name):
             raise CacheError(f"node {number} of this workflow also saves to {name}; choose a different name for one")
-    return path_to_save(name, cache_roots())
+    path = path_to_save(name, cache_roots())
+    if if_exists == "refuse" and is_published(path):
+        raise CacheError(f"the cache {name} already exists; choose another name, or set if_exists to update")
+    return path
 
 
 def save_output(saved: Saved, watch: NodeProgress, node_id: Any) -> io.NodeOutput:
@@ -187,6 +187,7 @@ def _save_inputs() -> list[io.Input]:
             options=list(IF_EXISTS),
             default="update",
             **sockets.ADVANCED,
-            tooltip="If the cache exists: update it to this dataset and reuse what is stored, or refuse.",
+            tooltip="If the cache exists: update it to this dataset and reuse what is stored, or refuse. A copy "
+            "replaces only a copy, lists only lists.",
         ),
     ]

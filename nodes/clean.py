@@ -4,18 +4,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import CATEGORIES, CacheError, CleanPlan, clean, preview_clean
+from ..dataset_cache import CATEGORIES, CacheError, CleanPlan, byte_count, clean, preview_clean
 from . import sockets
 from .cache import cache_name_input, cache_name_problem
 from .host.app import NodeProgress, cache_roots, caches_changed
 from .library import forget_result, path_to_open
 from .server import close_unused
-
-_TOOLTIPS = {
-    "debris": "Files that no generation, unfinished save or reader needs.",
-    "superseded": "Older generations that no reader uses.",
-    "unused": "Encoded images and captions that no sample uses now, such as those at another resolution.",
-}
 
 
 class StreamCacheClean(io.ComfyNode):
@@ -34,10 +28,8 @@ class StreamCacheClean(io.ComfyNode):
             inputs=[
                 cache_name_input("The cache to clean."),
                 io.Boolean.Input("apply", default=False, tooltip="Remove the selected data. If off, only list it."),
-                *(
-                    io.Boolean.Input(name, default=name != "unused", tooltip=_TOOLTIPS[name])
-                    for name in ("debris", "superseded", "unused")
-                ),
+                *(_choice(name, default=name != "unused") for name in ("debris", "superseded", "unused")),
+                _choice("missing", optional=True),
             ],
             outputs=[io.String.Output("report", display_name="report", tooltip="What was found or removed.")],
         )
@@ -56,7 +48,8 @@ class StreamCacheClean(io.ComfyNode):
         path = path_to_open(name, cache_roots())
         wanted = [category for category in CATEGORIES if chosen.get(category)]
         if not wanted:
-            raise CacheError("nothing is selected; turn on debris, superseded or unused")
+            choices = ", ".join(category.several for category in CATEGORIES.values())
+            raise CacheError(f"nothing is selected; turn on one of: {choices}")
         close_unused(path)
         plan = preview_clean(path, wanted)
         if apply:
@@ -71,11 +64,19 @@ class StreamCacheClean(io.ComfyNode):
 NODES = [StreamCacheClean]
 
 
+def _choice(name: str, default: bool = False, optional: bool = False) -> io.Boolean.Input:
+    # Inputs show the words of the category; their ids stay as saved workflows have them.
+    shown = CATEGORIES[name]
+    return io.Boolean.Input(
+        name, display_name=shown.several, default=default, optional=optional, tooltip=f"{shown.text}."
+    )
+
+
 def report_lines(plan: CleanPlan, name: str, applied: bool) -> list[str]:
     verb = "Removed" if applied else "Would remove"
-    lines = [f"{verb} {plan.bytes / 1e6:,.1f} MB from {name}"]
+    lines = [f"{verb} {byte_count(plan.bytes)} from {name}"]
     for removal in plan.removals:
-        lines.append(f"{removal.category}: {removal.count:,}, {removal.bytes / 1e6:,.1f} MB")
+        lines.append(f"{CATEGORIES[removal.category].count(removal.count)}, {byte_count(removal.bytes)}")
         lines += [f"kept: {removal.kept}"] if removal.kept else []
         lines += [f"in use by {', '.join(removal.held_by)}"] if removal.held_by else []
     return lines

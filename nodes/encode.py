@@ -24,7 +24,6 @@ from .host.encoders import image_encoder, surroundings, text_encoder
 from .library import DatasetPlan
 from .setting_inputs import read_inputs, setting_input
 
-TEXTS = 4  # per batch: ComfyUI encodes one text at a time, so small batches keep progress and stopping responsive
 # Saved workflows have the widgets by position: add new ones at the end.
 MAIN = ("resolution", "crop", "flip")
 ADVANCED = (
@@ -38,6 +37,8 @@ ADVANCED = (
     "background",
     "trust",
     "check",
+    "allow_missing",
+    "text_batch_size",
 )
 
 
@@ -114,7 +115,7 @@ def _settings(resolution: int = 1024, more_resolutions: str = "", **values: Any)
         raise CacheError(f"{found}: expected numbers such as 512, 768") from None
     given = read_inputs(PLAN_SETTINGS, values)
     sides = list(dict.fromkeys([resolution, *more]))
-    return load_settings({"resolution": sides, "text_batch_size": TEXTS, **given}, "Encode Dataset")
+    return load_settings({"resolution": sides, **given}, "Encode Dataset")
 
 
 def _inputs() -> list[io.Input]:

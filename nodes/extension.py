@@ -5,11 +5,12 @@ from comfy_api.latest import ComfyExtension, io
 from ..dataset_cache import use_memory_folder
 from . import (
     cache,
+    captioning,
     clean,
     encode,
     image_folder,
+    loaders,
     merge,
-    on_demand,
     preview,
     realize,
     select,
@@ -18,7 +19,7 @@ from . import (
 from .host.app import register_host_types, state_root
 from .server import add_routes
 
-MODULES = (image_folder, encode, cache, select, realize, preview, merge, clean, on_demand, train)
+MODULES = (image_folder, captioning, encode, cache, select, realize, preview, merge, clean, loaders, train)
 
 
 class StreamCacheExtension(ComfyExtension):

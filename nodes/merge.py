@@ -6,11 +6,11 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import CacheError, Part
+from ..dataset_cache import IF_EXISTS, CacheError, Part
 from . import sockets
 from .cache import checked_save_path, save_fingerprint, save_name_problem, save_output
 from .host.app import NodeProgress
-from .library import DatasetHandle, DatasetPlan, describe, gather_parts
+from .library import DatasetHandle, DatasetPlan, save_parts
 
 MAX_DATASETS = 16
 
@@ -48,6 +48,13 @@ class StreamCacheMerge(io.ComfyNode):
                     tooltip="One number per dataset, such as 1, 0.5: how often its samples are drawn per epoch. "
                     "Empty: each once.",
                 ),
+                io.Combo.Input(
+                    "if_exists",
+                    options=list(IF_EXISTS),
+                    default="update",
+                    **sockets.ADVANCED,
+                    tooltip="If the cache exists: update it if it was made by merging, or refuse.",
+                ),
             ],
             outputs=[sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The merged dataset.")],
         )
@@ -62,13 +69,16 @@ class StreamCacheMerge(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, name: str, datasets: dict[str, DatasetHandle | DatasetPlan | None], weights: str = ""
+        cls,
+        name: str,
+        datasets: dict[str, DatasetHandle | DatasetPlan | None],
+        weights: str = "",
+        if_exists: str = "update",
     ) -> io.NodeOutput:
-        path = checked_save_path(name, cls.hidden)
+        path = checked_save_path(name, if_exists, cls.hidden)
         parts = _parts([dataset for dataset in datasets.values() if dataset is not None], weights)
         watch = NodeProgress()
-        saved = describe(name, path, gather_parts(parts, path, watch), ())
-        return save_output(saved, watch, cls.hidden.unique_id)
+        return save_output(save_parts(parts, name, path, watch, merged=True), watch, cls.hidden.unique_id)
 
 
 NODES = [StreamCacheMerge]

@@ -101,11 +101,9 @@ def preview_sheet(
 
 
 def _by_bucket(dataset: DatasetHandle | DatasetPlan) -> tuple[Samples, Mapping[str, np.ndarray]]:
-    if isinstance(dataset, DatasetPlan):  # its buckets are known by image size only: it has no latents yet
-        plan = dataset.plan()
-        return plan, samples_by_size(plan)
-    cache = dataset.open()
-    return cache, samples_by_bucket(cache)
+    samples = dataset.samples()
+    # Without latents, buckets are known by image size only.
+    return samples, samples_by_bucket(samples) if samples.encoded else samples_by_size(samples)
 
 
 def _image(sample: Sample, decode: Decode | None) -> Image.Image:

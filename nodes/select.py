@@ -7,7 +7,7 @@ import numpy as np
 from comfy_api.latest import io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..dataset_cache import CacheError, Dataset
+from ..dataset_cache import CacheError, Dataset, samples_by_bucket
 from . import sockets
 from .library import DatasetHandle, DatasetPlan, lazy_field
 
@@ -70,7 +70,7 @@ def choose(dataset: Dataset, start: int, stop: int, limit: int, caption: str, bu
     if not len(found):
         raise CacheError(
             f"none of {len(dataset):,} samples matches start {start}, stop {stop}, caption {caption!r}, bucket "
-            f"{bucket!r}; available buckets: {', '.join(map(str, list(dataset.buckets())[:8]))}"
+            f"{bucket!r}; available buckets: {', '.join(list(samples_by_bucket(dataset))[:8])}"
         )
     return found[:limit] if limit else found
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import COLOUR, COLOURS, NUMBERS, Setting, parse_setting
+from ..dataset_cache import COLOR, COLORS, NUMBERS, Setting, parse_setting
 from ..lora_train import RENAMED_SETTINGS, TRAIN_SETTINGS
 from .host import HOST_SETTINGS
 from .host.app import find_lora, list_loras
 
 ALL_SETTINGS: dict[str, Setting] = {**TRAIN_SETTINGS, **HOST_SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
+# Settings that came after version 0.2. They are the last inputs: workflows store the values of widgets by position.
+LATER = ("batch_split",)
 FILE = "start_from"  # a path; on nodes, a LoRA from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file
 MOST = 2**31 - 1
@@ -26,7 +28,8 @@ def main_inputs() -> list[io.Input]:
 
 def further_inputs(advanced: bool) -> list[io.Input]:
     """All other training settings."""
-    return [_train_input(setting, advanced) for setting in ALL_SETTINGS.values() if setting.name not in MAIN]
+    names = [name for name in ALL_SETTINGS if name not in (*MAIN, *LATER)]
+    return [_train_input(ALL_SETTINGS[name], advanced) for name in (*names, *LATER)]
 
 
 def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,9 +58,9 @@ def setting_input(setting: Setting, optional: bool = False, advanced: bool = Fal
     default, shared = setting.default, {"optional": optional, "tooltip": _sentence(limits.about)}
     if advanced:
         shared["advanced"] = True
-    if setting.type == COLOUR:
-        names = {colour: name for name, colour in COLOURS.items()}
-        return io.Combo.Input(setting.name, options=list(COLOURS), default=names[default], **shared)
+    if setting.type == COLOR:
+        names = {color: name for name, color in COLORS.items()}
+        return io.Combo.Input(setting.name, options=list(COLORS), default=names[default], **shared)
     if limits.choices:
         return io.Combo.Input(setting.name, options=list(limits.choices), default=str(default), **shared)
     if setting.type is bool:

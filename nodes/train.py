@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,19 +13,23 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, Dataset, free_name, read_manifest, realize
+from ..dataset_cache import CacheError, Dataset, Plan, free_name, is_encoded, read_manifest, realize, spelled
 from ..lora_train import (
     Curves,
+    Decode,
     Prompt,
     Run,
     TrainConfig,
-    TrainError,
     TrainResult,
     WatchRun,
+    can_begin,
     check_run_name,
     load_config,
+    open_run,
     plot_loss,
     read_curves,
+    read_run_json,
+    rehearse,
     train_in_run,
     with_sample_images,
 )
@@ -34,7 +40,10 @@ from .library import (
     DatasetHandle,
     DatasetPlan,
     Given,
+    check_given,
     contained,
+    handle_of,
+    list_caches,
     parse_name,
     path_to_save,
     problem_of,
@@ -92,14 +101,14 @@ class StreamCacheTrain(io.ComfyNode):
         **settings: Any,
     ) -> io.NodeOutput:
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
-        _check_name(config.name)
-        watch = TrainWatch()
-        handle = _saved(Given(sockets.first(dataset), latents, conditioning), config.name, watch)
+        _check_name(config.name, new=config.mode == "new")
+        watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
         images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
+        handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
         folders = lora_folder(), runs_folder()
         trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
         _record(trained, config.name, cls.hidden.unique_id)
-        return _output(trained, config.name, watch.notes, cls)
+        return _output(trained, config.name, cls)
 
 
 class StreamCacheTrainOptions(io.ComfyNode):
@@ -143,6 +152,12 @@ class SampleImages:
     prompts: Sequence[list] = ()
     negative: list | None = None
 
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        return config if self.vae is None else with_sample_images(config)
+
+    def decoder(self, denoiser: Any) -> Decode | None:
+        return None if self.vae is None else lambda latents: denoiser.decode(self.vae, latents)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -163,23 +178,14 @@ def train_lora(
     runs: Path,
     watch: WatchRun,
 ) -> Trained:
-    """Train on an open dataset. The LoRA is saved in `loras` under the run's name, also if the training is stopped."""
+    """Train on an open dataset. The LoRA is saved in `loras` under the run's name, with the step if it is stopped."""
     from .host.model import make_denoiser  # on use: ComfyUI starts faster
 
     denoiser = make_denoiser(patcher, config, host, images.negative)
-    config = _with_free_name(config, loras, runs)
-    decode = None
-    if images.vae is not None:
-        config, decode = with_sample_images(config), lambda latents: denoiser.decode(images.vae, latents)
+    config, decode = images.settings(_with_free_name(config, loras, runs)), images.decoder(denoiser)
+    prompts = _prompts(images, dataset)
     result, run = train_in_run(
-        denoiser,
-        dataset,
-        config,
-        runs,
-        lambda run: loras / f"{run.name}.safetensors",
-        watch,
-        decode,
-        _prompts(images, dataset),
+        denoiser, dataset, config, runs, lambda run: loras / f"{run.name}.safetensors", watch, decode, prompts
     )
     return Trained(result, run, read_curves(run.metrics))
 
@@ -224,43 +230,74 @@ def _read_settings(values: Mapping[str, Any], options: Mapping[str, Any] | None)
     return load_config(engine, "settings"), host
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, *, new: bool = False) -> None:
     """The name of a run is the name of a folder and of a file, valid on every system and inside its root."""
-    check_run_name(name)
+    check_run_name(name, new=new)
     contained(lora_folder(), [f"{parse_name(name)[0]}.safetensors"], name)
     contained(runs_folder(), [name], name)
 
 
-def _saved(given: Given, name: str, watch: TrainWatch) -> DatasetHandle:
-    """A dataset to train on: a saved one as it is, anything else saved under the run's name."""
-    if isinstance(given.dataset, DatasetHandle) and not (given.latents or given.conditionings):
-        return given.dataset
+def _saved(given: Given, name: str, watch: TrainWatch, rehearse: Callable[[Plan | None], None]) -> DatasetHandle:
+    """A dataset to train on: a saved one as it is, anything else saved under the run's name.
+
+    A plan that was encoded before, for any run or by a node that saves, is not encoded again.
+    """
+    check_given(given, "train on")
+    dataset = given.dataset
+    if dataset is not None and dataset.encoded is True:
+        return dataset
     path, purpose = path_to_save(name, cache_roots()), {"made for": f"training {name}"}
     before = read_manifest(path)
-    if before is not None and not purpose.items() <= before.provenance.items():
+    own = before is not None and purpose.items() <= before.provenance.items()
+    plan = dataset.plan() if dataset is not None else None
+    ready = _encoded_before(plan, path) if plan is not None else None
+    if ready is not None and not (own and ready.path == path):
+        watch.notes = [f"Trains on the cache {ready.name}, which has these samples already"]
+        return ready
+    if before is not None and not own:
         raise CacheError(
             f"the cache {name} exists and was not made for this training; give the training another name, or save the "
             "dataset with Streamable Cache Save first and train on that"
         )
+    if ready is None:
+        rehearse(plan)
     saved = save(given, name, path, watch.node, purpose)
     watch.notes = saved.facts.get("warnings", [])
     caches_changed()
     return saved.handle
 
 
+def _encoded_before(plan: Plan, path: Path) -> DatasetHandle | None:
+    """A cache that has the samples of the plan: the one at this place, or another."""
+    caches = list_caches(cache_roots())
+    for known in sorted(caches, key=lambda known: caches[known] != path):
+        with contextlib.suppress(CacheError):  # damaged, or being saved: not the one
+            if is_encoded(plan, caches[known]):
+                return handle_of(known, caches[known])
+    return None
+
+
+def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSettings, images: SampleImages) -> None:
+    """Find out now, and not after hours of encoding, that the run, the model or the settings do not fit."""
+    from .host.model import make_denoiser  # on use: ComfyUI starts faster
+
+    with open_run(runs_folder(), config.name, config.mode) as run:
+        if plan is not None:
+            denoiser = make_denoiser(patcher, config, host, images.negative)
+            rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts)
+
+
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
     """A new run never replaces an existing LoRA: it and its folder are called my_lora-2, and so on."""
     check_run_name(config.name)
-    name = config.name
-    if config.mode == "resume" and not (runs / name).exists() and (loras / f"{name}.safetensors").exists():
-        raise TrainError(f'mode = "resume": the LoRA {name} exists, but its run is missing; choose another name')
-    if config.mode == "new":
-        name = free_name(name, lambda free: not (loras / f"{free}.safetensors").exists() and not _used(runs / free))
-    return replace(config, name=name)
+    if config.mode != "new":
+        return config
 
+    def is_free(name: str) -> bool:
+        taken = os.path.lexists(loras / spelled(loras, f"{name}.safetensors"))
+        return not taken and can_begin(runs / spelled(runs, name))
 
-def _used(folder: Path) -> bool:
-    return folder.exists() and any(folder.iterdir())
+    return replace(config, name=free_name(config.name, is_free))
 
 
 def _prompts(images: SampleImages, dataset: Dataset) -> list[Prompt] | None:
@@ -278,10 +315,11 @@ def _record(trained: Trained, name: str, node_id: Any) -> None:
     record_result(runs_folder() / name, caller_of(node_id), state, lambda: lora_stamp(file))
 
 
-def _output(trained: Trained, name: str, notes: list[str], cls: type) -> io.NodeOutput:
+def _output(trained: Trained, name: str, cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
     plot = sockets.image(plot_loss(losses, trained.curves.validation))
     words = _describe_end(result, trained.run.name, name)
+    notes = read_run_json(trained.run.folder).get("notes", "")
     facts = {
         "run": trained.run.name,
         "lora": result.lora.name,
@@ -296,14 +334,14 @@ def _output(trained: Trained, name: str, notes: list[str], cls: type) -> io.Node
         {"loss": [loss for _, loss in losses]},
         str(result.lora),
         plot,
-        ui={**shown, "text": ["\n".join([words, *notes])], "streamcache": [facts]},
+        ui={**shown, "text": ["\n".join(filter(None, [words, notes]))], "streamcache": [facts]},
     )
 
 
 def _describe_end(result: TrainResult, run: str, name: str) -> str:
     """How a training ended. `run` differs from the `name` on the node if that was taken."""
     if not result.stopped:
-        share = f"{result.data_wait:.1%} waiting for data"
+        share = f"{result.data_wait:.1%} of training waiting for data"
         return f"{result.step:,} of {result.steps:,} steps, {share}: {result.lora.name}"
     setting = f" and name = {run}" if run != name else ""
     saved = f"Stopped at step {result.step:,} of {result.steps:,}; saved as {result.lora.name}."

@@ -10,7 +10,16 @@ from typing import Any
 
 from PIL import Image
 
-from ..lora_train import Run, TrainHooks, TrainProgress, draw_grid, plot_loss, read_run_json, sample_file_name
+from ..lora_train import (
+    Run,
+    TrainError,
+    TrainHooks,
+    TrainProgress,
+    draw_grid,
+    plot_loss,
+    read_run_json,
+    sample_file_name,
+)
 from .host.app import NodeProgress, current_client, send_event
 from .server import RUNS, LiveRun, sample_mtime, thin_points
 
@@ -42,7 +51,7 @@ class TrainWatch:
         run.describe(notes="\n".join(self.notes))
         try:
             with RUNS.running(self.live):
-                self._send_running({"step": 0})
+                self._send_running({"step": read_run_json(run.folder).get("step", 0)})
                 yield self.hooks()
         finally:
             self._end(run)  # after it is no longer listed as live: pages immediately ask how it ended
@@ -90,7 +99,10 @@ class TrainWatch:
         self._cost = self._drawn_at - began
 
     def _end(self, run: Run) -> None:
-        recorded = read_run_json(run.folder)
+        try:
+            recorded = read_run_json(run.folder)
+        except TrainError:  # it does not hide how the run ended
+            recorded = {}
         facts = {name: recorded[name] for name in ("status", "step", "steps", "problem") if name in recorded}
         if facts.get("status") == "running":
             facts["status"] = "interrupted"  # the run ended without recording how

@@ -1,4 +1,4 @@
-"""The nodes Load CLIP (On Demand) and Load VAE (On Demand): models that are loaded when used."""
+"""The nodes that output models: Load CLIP and Load VAE (On Demand), which load them when used, and Tiny Models."""
 
 from typing import Any
 
@@ -59,7 +59,33 @@ class StreamCacheLoadVae(io.ComfyNode):
         return io.NodeOutput(vae_on_demand(vae_name))
 
 
-NODES = [StreamCacheLoadClip, StreamCacheLoadVae]
+class StreamCacheTinyModels(io.ComfyNode):
+    """A model, a text encoder and a VAE for first steps: they come with the pack."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="StreamCacheTinyModels",
+            display_name="Tiny Models (StreamCache)",
+            category=_CATEGORY,
+            description="A tiny model that draws colored shapes, with its text encoder and VAE. To try everything "
+            "without a download, on any computer. Draw and train at 128×128.",
+            search_aliases=["test model", "example model", "tutorial", "first steps", "checkpoint"],
+            outputs=[
+                io.Model.Output("model", display_name="MODEL", tooltip="Draws colored shapes on plain backgrounds."),
+                io.Clip.Output("clip", display_name="CLIP", tooltip='For captions such as "a red circle on blue".'),
+                io.Vae.Output("vae", display_name="VAE", tooltip="For latents of the tiny model."),
+            ],
+        )
+
+    @classmethod
+    def execute(cls) -> io.NodeOutput:
+        from .host.tiny import tiny_models  # on use: ComfyUI starts faster
+
+        return io.NodeOutput(*tiny_models())
+
+
+NODES = [StreamCacheLoadClip, StreamCacheLoadVae, StreamCacheTinyModels]
 
 
 def _clip_inputs() -> list[Any]:
