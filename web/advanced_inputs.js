@@ -4,17 +4,14 @@
 import { app } from "../../scripts/app.js";
 
 function hideAdvanced(node) {
-  const advanced = (node.widgets ?? []).filter((widget) => widget.options?.advanced);
-  if (!node.comfyClass?.startsWith("StreamCache") || advanced.length === 0) return;
-  for (const widget of advanced) {
-    widget.advanced = true;
-    // The canvas reserves space for advanced widgets that it does not draw, but not for hidden ones.
-    Object.defineProperty(widget, "hidden", {
-      configurable: true,
-      get: () => !node.showAdvanced && !window.LiteGraph?.vueNodesMode,
-      set: () => {},
-    });
-  }
+  const advanced = new Set((node.widgets ?? []).filter((widget) => widget.options?.advanced));
+  if (!node.comfyClass?.startsWith("StreamCache") || advanced.size === 0) return;
+  for (const widget of advanced) widget.advanced = true;
+  // The canvas reserves space for advanced widgets, even while it does not draw them.
+  const before = node.getLayoutWidgets;
+  node.getLayoutWidgets = function () {
+    return before.call(this).filter((widget) => this.showAdvanced || !advanced.has(widget));
+  };
   node.setSize([node.size[0], node.computeSize()[1]]);
 }
 

@@ -3,6 +3,7 @@
 
 import { app } from "../../scripts/app.js";
 import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
+import { takeDrops } from "./folders/node_drop.js";
 import { CACHES_TAB, toggleTab, TRAINING_TAB } from "./lib/host.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
@@ -65,4 +66,5 @@ app.registerExtension({
     await loadWords();
     registerCachesTab();
   },
+  nodeCreated: takeDrops,
 });

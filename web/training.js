@@ -4,9 +4,10 @@ import { app } from "../../scripts/app.js";
 import { TRAINING_TAB } from "./lib/host.js";
 import { listen } from "./lib/server.js";
 import { useStyle } from "./lib/style.js";
-import { TabSlot } from "./lib/tab.js";
-import { loadWords, words } from "./lib/words.js";
+import { registerTab, TabSlot } from "./lib/tab.js";
+import { loadWords } from "./lib/words.js";
 import { keepListsFresh } from "./nodes/cache_list.js";
+import { keepPanelsFresh } from "./nodes/node_panel.js";
 import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
 import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
@@ -16,20 +17,6 @@ const slot = new TabSlot((element) => {
   useStyle("../training/training");
   return new TrainingPanel(element);
 });
-
-function registerTab() {
-  const title = words("training.title");
-  app.extensionManager.registerSidebarTab({
-    id: TRAINING_TAB,
-    icon: "pi pi-chart-line",
-    title,
-    label: words("training.label"),
-    tooltip: title,
-    type: "custom",
-    render: slot.render,
-    destroy: slot.destroy,
-  });
-}
 
 /** Shows the output of a node that has run. */
 function show(node, output) {
@@ -43,8 +30,9 @@ app.registerExtension({
   name: "StreamCache.Training",
   async setup() {
     await Promise.all([loadWords(), useStyle()]);
-    registerTab();
+    registerTab(slot, { id: TRAINING_TAB, icon: "pi pi-chart-line", texts: "training" });
     keepListsFresh();
+    keepPanelsFresh();
     store.subscribe(showLiveRuns);
     listen("executing", (id) => setNodeMessage(id, ""));
     listen("execution_error", (event) => setNodeMessage(event.node_id, event.exception_message));
@@ -63,7 +51,7 @@ app.registerExtension({
   // Another workflow, or the same after a reload.
   afterConfigureGraph() {
     showLiveRuns();
-    for (const node of app.graph?.nodes ?? []) show(node, app.nodeOutputs?.[node.id]);
+    for (const node of app.rootGraph?.nodes ?? []) show(node, app.nodeOutputs?.[node.id]);
     showLastRuns();
   },
 });

@@ -1,36 +1,45 @@
-// A cache on the canvas: a Streamable Cache Load node with its name, by a button or by drag and drop.
+// Caches and folders on the canvas: a node with the name, by a button or by drag and drop.
 
 import { app } from "../../../scripts/app.js";
 import { notify } from "../lib/host.js";
 import { words } from "../lib/words.js";
 
-const NODE = "StreamCacheCacheLoad";
-const TYPE = "application/x-streamcache";
+const LOAD = "StreamCacheCacheLoad";
+const WIDGETS = { [LOAD]: "name", StreamCacheImageFolder: "folder" }; // node → the widget that gets the name
+const TYPE = "application/x-streamcache"; // of the dragged name; its node is dragged beside it
+const NODE_TYPE = "application/x-streamcache-node";
 const GAP = 10; // between a new node and others
 const STEP = 40;
 const MAX_RINGS = 100;
 
-/** Adds the node at a place on the canvas, or in the middle of its visible part. */
+/** Adds a Load node at a place on the canvas, or in the middle of its visible part. */
 export function addLoadNode(name, place) {
-  const graph = app.canvas.graph;
-  const node = LiteGraph.createNode(NODE);
-  graph.beforeChange?.();
-  node.pos = place ?? freePlace(graph, node);
-  graph.add(node);
-  setName(node, name);
-  graph.afterChange?.();
-  app.canvas.selectItems?.([node]);
-  app.canvas.setDirty(true, true);
-  if (!place && !isVisible(node)) app.canvas.centerOnNode?.(node); // no free place was visible
+  const node = addNode(LOAD, WIDGETS[LOAD], name, place);
   if (!place) notify("success", words("caches.added", { name }));
   return node;
 }
 
-/** Makes an element draggable onto the canvas, as a cache. */
-export function makeDraggable(element, name) {
+/** Adds a node and sets one of its widgets. */
+export function addNode(type, widget, value, place) {
+  const graph = app.canvas.graph;
+  const node = LiteGraph.createNode(type);
+  graph.beforeChange?.();
+  node.pos = place ?? freePlace(graph, node);
+  graph.add(node);
+  setWidget(node, widget, value);
+  graph.afterChange?.();
+  app.canvas.selectItems?.([node]);
+  app.canvas.setDirty(true, true);
+  if (!place && !isVisible(node)) app.canvas.centerOnNode?.(node); // no free place was visible
+  return node;
+}
+
+/** Makes an element draggable onto the canvas, as a cache or as another node with the name. */
+export function makeDraggable(element, name, node = LOAD) {
   element.draggable = true;
   element.addEventListener("dragstart", (event) => {
     event.dataTransfer.setData(TYPE, name);
+    event.dataTransfer.setData(NODE_TYPE, node);
     event.dataTransfer.setData("text/plain", name);
     event.dataTransfer.effectAllowed = "copy";
   });
@@ -50,7 +59,9 @@ export function acceptDrops() {
     event.stopPropagation();
     const [x, y] = app.clientPosToCanvasPos([event.clientX, event.clientY]);
     // The pointer becomes the corner of the title bar.
-    addLoadNode(event.dataTransfer.getData(TYPE), [x, y + LiteGraph.NODE_TITLE_HEIGHT]);
+    const type = event.dataTransfer.getData(NODE_TYPE);
+    if (!(type in WIDGETS)) return;
+    addNode(type, WIDGETS[type], event.dataTransfer.getData(TYPE), [x, y + LiteGraph.NODE_TITLE_HEIGHT]);
   };
   document.addEventListener("dragover", over, true);
   document.addEventListener("drop", drop, true);
@@ -61,13 +72,14 @@ function onCanvas(target) {
   return target === app.canvas.canvas || Boolean(target.closest?.("[data-node-id], [data-testid='transform-pane']"));
 }
 
-function setName(node, name) {
-  const widget = node.widgets?.find((each) => each.name === "name");
+/** Sets a list of names to one of them, also to one that the list does not have yet. */
+export function setWidget(node, name, value) {
+  const widget = node.widgets?.find((each) => each.name === name);
   if (!widget) return;
   const values = widget.options?.values;
-  if (Array.isArray(values) && !values.includes(name)) values.push(name);
-  widget.value = name;
-  widget.callback?.(name);
+  if (Array.isArray(values) && !values.includes(value)) values.push(value);
+  widget.value = value;
+  widget.callback?.(value);
 }
 
 /** As near as can be to the middle of what is seen of the canvas, and on no other node. */

@@ -24,7 +24,7 @@ export async function openClean(panel, row) {
 
 function question(name, preview, useful) {
   // Unused entries save encoding if their files come back, so they are not ticked.
-  const wanted = (each) => !held(each) && each.category !== "unused";
+  const wanted = (each) => !held(each) && !["unused", "missing"].includes(each.category);
   const tick = (each) =>
     h("input", { type: "checkbox", name: each.category, checked: wanted(each), disabled: held(each) });
   const boxes = useful.map((each) => ({ each, box: tick(each) }));
@@ -68,7 +68,7 @@ function removal(each, box) {
       h("span", { class: "sc-grow" }, text),
       h("span", { class: "sc-number" }, bytes(each.bytes)),
     ),
-    each.category === "unused" && h("p", { class: "sc-small sc-soft" }, words("clean.unused_why")),
+    ["unused", "missing"].includes(each.category) && h("p", { class: "sc-small sc-soft" }, words("clean.unused_why")),
     (each.kept || held(each)) && h("p", { class: "sc-small sc-soft" }, reason(each)),
     files.length > 0 &&
       h(

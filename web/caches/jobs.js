@@ -1,6 +1,8 @@
 // Jobs on the server: a line with progress while a job runs, then with its result.
 
-import { h, icon, iconButton } from "../lib/dom.js";
+import { useFolder } from "../folders/folder_node.js";
+import { unsent } from "../folders/uploads.js";
+import { button, h, icon, iconButton } from "../lib/dom.js";
 import { get, post } from "../lib/server.js";
 import { words } from "../lib/words.js";
 
@@ -20,11 +22,12 @@ export class Jobs {
     const { jobs } = await get("/jobs").catch(() => ({}));
     if (!jobs) return;
     const known = new Set(jobs.map((job) => job.id));
-    for (const { job } of before) if (!known.has(job.id)) this.update({ ...job, state: "failed" }); // the server restarted
+    for (const { job } of before) if (!known.has(job.id) && !job.local) this.update({ ...job, state: "failed" }); // the server restarted
     for (const job of jobs.reverse()) if (!dismissed.has(job.id)) this.update(job);
   }
 
   update(job) {
+    if (job.state === "sent") return this.forget(job.id); // a job on the server goes on with it
     const known = this.lines.get(job.id);
     // The response to the request that started it may arrive after the event that it is done.
     if (known && known.job.state !== "running") return;
@@ -38,20 +41,25 @@ export class Jobs {
   draw(job) {
     const facts = { name: job.name, to: job.to };
     if (job.state === "running") return this.running(job, words(`jobs.${job.kind}_running`, facts));
-    const problems = job.problems ?? [];
-    const bad = isBad(job);
-    const sign = bad ? "exclamation-circle" : job.state === "cancelled" ? "ban" : "check-circle";
-    const done = bad ? "jobs.problems" : `jobs.${job.kind}_done`;
+    const adds = job.kind === "add";
+    const problems = [...unsent(job.id), ...(job.problems ?? [])];
+    const bad = adds && job.state === "done" ? !job.counts.images && problems.length > 0 : isBad(job);
+    const partly = adds && !bad && problems.length > 0;
+    const sign = partly ? "exclamation-triangle" : bad ? "exclamation-circle" : job.state === "cancelled" ? "ban" : "check-circle";
+    const done = bad && !adds ? "jobs.problems" : `jobs.${job.kind}_done`;
     const text = {
       failed: () => job.error || words("jobs.failed", facts),
-      cancelled: () => words("jobs.cancelled", facts),
-      done: () => words(done, { ...facts, count: job.problem_count }),
+      cancelled: () => words(adds ? "jobs.add_cancelled" : "jobs.cancelled", facts),
+      done: () => words(done, { ...facts, count: job.problem_count, what: adds && whatWasAdded(job.counts) }),
     }[job.state]();
+    const all = unsent(job.id).length + (job.problem_count ?? 0);
     const close = iconButton("times", words("actions.close"), () => this.forget(job.id));
     return h(
       "div",
-      { class: `sc-job ${bad ? "bad" : "good"}`, dataset: { job: job.kind, state: job.state } },
+      { class: `sc-job ${partly ? "partly" : bad ? "bad" : "good"}`, dataset: { job: job.kind, state: job.state } },
       h("div", { class: "sc-row" }, icon(sign), h("span", { class: "sc-grow", title: job.words }, text), close),
+      adds && job.state === "done" && job.counts.images + job.counts.same > 0 && toCanvas(job.name),
+      adds && problems.length > 0 && h("p", { class: "sc-small" }, words("jobs.not_added", { count: all })),
       problems.length > 0 && h("ul", { class: "sc-problems" }, problems.slice(0, PROBLEMS_SHOWN).map(problemLine)),
       job.kind === "verify" && remedy(job.name, problems),
     );
@@ -60,7 +68,7 @@ export class Jobs {
   running(job, text) {
     const share = job.total ? Math.min(1, job.done / job.total) : 0;
     const percent = Math.round(share * 100);
-    const cancel = () => this.panel.attempt(() => post("/job/cancel", { id: job.id }));
+    const cancel = () => this.panel.attempt(() => (job.cancel ?? (() => post("/job/cancel", { id: job.id })))());
     const stop = iconButton("times", words("jobs.stop"), cancel);
     const bar = h("div", { style: { width: `${share * 100}%` } });
     const aria = { "aria-label": text, "aria-valuenow": percent, "aria-valuemin": 0, "aria-valuemax": 100 };
@@ -71,7 +79,7 @@ export class Jobs {
         "div",
         { class: "sc-row" },
         h("span", { class: "sc-grow sc-clip" }, text),
-        h("span", { class: "sc-soft sc-number sc-small" }, `${percent} %`),
+        h("span", { class: "sc-soft sc-number sc-small" }, `${percent}%`),
         stop,
       ),
       h("div", { class: "sc-progress", role: "progressbar", ...aria }, bar),
@@ -90,6 +98,17 @@ export class Jobs {
   }
 }
 
+/** "28 images · 28 captions · 2 there already" */
+function whatWasAdded(counts) {
+  const keys = ["images", "captions", "masks", "renamed", "replaced", "same"];
+  const parts = keys.filter((key) => key === "images" || counts[key] > 0);
+  return parts.map((key) => words(`folders.count_${key}`, { count: counts[key] ?? 0 })).join(" · ");
+}
+
+function toCanvas(folder) {
+  return button(words("folders.to_canvas"), () => useFolder(folder), { sign: "plus-circle" });
+}
+
 function isBad(job) {
   return job.state === "failed" || job.problems?.length > 0;
 }
@@ -98,7 +117,8 @@ function isBad(job) {
 function remedy(name, problems) {
   const isDebris = ({ kind }) => kind === "debris";
   if (problems.length > 0 && problems.every(isDebris)) return h("p", { class: "sc-remedy sc-small" }, words("jobs.debris"));
-  if (!problems.some((each) => !isDebris(each) && each.place?.startsWith("shards/"))) return null;
+  const isDamage = ({ kind, place }) => kind !== "debris" && kind !== "unreadable" && place?.startsWith("shards/");
+  if (!problems.some(isDamage)) return null;
   const command = `streamcache verify --repair "output/streamcache/${name}"`;
   const copy = iconButton("copy", words("actions.copy"), async () => {
     await navigator.clipboard.writeText(command).catch(() => getSelection().selectAllChildren(code));

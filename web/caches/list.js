@@ -2,10 +2,12 @@
 
 import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
-import { openExample } from "../lib/example.js";
+import { FIRST_STEPS, openExample } from "../lib/example.js";
+import { post } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { cacheMenu } from "./actions.js";
 import { addLoadNode, makeDraggable } from "./canvas.js";
+import { addButton, addSign, FolderSection } from "../folders/section.js";
 import { amounts, badges, cover, encoders, exactly, origin } from "./facts.js";
 
 const ORDERS = {
@@ -28,6 +30,8 @@ export class ListView {
     this.count = h("span", { class: "sc-soft sc-small sc-grow" });
     this.foot = h("div", { class: "sc-foot" }, this.count, this.trash);
     this.tools = h("div", { class: "sc-tools" }, this.searchField(), this.orderField());
+    this.folders = new FolderSection(panel);
+    const refresh = () => (panel.refresh(), this.folders.load());
     this.element = h(
       "div",
       { class: "sc-view" },
@@ -35,12 +39,17 @@ export class ListView {
         "header",
         { class: "sc-head" },
         h("h2", {}, words("caches.title")),
-        iconButton("refresh", words("actions.refresh"), () => panel.refresh()),
+        addSign(panel),
+        iconButton("refresh", words("actions.refresh"), refresh),
       ),
       this.tools,
-      h("div", { class: "sc-body" }, this.state, this.cards),
+      h("div", { class: "sc-body" }, this.folders.element, this.state, this.cards),
       this.foot,
     );
+  }
+
+  destroy() {
+    this.folders.destroy();
   }
 
   searchField() {
@@ -91,10 +100,12 @@ export class ListView {
   }
 
   draw() {
+    if (!this.list) return; // a search was typed before the list arrived
     const { caches, trash } = this.list;
     const asked = memory.search.toLowerCase().split(/\s+/).filter(Boolean);
     const text = (row) => [row.name, ...encoders(row)].join(" ").toLowerCase();
     const found = caches.filter((row) => asked.every((word) => text(row).includes(word))).sort(ORDERS[memory.order]);
+    this.folders.search(asked);
     const focused = document.activeElement?.closest?.(".sc-card")?.dataset.name;
     fill(this.cards, found.slice(0, this.most).map((row) => this.card(row)));
     if (found.length > this.most) this.cards.append(this.more(found.length));
@@ -165,8 +176,18 @@ export class ListView {
       h("h3", {}, words("caches.none")),
       h("p", { class: "sc-soft" }, words("caches.none_why")),
       h("ol", {}, steps.map((key) => h("li", {}, words(key)))),
-      button(words("caches.example"), () => this.panel.attempt(() => openExample("build_a_cache")), { sign: "sitemap", look: "primary" }),
+      h("div", { class: "sc-stack sc-first" }, addButton(this.panel, "primary"), this.example(), this.workflow()),
     );
+  }
+
+  example() {
+    const add = () => this.panel.attempt(async () => this.panel.jobs.update((await post("/folder/example", { example: "zogglewump" })).job));
+    return button(words("folders.example"), add, { sign: "images" });
+  }
+
+  workflow() {
+    const open = () => this.panel.attempt(() => openExample(FIRST_STEPS));
+    return button(words("caches.example"), open, { sign: "sitemap" });
   }
 
   nothing() {

@@ -4,6 +4,8 @@ import { button, debounce, fill, h, iconButton } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
 import { get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
+import { acceptFiles } from "../folders/tab_drop.js";
+import { watchUploads } from "../folders/uploads.js";
 import { CacheView } from "./cache.js";
 import { Jobs } from "./jobs.js";
 import { ListView } from "./list.js";
@@ -24,11 +26,13 @@ export class CachesPanel {
     this.root = h("section", props, this.stage, this.notices, this.jobs.element);
     element.style.height = "100%";
     fill(element, this.root);
+    acceptFiles(this);
     const later = debounce(() => this.refresh(), 250);
     this.stops = [
       listen("streamcache.caches", later),
       listen("reconnected", () => (later(), this.jobs.load())), // events were missed meanwhile
       listen("streamcache.job", (job) => this.jobs.update(job)),
+      watchUploads((job) => this.jobs.update(job)),
       () => window.removeEventListener("focus", later),
       later.cancel,
     ];

@@ -13,6 +13,7 @@ export class TrashView {
     this.back = iconButton("arrow-left", words("actions.back"), () => panel.show("list"));
     const emptyAll = () => this.empty(this.trash);
     this.emptyAll = button(words("caches.empty_trash"), emptyAll, { sign: "trash", look: "danger" });
+    this.emptyAll.hidden = true; // until the list arrives
     this.state = h("div", { "aria-live": "polite" });
     this.element = h(
       "div",

@@ -1,4 +1,4 @@
-// Line charts as SVG, sharp at any zoom and coloured by the style sheet, with values shown at the pointer or arrow keys.
+// Line charts as SVG, sharp at any zoom and colored by the style sheet, with values shown at the pointer or arrow keys.
 
 import { h } from "./dom.js";
 import { linearTicks, logTicks, shortNumber, tickLabels } from "./ticks.js";

@@ -5,7 +5,7 @@ import { words } from "./words.js";
 
 let last = 0;
 
-/** A sentence in a coloured frame. `kind`: "bad" | "warn" | "good" | "". */
+/** A sentence in a colored frame. `kind`: "bad" | "warn" | "good" | "". */
 export function notice(kind, text, ...more) {
   const sign = { bad: "exclamation-circle", warn: "exclamation-triangle", good: "check-circle" }[kind] ?? "info-circle";
   const role = kind === "bad" ? "alert" : "status";
@@ -14,7 +14,7 @@ export function notice(kind, text, ...more) {
 
 /**
  * Asks for confirmation. `act` runs when the main button is pressed; the dialog then closes, or shows the error. The
- * promise resolves to what `act` returned, or to null if the user cancelled.
+ * promise resolves to what `act` returned, or to null if the user canceled.
  */
 export function ask({ title, content, action, act, look = "primary", ready }) {
   const problem = h("div");

@@ -13,9 +13,18 @@ export function setSetting(id, value) {
   return app.extensionManager.setting.set(id, value);
 }
 
-/** A notice in the corner of the page. `severity`: "success" | "info" | "warn" | "error". */
-export function notify(severity, summary, detail = "") {
-  app.extensionManager.toast.add({ severity, summary, detail, life: severity === "error" ? 8000 : 4000 });
+/** Calls back when the user has chosen another language. ComfyUI may report the choice before it applies it. */
+export function onLanguageChange(callback) {
+  app.ui.settings.addEventListener("Comfy.Locale.change", () => setTimeout(callback));
+}
+
+/** A notice in the corner of the page. `kind`: "success" | "error". */
+export function notify(kind, summary, detail = "") {
+  const { toast } = app.extensionManager;
+  const milliseconds = kind === "error" ? 8000 : 4000;
+  // Older front ends have only `add`; newer ones a function for each kind.
+  if (toast[kind]) toast[kind](summary, { description: detail || undefined, duration: milliseconds });
+  else toast.add({ severity: kind, summary, detail, life: milliseconds });
 }
 
 /** Shows a sidebar tab and moves the focus into it. */

@@ -4,6 +4,10 @@ import { api } from "../../../scripts/api.js";
 import { words } from "./words.js";
 
 const PREFIX = "/streamcache";
+const EVENTS = ["streamcache.caches", "streamcache.folders", "streamcache.job", "streamcache.sample", "streamcache.training"];
+
+// ComfyUI logs events that have had no listener, such as those of a run that trains while the page is loaded.
+for (const event of EVENTS) api.addEventListener(event, () => {});
 
 export class Refusal extends Error {
   constructor(message, status) {
@@ -64,6 +68,15 @@ function readJson(response) {
   return response.json().catch((error) => {
     if (isAbort(error)) throw error;
   });
+}
+
+/** A text as JSON; undefined if it is not. */
+export function toJson(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 async function refusal(response) {

@@ -34,7 +34,7 @@ export function shortNumber(value, digits = 4) {
   return new Intl.NumberFormat(locale(), { maximumSignificantDigits: digits }).format(value);
 }
 
-/** The labels of an axis, with enough digits to distinguish neighbours. */
+/** The labels of an axis, with enough digits to distinguish neighbors. */
 export function tickLabels(values, format = shortNumber) {
   const least = values.slice(1).reduce((step, value, place) => Math.min(step, Math.abs(value - values[place])), Infinity);
   const isClose = (value, digits) => Math.abs(Number(value.toPrecision(digits)) - value) <= least / 20;

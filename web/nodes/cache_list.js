@@ -1,39 +1,36 @@
-// Updates the lists of caches on nodes when a cache is added or removed. The selection stays.
+// Updates the lists of caches and folders on nodes when one is added or removed. The selection stays.
 
-import { app } from "../../../scripts/app.js";
 import { debounce } from "../lib/dom.js";
+import { allNodes } from "../lib/graph.js";
 import { get, listen } from "../lib/server.js";
 
-const LISTS = { StreamCacheCacheLoad: "name", StreamCacheClean: "name" };
+const CACHES = { StreamCacheCacheLoad: "name", StreamCacheClean: "name" };
+const FOLDERS = { StreamCacheImageFolder: "folder" };
 
 /** Starts listening. */
 export function keepListsFresh() {
-  listen("streamcache.caches", debounce(refresh, 250));
+  const caches = () => refresh(CACHES, "/caches", (found) => found.caches.map((row) => row.name).sort());
+  const folders = () => refresh(FOLDERS, "/folders", (found) => found.names);
+  listen("streamcache.caches", debounce(caches, 250));
+  listen("streamcache.folders", debounce(folders, 250));
 }
 
-async function refresh() {
-  const found = await get("/caches").catch(() => null);
+async function refresh(lists, path, namesOf) {
+  const found = await get(path).catch(() => null);
   if (!found) return;
-  const names = found.caches.map((row) => row.name).sort();
-  for (const node of allNodes(app.graph)) {
-    const widget = node.widgets?.find((each) => each.name === LISTS[node.comfyClass]);
+  const names = namesOf(found);
+  for (const node of allNodes()) {
+    const widget = node.widgets?.find((each) => each.name === lists[node.comfyClass]);
     const values = widget?.options?.values;
     // In place: Nodes 2.0 keeps the list that a widget was created with.
     if (Array.isArray(values) && values.join("\n") !== names.join("\n")) values.splice(0, values.length, ...names);
   }
-  for (const type of Object.keys(LISTS)) rememberForNewNodes(type, names);
-}
-
-function* allNodes(graph) {
-  for (const node of graph?.nodes ?? []) {
-    yield node;
-    if (node.subgraph) yield* allNodes(node.subgraph);
-  }
+  for (const [type, widget] of Object.entries(lists)) rememberForNewNodes(type, widget, names);
 }
 
 /** New nodes take the list from their definition. */
-function rememberForNewNodes(type, names) {
-  const input = window.LiteGraph?.registered_node_types?.[type]?.nodeData?.input?.required?.[LISTS[type]];
+function rememberForNewNodes(type, widget, names) {
+  const input = window.LiteGraph?.registered_node_types?.[type]?.nodeData?.input?.required?.[widget];
   if (Array.isArray(input?.[1]?.options)) input[1].options = [...names];
   else if (Array.isArray(input?.[0])) input[0] = [...names];
 }

@@ -27,10 +27,12 @@ class Summary {
     this.panel = addPanel(node, this.element, {
       height: () => 48 + 20 * this.rows + (this.more ? 20 : 0),
       text: (text) => (this.line.textContent = text.split("\n")[0]),
+      redraw: () => this.show(this.facts),
     });
   }
 
   show(facts) {
+    this.facts = facts;
     const buckets = Object.entries(facts.buckets ?? {});
     this.rows = Math.min(buckets.length, MAX_BARS);
     this.more = facts.excluded?.length ? excluded(facts.excluded) : null;

@@ -1,8 +1,8 @@
 // The panel on a Train LoRA node: loss curve, numbers, sample images and the stop button.
 
-import { app } from "../../../scripts/app.js";
 import { LineChart } from "../lib/chart.js";
-import { button, fill, h } from "../lib/dom.js";
+import { button, fill, h, iconButton } from "../lib/dom.js";
+import { allNodes, findNode, isConnected } from "../lib/graph.js";
 import { openTab, TRAINING_TAB } from "../lib/host.js";
 import { useStyle } from "../lib/style.js";
 import { shortNumber } from "../lib/ticks.js";
@@ -24,15 +24,20 @@ class NodeChart {
     this.text = h("div", { class: "sc-small sc-number sc-said", role: "status" });
     this.state = h("span");
     this.title = h("b", { class: "sc-clip" });
-    this.stop = button(words("training.stop"), () => this.#stop(), { look: "sc-stop", title: words("training.stop_tip") });
-    const open = button("", () => openTab(TRAINING_TAB), { sign: "window-maximize", look: "plain sc-sign", title: words("training.open"), "aria-label": words("training.open") });
-    this.chart = new LineChart({ label: words("training.loss_chart"), height: 120, compact: true, read: (step) => words("training.at_step", { step: number(step) }) });
+    this.stop = button("", () => this.#stop(), { look: "sc-stop" });
+    this.open = iconButton("window-maximize", "", () => openTab(TRAINING_TAB));
+    this.chart = new LineChart({ height: 120, compact: true, read: (step) => words("training.at_step", { step: number(step) }) });
     this.chart.element.hidden = true; // until there is something to draw
     this.facts = h("div", { class: "sc-run-facts sc-small sc-number" });
     this.images = h("div", { class: "sc-pictures small" });
-    const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop, open);
+    const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop, this.open);
     this.element = h("div", { class: "sc sc-node sc-run-panel" }, head, this.chart.element, this.facts, this.images, this.text);
-    this.panel = addPanel(node, this.element, { height: () => this.#height(), text: (text) => this.#progress(text) });
+    this.#label();
+    this.panel = addPanel(node, this.element, {
+      height: () => this.#height(),
+      text: (text) => this.#progress(text),
+      redraw: () => (this.#label(), this.show()),
+    });
     this.leave = store.subscribe(() => this.show());
   }
 
@@ -71,6 +76,14 @@ class NodeChart {
   destroy() {
     this.leave();
     this.chart.destroy();
+  }
+
+  #label() {
+    this.stop.textContent = words("training.stop");
+    this.stop.title = words("training.stop_tip");
+    this.open.title = words("training.open");
+    this.open.setAttribute("aria-label", words("training.open"));
+    this.chart.element.setAttribute("aria-label", words("training.loss_chart"));
   }
 
   #height() {
@@ -152,8 +165,8 @@ export function showRun(node, run) {
 /** Shows the last run of each node's name if nothing else is known: after a reload, or in another workflow. */
 export async function showLastRuns() {
   await store.start();
-  for (const node of app.graph?.nodes ?? []) {
-    if (node.comfyClass !== TRAIN || charts.has(node) || isLinked(node)) continue;
+  for (const node of allNodes()) {
+    if (node.comfyClass !== TRAIN || charts.has(node) || isConnected(node, "name")) continue;
     const rows = [...store.rows.values()].filter((row) => couldBe(node, row.name));
     const last = rows.sort((a, b) => b.updated - a.updated)[0];
     if (last) showRun(node, last.name);
@@ -174,23 +187,8 @@ export function showLiveRuns() {
   }
 }
 
-/** A node by the id that the server knows: `5`, or `2:5` for one inside the subgraph on node 2. */
-function findNode(id) {
-  let graph = app.graph;
-  let node = null;
-  for (const part of String(id).split(":")) {
-    node = graph?.getNodeById?.(Number.isNaN(Number(part)) ? part : Number(part)) ?? null;
-    graph = node?.subgraph;
-  }
-  return node;
-}
-
-function isLinked(node) {
-  return Boolean(node.inputs?.some((input) => input.name === "name" && input.link != null));
-}
-
 /** Another workflow with a node of the same id may be open by now. */
 function couldBe(node, run) {
   const name = node.widgets?.find((widget) => widget.name === "name")?.value;
-  return isLinked(node) || typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
+  return isConnected(node, "name") || typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
 }

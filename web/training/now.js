@@ -12,7 +12,7 @@ const LOOKS = { running: "good", stopping: "warn", done: "", stopped: "warn", in
 
 const NAMES = ["dataset", "file"];
 
-/** The status of a run as a coloured badge. */
+/** The status of a run as a colored badge. */
 export function badge(row) {
   const state = row.live && row.stopping ? "stopping" : row.status;
   return h("span", { class: `sc-badge ${LOOKS[state] ?? ""}`, dataset: { state } }, words(`training.status.${state}`));

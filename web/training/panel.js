@@ -1,7 +1,7 @@
 // The panel of the tab "Training": the current run, the chart of the chosen runs, sample images, and all runs.
 
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
-import { openExample } from "../lib/example.js";
+import { FIRST_STEPS, openExample } from "../lib/example.js";
 import { notify } from "../lib/host.js";
 import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
@@ -11,7 +11,6 @@ import { SampleImages } from "./images.js";
 import { store } from "./runs.js";
 import { giveColors } from "./series.js";
 
-const EXAMPLE = "build_and_train";
 const MINUTE = 60000; // after which ages are drawn again
 
 // The selection is kept while the page is open, even if the tab is closed.
@@ -127,7 +126,7 @@ export class TrainingPanel {
   }
 
   async #example() {
-    await openExample(EXAMPLE).catch((error) => notify("error", error.message));
+    await openExample(FIRST_STEPS).catch((error) => notify("error", error.message));
   }
 
   #nothing() {

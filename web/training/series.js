@@ -4,9 +4,9 @@ import { words } from "../lib/words.js";
 
 const COLORS = ["#4c9be8", "#f28e2b", "#4fae6a", "#e0605e", "#b07cc6", "#3bb0b5", "#d4ac2b", "#e583b0"];
 const VALIDATION = "#f28e2b";
-const places = new Map(); // name of a chosen run → index of its colour
+const places = new Map(); // name of a chosen run → index of its color
 
-/** A run keeps its colour while it is chosen, even if other runs are added or removed. */
+/** A run keeps its color while it is chosen, even if other runs are added or removed. */
 export function giveColors(names) {
   for (const name of [...places.keys()]) if (!names.includes(name)) places.delete(name);
   for (const name of names) {

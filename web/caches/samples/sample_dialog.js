@@ -75,7 +75,7 @@ function captions(sample) {
 }
 
 function facts(sample) {
-  const size = sample.width && sample.height ? `${number(sample.width)} × ${number(sample.height)}` : "";
+  const size = sample.width && sample.height ? `${number(sample.width)}×${number(sample.height)}` : "";
   const lines = [
     ["sample.number", number(sample.number + 1)],
     ["sample.source", sample.source],
