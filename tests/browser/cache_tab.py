@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from .chromium import Page
+from .chromium import Page, tab_button
 
-BUTTON = "document.querySelector('.streamcache-caches-tab-button')"
+BUTTON = tab_button("streamcache-caches")
 PANEL = ".sc-panel[aria-label]"
 TILES = "[...document.querySelectorAll('.sc-tile:not([hidden])')]"
 
@@ -41,6 +41,18 @@ class CacheTab:
 
     def wait_for_card(self, name: str, there: bool = True) -> None:
         self.page.wait_for(f"{'' if there else '!'}Boolean({self.card(name)})", 30)
+
+    def wait_for_cover(self, name: str) -> None:
+        """Wait until the thumbnail of a card has been loaded."""
+        self.wait_for_card(name)
+        self.page.run(f"{self.card(name)}.scrollIntoView()")
+        self.page.wait_for(f"{self.card(name)}.querySelector('.sc-cover img').naturalWidth > 0", 30)
+
+    def wait_for_covers(self) -> None:
+        """Wait until no card loads a thumbnail any more, visible or not."""
+        images = "[...document.querySelectorAll('.sc-cover img')]"
+        self.page.run(f"{images}.forEach((image) => (image.loading = 'eager'))")
+        self.page.wait_for(f"{images}.every((image) => image.complete)", 60)
 
     def refresh(self) -> None:
         self.page.click(f"{find('.sc-head .pi-refresh')}.parentElement")

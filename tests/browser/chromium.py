@@ -6,19 +6,22 @@ import base64
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import ConsoleMessage, ElementHandle
+    from playwright.sync_api import ConsoleMessage, ElementHandle, Route
     from playwright.sync_api import Page as Tab
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NO_PLAYWRIGHT = "Playwright is missing. Install it: pip install playwright"
 NO_CHROMIUM = "no Chromium found. Install one: sudo apt install chromium, or set CHROMIUM to its program"
-READY = "window.app?.graph && window.app?.extensionManager && document.querySelector('#graph-canvas')"
+READY = "window.app?.canvas?.graph && window.app?.extensionManager && document.querySelector('#graph-canvas')"
+OTHER_SITE = "evil.example"  # resolves to this machine
 OPTIONS = (
+    f"--host-resolver-rules=MAP {OTHER_SITE} 127.0.0.1",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -29,7 +32,7 @@ OPTIONS = (
     "--disable-dev-shm-usage",
     "--mute-audio",
 )
-SECONDS = 60
+SECONDS = 180
 _POLL_MS = 100
 
 
@@ -38,9 +41,14 @@ def find_chromium() -> str | None:
     return named or next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
-def brightness(colour: str) -> float:
-    """The brightness of a CSS colour such as `rgb(1, 2, 3)`, from 0 to 255."""
-    return sum(map(float, colour.removeprefix("rgb(").removesuffix(")").split(", ")[:3])) / 3
+def tab_button(name: str) -> str:
+    """The button of a sidebar tab, by its class as in older front ends or by its test id as in newer ones."""
+    return f"document.querySelector('.{name}-tab-button, [data-testid=\"{name}-tab-button\"]')"
+
+
+def brightness(color: str) -> float:
+    """The brightness of a CSS color such as `rgb(1, 2, 3)`, from 0 to 255."""
+    return sum(map(float, color.removeprefix("rgb(").removesuffix(")").split(", ")[:3])) / 3
 
 
 def screenshot_folder(otherwise: Path) -> Path:
@@ -53,6 +61,7 @@ class Page:
     def __init__(self, tab: Tab) -> None:
         self._tab = tab
         self.errors: list[str] = []  # errors in the console, and uncaught exceptions
+        self.warnings: list[str] = []  # in the console
         tab.set_default_timeout(SECONDS * 1000)
         tab.on("console", self._on_console)
         tab.on("pageerror", lambda error: self.errors.append(error.stack or error.message))
@@ -79,6 +88,18 @@ class Page:
         """Wait until an expression is true."""
         # As a boolean: Playwright would call a function.
         self._find(f"Boolean({script})", seconds, f"{script} did not become true within {seconds:g} s")
+
+    @contextmanager
+    def held(self, address: str) -> Iterator[None]:
+        """Requests to this address, with ** for any text, reach the server only when the block ends."""
+        waiting: list[Route] = []
+        self._tab.route(address, lambda request: waiting.append(request))
+        try:
+            yield
+        finally:
+            for request in waiting:
+                request.continue_()
+            self._tab.unroute(address)
 
     def resize(self, width: int, height: int) -> None:
         self._tab.set_viewport_size({"width": width, "height": height})
@@ -132,6 +153,28 @@ class Page:
             mouse.move(left + (x - left) * share, top + (y - top) * share)
         mouse.up()
 
+    def drop_files(self, x: float, y: float, *paths: Path) -> None:
+        """Drop files or folders of this machine at a place, as from a file manager."""
+        session = self._tab.context.new_cdp_session(self._tab)
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "dragOver", "drop"):
+            session.send("Input.dispatchDragEvent", {"type": kind, "x": x, "y": y, "data": data})
+
+    def choose_files(self, element: str, *paths: Path) -> None:
+        """Click an element that opens the browser's own dialog, and choose files or a folder there."""
+        with self._tab.expect_file_chooser() as chooser:
+            self.click(element)
+        chooser.value.set_files([str(path) for path in paths] if len(paths) > 1 else str(paths[0]))
+
+    @contextmanager
+    def failing(self, address: str, status: int) -> Iterator[None]:
+        """Requests to this address, with ** for any text, get this status; none reaches the server."""
+        self._tab.route(address, lambda request: request.fulfill(status=status, body="refused"))
+        try:
+            yield
+        finally:
+            self._tab.unroute(address)
+
     def _find(self, script: str, seconds: float, problem: str) -> Any:
         from playwright.sync_api import TimeoutError as TookTooLong
 
@@ -159,6 +202,8 @@ class Page:
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "assert"):
             self.errors.append(f"{message.text} {message.location.get('url', '')}")
+        elif message.type == "warning":
+            self.warnings.append(message.text)
 
 
 class Chromium:

@@ -1,13 +1,20 @@
 """A browser on the real server. Without ComfyUI, Playwright or Chromium the tests are skipped with a hint on how to
-install them."""
+install them.
 
+Tests marked `both_front_ends` run on ComfyUI's own front end and on the newest supported one, which `python dev.py
+test` downloads; the others on ComfyUI's own. If STREAMCACHE_FRONTEND names a folder with a front end, all tests run on
+that one.
+"""
+
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from streamcache.tests.browser.cache_tab import CacheTab
+from streamcache import dev
+from streamcache.tests.browser.cache_tab import BUTTON, CacheTab
 from streamcache.tests.browser.chromium import (
     NO_CHROMIUM,
     NO_PLAYWRIGHT,
@@ -16,22 +23,63 @@ from streamcache.tests.browser.chromium import (
     Page,
     find_chromium,
     screenshot_folder,
+    tab_button,
 )
 from streamcache.tests.browser.gallery import MADE, write_landscapes, write_many
-from streamcache.tests.browser.training_page import TrainingPage
-from streamcache.tests.host.conftest import base, host, server  # noqa: F401  the same server as in tests/host
-from streamcache.tests.host.server import Server
+from streamcache.tests.browser.training_page import TAB, TrainingPage
+from streamcache.tests.host.conftest import host  # noqa: F401
+from streamcache.tests.host.server import Server, install_pack, start_server
+from streamcache.tests.host.tiny_models import write_models
 
+FRONT_END = "STREAMCACHE_FRONTEND"
+OWN, NEWEST = "own", "newest"
 MANY = 100_000
-HOSTS_OWN = re.compile(
-    "status of 404.*(/api/userdata|user.css)"
-)  # the front end asks for files that a new user does not have
+# The front end asks for files that a new user does not have; a list shows thumbnails of files that were just removed.
+MISSING_FILES = re.compile("status of 404.*(/api/userdata|user.css|/streamcache/folder/image)")
 SETTINGS = {
     "Comfy.TutorialCompleted": True,
     "Comfy.Workflow.Persist": False,  # or the workflow of the previous page would be restored a moment after the start
     "Comfy.Minimap.Visible": False,
     "Comfy.Graph.CanvasInfo": False,
 }
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "front_end" not in metafunc.fixturenames:
+        return
+    named = os.environ.get(FRONT_END)
+    both = [OWN, NEWEST] if metafunc.definition.get_closest_marker("both_front_ends") else [OWN]
+    metafunc.parametrize("front_end", [named] if named else both, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def front_end(request: pytest.FixtureRequest) -> list[str]:
+    """The options with which ComfyUI serves a front end."""
+    if request.param == OWN:
+        return []
+    version, folder = dev.newest_front_end()
+    if request.param != NEWEST:
+        folder = Path(request.param)
+    elif not folder.exists():
+        pytest.skip(f"front end {version} is missing; run `python dev.py test` once with a network to download it")
+    if not (folder / "index.html").is_file():
+        pytest.fail(f"{FRONT_END} is {folder}, which contains no index.html", pytrace=False)
+    return ["--front-end-root", str(folder)]
+
+
+@pytest.fixture(scope="session")
+def server(
+    host: dev.Host,  # noqa: F811
+    front_end: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """One server per front end, with the published pack and the tiny models."""
+    base = tmp_path_factory.mktemp("base")
+    write_models(base / "models")
+    install_pack(base)
+    running = start_server(host, base, *front_end)
+    yield running
+    running.stop()
 
 
 # Per module: while Playwright runs, its event loop is that of the thread, and other tests could not use their own.
@@ -46,7 +94,7 @@ def chromium() -> Iterator[Chromium]:
 
 
 @pytest.fixture(scope="module")
-def page(chromium: Chromium, server: Server) -> Iterator[Page]:  # noqa: F811
+def page(chromium: Chromium, server: Server) -> Iterator[Page]:
     """The front end, loaded."""
     server.client.post("/settings", SETTINGS)
     with chromium.new_page() as tab:
@@ -59,7 +107,7 @@ def page(chromium: Chromium, server: Server) -> Iterator[Page]:  # noqa: F811
 
 
 @pytest.fixture(scope="session")
-def root(server: Server) -> Path:  # noqa: F811
+def root(server: Server) -> Path:
     """The folder of the caches. Some exist before the page is opened."""
     folder = server.base / "output" / "streamcache"
     write_landscapes(folder / "landscapes", 40, encode=MADE)
@@ -72,7 +120,7 @@ def root(server: Server) -> Path:  # noqa: F811
 def settled(page: Page, root: Path) -> Page:
     """The page after the front end's own errors at its start."""
     page.resize(1500, 950)
-    page.wait_for("document.querySelector('.streamcache-caches-tab-button')")
+    page.wait_for(BUTTON)
     return page
 
 
@@ -85,15 +133,15 @@ def tab(settled: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cac
     found.open()
     yield found
     settled.run("void 0")  # events that came meanwhile arrive with the result
-    assert [error for error in settled.errors if not HOSTS_OWN.search(error)] == []
+    assert [error for error in settled.errors if not MISSING_FILES.search(error)] == []
 
 
 @pytest.fixture(scope="module")
-def ready(page: Page, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPage]:  # noqa: F811
+def ready(page: Page, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPage]:
     folder = screenshot_folder(tmp_path_factory.getbasetemp() / "screenshots")
     found = TrainingPage(page, server, folder)
     page.resize(1500, 1000)
-    page.wait_for("document.querySelector('.streamcache-training-tab-button')")
+    page.wait_for(tab_button(TAB))
     yield found
     found.close_tab()
     found.set(vue=False, locale="en", palette="dark")

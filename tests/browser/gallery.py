@@ -57,8 +57,8 @@ def write_many(folder: Path, count: int) -> None:
         writer.put("text", conditioning("all"), "conditioning")
         for bucket, (latent, picture) in enumerate(keys):
             writer.put(latent, {"samples": torch.zeros(1, 4, 8, 8 + bucket)}, "latent")
-            colour = ((70, 110, 200), (200, 90, 70), (80, 170, 110), (190, 160, 60))[bucket]
-            writer.put(picture, jpeg(Image.new("RGB", (32, 32), colour)), "thumbnail")
+            color = ((70, 110, 200), (200, 90, 70), (80, 170, 110), (190, 160, 60))[bucket]
+            writer.put(picture, jpeg(Image.new("RGB", (32, 32), color)), "thumbnail")
         for number in range(count):
             latent, picture = keys[number % len(keys)]
             fields = {"latent": [latent], "conditioning": ["text"], "thumbnail": [picture]}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.tests.browser.cache_tab import PANEL, TILES, CacheTab, find
+from streamcache.tests.browser.cache_tab import BUTTON, PANEL, TILES, CacheTab, find
 from streamcache.tests.browser.chromium import Page, brightness
 from streamcache.tests.browser.conftest import MANY
 from streamcache.tests.host.graph import Graph, save_folder
@@ -17,7 +17,9 @@ from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.server import Server
 
 pytestmark = pytest.mark.browser
-LOADED = "app.graph.nodes.filter((node) => node.type === 'StreamCacheCacheLoad').map((node) => node.widgets[0].value)"
+LOADED = (
+    "app.rootGraph.nodes.filter((node) => node.type === 'StreamCacheCacheLoad').map((node) => node.widgets[0].value)"
+)
 FOUND = "document.querySelector('.sc-countline').textContent"
 
 
@@ -58,6 +60,7 @@ def test_a_long_list_is_drawn_in_part_until_the_user_asks_for_more(tab: CacheTab
     assert every > 61
     tab.press_button(f"Show all {every}")
     tab.page.wait_for(f"{cards} === {every}")
+    tab.wait_for_covers()  # or thumbnails of removed caches would be requested
     shutil.rmtree(root / "long")
     tab.refresh()
     tab.page.wait_for(f"{cards} < 60")
@@ -90,6 +93,33 @@ def test_thumbnails_captions_and_details_of_a_cache(tab: CacheTab):
     tab.page.click("document.querySelector('#sc-tab-excluded')")
     tab.wait_for_text(".sc-excluded", "coast/broken.pngthe file ends too early")
     tab.page.click("document.querySelector('#sc-tab-samples')")
+
+
+@pytest.mark.both_front_ends
+def test_the_list_can_be_used_before_it_is_loaded(tab: CacheTab):
+    """On a slow connection, a search is typed and an order chosen while the list is on its way."""
+    tab.page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
+    with tab.page.held("**/streamcache/caches"):
+        tab.page.click(BUTTON)
+        tab.search(".sc-search input", "dunes")
+        tab.page.run(f"{find('.sc-order')}.value = 'name'; {find('.sc-order')}.dispatchEvent(new Event('change'))")
+        tab.page.run("new Promise((go) => setTimeout(go, 500))")
+        assert tab.page.run("document.querySelectorAll('.sc-card').length") == 0
+    tab.wait_for_card("shelf/dunes")
+    tab.wait_for_card("landscapes", there=False)
+    tab.search(".sc-search input", "")
+    tab.wait_for_card("landscapes")
+    # The trash too: it offers nothing to remove before it is known.
+    tab.page.run("app.extensionManager.sidebarTab.toggleSidebarTab('streamcache-caches')")
+    tab.page.run(
+        "import('/extensions/streamcache/caches/panel.js').then(({CachesPanel}) => (window.Panel = CachesPanel))"
+    )
+    with tab.page.held("**/streamcache/caches"):
+        tab.page.run("window.apart = document.body.appendChild(document.createElement('div'))")
+        tab.page.run("window.panel = new Panel(window.apart); panel.show('trash')")
+        assert tab.page.run("[...window.apart.querySelectorAll('.danger')].every((each) => !each.checkVisibility())")
+    tab.page.run("panel.show('list'); panel.destroy(); window.apart.remove()")
+    tab.open()
 
 
 def test_searches_and_buckets_filter_samples(tab: CacheTab, root: Path):
@@ -192,11 +222,11 @@ def test_settings_of_units_and_thumbnails_apply_at_once(tab: CacheTab):
 @pytest.mark.parametrize("modern", [False, True], ids=["classic", "nodes 2.0"])
 def test_a_cache_dropped_onto_the_canvas_becomes_a_load_node(tab: CacheTab, modern: bool):
     tab.page.run(f"app.extensionManager.setting.set('Comfy.VueNodes.Enabled', {json.dumps(modern)})")
-    tab.page.run("app.graph.clear()")
+    tab.page.run("app.rootGraph.clear()")
     tab.wait_for_card("shelf/dunes")
     tab.page.drag(tab.card("shelf/dunes"), 1000, 500)
     tab.page.wait_for(f"{LOADED}.join() === 'shelf/dunes'", 10)
-    x, y = tab.page.run("app.canvasPosToClientPos([...app.graph.nodes[0].pos])")
+    x, y = tab.page.run("app.canvasPosToClientPos([...app.rootGraph.nodes[0].pos])")
     assert abs(x - 1000) < 5 and 0 < y - 500 < 60
     # Not onto the list itself.
     tab.page.drag(tab.card("shelf/dunes"), 200, 700)
@@ -207,22 +237,22 @@ def test_a_cache_dropped_onto_the_canvas_becomes_a_load_node(tab: CacheTab, mode
     tab.shot(f"canvas_{'modern' if modern else 'classic'}")
     prompt: dict[str, Any] = tab.page.run("app.graphToPrompt().then((found) => found.output)")
     assert sorted(node["inputs"]["name"] for node in prompt.values()) == ["landscapes", "shelf/dunes"]
-    tab.page.run("app.graph.clear()")
+    tab.page.run("app.rootGraph.clear()")
     tab.page.run("app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
 
 
 def test_a_node_is_added_at_a_free_place(tab: CacheTab):
-    tab.page.run("app.graph.clear()")
+    tab.page.run("app.rootGraph.clear()")
     tab.wait_for_card("landscapes")
     for _ in range(4):
         tab.page.click(f"{tab.card('landscapes')}.querySelector('.pi-plus-circle').parentElement")
-    tab.page.wait_for("app.graph.nodes.length === 4")
-    boxes = tab.page.run("app.graph.nodes.map((node) => [...node.pos, ...node.size])")
+    tab.page.wait_for("app.rootGraph.nodes.length === 4")
+    boxes = tab.page.run("app.rootGraph.nodes.map((node) => [...node.pos, ...node.size])")
     for one, (x, y, width, height) in enumerate(boxes):
         for left, top, wide, high in boxes[:one]:
             apart = x >= left + wide or left >= x + width
             assert apart or y - 30 >= top + high or top - 30 >= y + height
-    tab.page.run("app.graph.clear()")
+    tab.page.run("app.rootGraph.clear()")
 
 
 def test_two_lines_of_a_long_caption_are_fully_visible(tab: CacheTab):
@@ -316,7 +346,7 @@ def test_without_caches_the_tab_explains_how_to_make_one(tab: CacheTab, root: Pa
         tab.wait_for_text(".sc-empty", "No dataset caches yet")
         tab.shot("empty")
         tab.press_button("Open the example workflow")
-        tab.page.wait_for("app.graph.nodes.some((node) => node.type === 'StreamCacheCacheSave')")
+        tab.page.wait_for("app.rootGraph.nodes.some((node) => node.type === 'StreamCacheCacheSave')")
     finally:
         shutil.rmtree(root, ignore_errors=True)
         aside.rename(root)

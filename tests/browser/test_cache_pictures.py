@@ -17,11 +17,11 @@ from streamcache.tests.host.snapshot import UPDATE
 pytestmark = pytest.mark.browser
 # What a cache is for: a node that loads it, and one that trains on it.
 WORKFLOW = """(() => {
-  app.graph.clear();
+  app.rootGraph.clear();
   const add = (type, x, y) => {
     const node = LiteGraph.createNode(type);
     node.pos = [x, y];
-    app.graph.add(node);
+    app.rootGraph.add(node);
     return node;
   };
   const train = add('StreamCacheTrain', 890, 200);

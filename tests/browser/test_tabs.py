@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from streamcache.tests.browser.chromium import tab_button
 from streamcache.tests.browser.training_page import TrainingPage
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.both_front_ends]
 NAMES = {"training": "LoRA training", "caches": "Dataset caches"}
 KEYS = {"training": "T", "caches": "D"}
 HEADINGS = "[...document.querySelectorAll('.side-bar-panel .sc-panel h2')].map((each) => each.textContent).join()"
@@ -15,7 +16,7 @@ HEARERS = "import('/extensions/streamcache/training/runs.js').then(({store}) => 
 
 
 def by_click(training: TrainingPage, name: str) -> None:
-    training.page.click(f"document.querySelector('.streamcache-{name}-tab-button')")
+    training.page.click(tab_button(f"streamcache-{name}"))
 
 
 def by_key(training: TrainingPage, name: str) -> None:

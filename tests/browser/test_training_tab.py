@@ -177,22 +177,22 @@ def test_a_node_shows_the_last_run_of_its_name_after_a_reload(training: Training
     training.set(vue=vue)
     write_run(server, "finished", [0.5, 0.4, 0.3])
     node = training.build("finished")
-    workflow = page.run("JSON.stringify(app.graph.serialize())")
+    workflow = page.run("JSON.stringify(app.rootGraph.serialize())")
     page.run(f"app.loadGraphData({workflow}, true, true, null)")
     page.run(RELOAD_RUNS)
     page.run(f"app.loadGraphData({workflow}, true, true, null)")
     page.wait_for(f"{NODE}?.innerText.includes('finished')", 20)
     until(lambda: training.drawn(NODE) == 3, 20)
-    tall = f"app.graph.getNodeById({node}).size[1]"
-    kept = f"app.graph.serialize().nodes.find((each) => each.id == {node}).size[1]"
+    tall = f"app.rootGraph.getNodeById({node}).size[1]"
+    kept = f"app.rootGraph.serialize().nodes.find((each) => each.id == {node}).size[1]"
     assert page.run(f"{tall} - {kept}") > 100, "a workflow keeps no room for the panel"
-    page.run(f"app.graph.getNodeById({node}).widgets.find((each) => each.name === 'name').value = 'unheard_of'")
-    without = page.run("JSON.stringify(app.graph.serialize())")
+    page.run(f"app.rootGraph.getNodeById({node}).widgets.find((each) => each.name === 'name').value = 'unheard_of'")
+    without = page.run("JSON.stringify(app.rootGraph.serialize())")
     page.run(f"app.loadGraphData({without}, true, true, null)")
     page.run("new Promise((go) => setTimeout(go, 500))")
     assert page.run(NODE) is None
     if not vue:  # Nodes 2.0 measures its widgets itself
-        assert page.run(f"{tall} - app.graph.getNodeById({node}).computeSize()[1]") < 30
+        assert page.run(f"{tall} - app.rootGraph.getNodeById({node}).computeSize()[1]") < 30
 
 
 def test_a_node_shows_its_error_and_nothing_of_the_previous_run(training: TrainingPage, server: Server):
@@ -200,7 +200,7 @@ def test_a_node_shows_its_error_and_nothing_of_the_previous_run(training: Traini
     training.close_tab()
     write_run(server, "before", [0.5, 0.4])
     node = training.build("before")
-    workflow = page.run("JSON.stringify(app.graph.serialize())")
+    workflow = page.run("JSON.stringify(app.rootGraph.serialize())")
     page.run(RELOAD_RUNS)
     page.run(f"app.loadGraphData({workflow}, true, true, null)")
     page.wait_for(f"{NODE}?.innerText.includes('before')", 20)
@@ -216,7 +216,7 @@ def test_a_node_shows_its_error_and_nothing_of_the_previous_run(training: Traini
     page.run(dispatch % ("executing", "null"))
 
 
-def test_a_run_is_shown_alone_by_its_name_and_keeps_its_colour(training: TrainingPage, server: Server):
+def test_a_run_is_shown_alone_by_its_name_and_keeps_its_color(training: TrainingPage, server: Server):
     page = training.page
     for name in ("one", "two", "three"):
         write_run(server, name, [0.5, 0.4])
@@ -285,7 +285,7 @@ def test_the_report_of_a_run_opens_in_a_sandboxed_frame(training: TrainingPage, 
     training.page.errors.clear()  # the console reports the script that was not run
 
 
-def test_neighbouring_ticks_have_different_labels(training: TrainingPage):
+def test_neighboring_ticks_have_different_labels(training: TrainingPage):
     labels = "import('/extensions/streamcache/lib/ticks.js').then(({tickLabels}) => tickLabels(%s))"
     assert training.page.run(labels % "[0.0001, 0.000105, 0.00011]") == ["1e-4", "1.05e-4", "1.1e-4"]
     assert training.page.run(labels % "[0, 0.00005, 0.0001]") == ["0", "5e-5", "1e-4"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamcache.tests.browser.chromium import READY, Page
+from streamcache.tests.browser.chromium import READY, Page, tab_button
 from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.trainings import LONG, SETTINGS, ready_dataset
@@ -22,11 +22,11 @@ DRAWN = (
     "(%s?.querySelector('.sc-chart path.series:not(.faint):not(.dashed)')?.getAttribute('d') ?? '').split('L').length"
 )
 BUILD = """((wanted) => {
-  app.graph.clear();
+  app.rootGraph.clear();
   const make = (type, x, y, values) => {
     const node = LiteGraph.createNode(type);
     node.pos = [x, y];
-    app.graph.add(node);
+    app.rootGraph.add(node);
     for (const [name, value] of Object.entries(values)) node.widgets.find((each) => each.name === name).value = value;
     return node;
   };
@@ -52,15 +52,15 @@ class TrainingPage:
 
     def set(self, **settings: Any) -> None:
         """Change settings of ComfyUI."""
-        names = {"vue": "Comfy.VueNodes.Enabled", "locale": "Comfy.Locale", "palette": "Comfy.ColorPalette"}
+        names = {"vue": "VueNodes.Enabled", "locale": "Locale", "palette": "ColorPalette", "sidebar": "Sidebar.Size"}
         for name, value in settings.items():
-            self.page.run(f"app.extensionManager.setting.set('{names[name]}', {json.dumps(value)})")
+            self.page.run(f"app.extensionManager.setting.set('Comfy.{names[name]}', {json.dumps(value)})")
 
     def reload(self) -> None:
         """Reload the page. Errors of the front end itself at its start are ignored."""
         self.page.reload()
         self.page.wait_for(f"{READY} && LiteGraph.registered_node_types['StreamCacheSelect']")
-        self.page.wait_for(f"document.querySelector('.{TAB}-tab-button')")
+        self.page.wait_for(tab_button(TAB))
         self.page.errors.clear()
 
     def open_tab(self) -> None:

@@ -129,12 +129,16 @@ def answer_websocket(listener: socket.socket, *frames: bytes) -> None:
         head = b""
         while b"\r\n\r\n" not in head:
             head += connection.recv(4096)
-        key = re.search(rb"Sec-WebSocket-Key: (\S+)", head)[1]
-        accepted = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-        lines = [b"HTTP/1.1 101 Switching Protocols", b"Upgrade: websocket", b"Connection: Upgrade"]
-        connection.sendall(b"\r\n".join([*lines, b"Sec-WebSocket-Accept: " + accepted, b"", b""]) + b"".join(frames))
+        connection.sendall(upgrade(re.search(rb"Sec-WebSocket-Key: (\S+)", head)[1]) + b"".join(frames))
         while connection.recv(4096):
             pass
+
+
+def upgrade(key: bytes) -> bytes:
+    """The answer that makes a WebSocket of the connection of a request with this key."""
+    accepted = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    lines = [b"HTTP/1.1 101 Switching Protocols", b"Upgrade: websocket", b"Connection: Upgrade"]
+    return b"\r\n".join([*lines, b"Sec-WebSocket-Accept: " + accepted, b"", b""])
 
 
 def frame(code: int, data: bytes) -> bytes:
@@ -144,7 +148,7 @@ def frame(code: int, data: bytes) -> bytes:
 def listen_to(*frames: bytes) -> Messages:
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=answer_websocket, args=(listener, *frames), daemon=True).start()
-    return Messages(f"ws://127.0.0.1:{listener.getsockname()[1]}/ws", 0.2)
+    return Messages(f"ws://127.0.0.1:{listener.getsockname()[1]}/ws", 3)
 
 
 def test_messages_are_text_or_bytes_and_silence_is_a_timeout():

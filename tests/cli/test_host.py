@@ -1,8 +1,18 @@
-"""ComfyUI's options as environment variables, as its main.py would set them."""
+"""Commands that run inside ComfyUI: its options as environment variables, and how its process ended."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from streamcache.cli import host
 from streamcache.cli.host import environment
+from streamcache.cli.main import main
+
+from ..support.package import run_python
 
 
 def found(*options: str) -> dict[str, str]:
@@ -33,3 +43,63 @@ def test_other_driver_options_are_set(monkeypatch: pytest.MonkeyPatch):
     assert found(*options) == {"ONEAPI_DEVICE_SELECTOR": "level_zero:0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     assert found("--deterministic") == {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+
+
+@pytest.fixture
+def encode_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The arguments of a command that runs this script as ComfyUI's process."""
+    (tmp_path / "ComfyUI" / "comfy").mkdir(parents=True)
+    (tmp_path / "ComfyUI" / "main.py").touch()
+    monkeypatch.setattr(host, "HEADLESS", tmp_path / "headless.py")
+
+    def arguments(script: str) -> list[str]:
+        (tmp_path / "headless.py").write_text(f"import os, signal, sys, time\n{script}", encoding="utf-8")
+        comfyui = ["--comfyui", str(tmp_path / "ComfyUI"), "--comfyui-python", sys.executable, "--vae", "v"]
+        return ["encode", str(tmp_path), "--to", str(tmp_path / "set"), *comfyui]
+
+    return arguments
+
+
+posix = pytest.mark.skipif(os.name == "nt", reason="os.kill ends the process with another code on Windows")
+
+
+@posix
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_command_is_interrupted_when_comfyui_is(number: str, encode_with, capfd: pytest.CaptureFixture):
+    script = f"signal.signal(signal.{number}, signal.SIG_DFL); os.kill(os.getpid(), signal.{number}); time.sleep(600)"
+    assert main(encode_with(script)) == 130
+    assert capfd.readouterr().err == "Interrupted.\n"
+
+
+@posix
+def test_a_command_that_gets_sigterm_while_comfyui_starts_exits_with_130(encode_with, tmp_path: Path):
+    arguments = encode_with("print('started', flush=True); time.sleep(600)")
+    code = "import streamcache.cli.host as host\nhost.HEADLESS = sys.argv.pop(1)\n"
+    code += "from streamcache.cli.main import main\nsys.exit(main())"
+    command = run_python(code, str(tmp_path / "headless.py"), *arguments)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+
+
+@posix
+@pytest.mark.parametrize(
+    ("number", "words"), [("SIGKILL", "SIGKILL; if memory ran out, lower the batch size"), ("SIGSEGV", "SIGSEGV")]
+)
+def test_a_crash_of_comfyui_is_a_failure_with_its_reason(
+    number: str, words: str, encode_with, capfd: pytest.CaptureFixture
+):
+    script = f"import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), signal.{number})"
+    assert main(encode_with(script)) == 1
+    error = capfd.readouterr().err
+    assert error.startswith(f"streamcache: ComfyUI's process was ended by {words}") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0xC000013A, 130), (0xC0000005, 1), (3, 3), (0, 0)])
+def test_codes_of_windows_are_translated_and_others_returned(
+    code: int, expected: int, encode_with, monkeypatch: pytest.MonkeyPatch
+):
+    real = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", lambda process: real(process) or code)
+    assert main(encode_with("")) == expected

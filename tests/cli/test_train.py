@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -14,12 +15,13 @@ from safetensors.torch import load_file
 from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
-from streamcache.dataset_cache import CacheWriter
-from streamcache.dataset_cache.setting import parse_setting
+from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig
 from streamcache.reference import model as reference
-from streamcache.reference.encoders import encode_caption, encode_image
+from streamcache.reference.denoiser import ReferenceDenoiser
+from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image
 from streamcache.reference.images import creatures
+from streamcache.setting import parse_setting
 
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
@@ -71,18 +73,18 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path) -> Non
     assert config_of("--resume").mode == "resume"
 
 
-def test_for_an_unknown_flag_the_closest_setting_is_suggested(capsys) -> None:
+def test_c9_for_an_unknown_flag_the_closest_setting_is_suggested(capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main([*BASIC, "--learning-rat", "1"])
     assert left.value.code == 2
-    assert 'unknown setting "learning_rat"; did you mean "learning_rate"?' in capsys.readouterr().err
+    assert 'unknown flag --learning-rat; did you mean "--learning-rate"?' in capsys.readouterr().err
 
 
-def test_an_invalid_value_is_one_line_and_exit_code_1(capsys, tmp_path) -> None:
-    assert main([*BASIC, "--learning-rate", "0"]) == 1
+def test_an_invalid_value_is_exit_code_2_and_a_missing_cache_1(capsys, tmp_path) -> None:
+    assert main([*BASIC, "--learning-rate", "0"]) == 2
     assert "learning_rate = 0.0: expected a finite number above 0" in capsys.readouterr().err
     (tmp_path / "run.toml").write_text("rnk = 4\n")
-    assert main([*BASIC, "--config", str(tmp_path / "run.toml")]) == 1
+    assert main([*BASIC, "--config", str(tmp_path / "run.toml")]) == 2
     assert 'run.toml: unknown setting "rnk"; did you mean "rank"?' in capsys.readouterr().err
     assert main(BASIC) == 1
     assert "no such cache" in capsys.readouterr().err
@@ -99,7 +101,7 @@ def test_an_invalid_value_is_one_line_and_exit_code_1(capsys, tmp_path) -> None:
 )
 def test_the_reference_model_must_be_asked_for(options: list[str], words: str, capsys) -> None:
     plain = [argument for argument in BASIC if argument != "--reference"]
-    assert main([*plain, *options]) == 1
+    assert main([*plain, *options]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -126,7 +128,7 @@ def test_ctrl_c_stops_after_the_step_and_resume_continues(small, tmp_path, capsy
     assert main([*small, "--steps", "100000"]) == 130
     presser.join()
     assert signal.getsignal(signal.SIGINT) is before
-    assert "Stopped early; to continue, run the same command with --resume" in capsys.readouterr().out
+    assert "to continue, run the same command with --resume --name my_lora" in capsys.readouterr().out
     done = json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())
     assert done["status"] == "stopped" and 0 < done["step"] < 100000
     assert main([*small, "--steps", str(done["step"] + 2), "--resume"]) == 0
@@ -142,13 +144,103 @@ def test_an_error_or_a_second_ctrl_c_saves_the_lora_so_far(small, tmp_path, monk
     monkeypatch.setattr(cli_train, "describe_step", failing)
     with contextlib.suppress(RuntimeError):
         assert main([*small, "--steps", "9"]) == 130
-    rescued = tmp_path / "out/runs/my_lora/my_lora.safetensors"
-    assert (tmp_path / "out/my_lora.safetensors").read_bytes() == rescued.read_bytes()
+    assert load_file(tmp_path / "out/my_lora-step00000003.safetensors")
+    assert not (tmp_path / "out/my_lora.safetensors").exists()
     assert json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())["step"] == 3
 
 
 @pytest.mark.parametrize("name", ["set", "my_lora.txt", "folder.safetensors"])
 def test_an_invalid_output_file_is_refused_before_training(small, name, tmp_path, capsys) -> None:
     (tmp_path / "folder.safetensors").mkdir()
-    assert main([*small, "--out", str(tmp_path / name)]) == 1
+    assert main([*small, "--out", str(tmp_path / name)]) == 2
     assert "ends in .safetensors" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_a_missing_reference_model_is_reported_with_where_to_get_one(small, tmp_path, capsys) -> None:
+    assert main([*small, "--model", str(tmp_path / "nope")]) == 1
+    error = capsys.readouterr().err
+    assert "nope: no such file; `python dev.py demo` writes a reference model" in error and error.count("\n") == 1
+
+
+def test_the_printed_share_of_waiting_is_that_of_the_report(small, tmp_path, capsys) -> None:
+    assert main([*small, "--steps", "3", "--dora"]) == 0
+    (share,) = re.findall(r"([\d.]+%) of the training time waiting for data", capsys.readouterr().out)
+    page = (tmp_path / "out/runs/my_lora/report.html").read_text(encoding="utf-8")
+    assert f"<b>{share}</b><span>of training waiting for data</span>" in page
+    for name, value in {"dora": "on", "masked_loss": "off", "set_weights": "–", "name": "my_lora"}.items():
+        assert f"<td>{name}</td><td>{value}</td>" in page
+    assert not re.search("<td>(True|False|None|{|\\(|\\[)", page)
+
+
+def test_an_existing_lora_is_replaced_only_on_request(small, tmp_path, capsys) -> None:
+    out = tmp_path / "out/my_lora.safetensors"
+    out.parent.mkdir()
+    out.write_bytes(b"mine")
+    assert main([*small, "--steps", "2"]) == 2
+    assert f"--out {out}: exists" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine" and not (tmp_path / "out/runs").exists()
+    assert main([*small, "--steps", "2", "--mode", "overwrite"]) == 0
+    assert load_file(out)
+
+
+def stop_after_first_step(monkeypatch) -> None:
+    monkeypatch.setattr(cli_train, "describe_step", lambda step: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+def test_resume_without_a_name_takes_the_latest_run_of_the_output_file(small, tmp_path, monkeypatch, capsys) -> None:
+    with monkeypatch.context() as patch:
+        stop_after_first_step(patch)
+        for _ in range(2):
+            assert main([*small, "--steps", "3"]) == 130
+    assert sorted(path.name for path in (tmp_path / "out/runs").iterdir()) == ["my_lora", "my_lora-2"]
+    assert main([*small, "--steps", "3", "--resume", "--json"]) == 0
+    assert Path(json.loads(capsys.readouterr().out)["run"]).name == "my_lora-2"
+    assert main([*small, "--steps", "3", "--resume", "--name", "my_lora", "--json"]) == 0
+    assert Path(json.loads(capsys.readouterr().out)["run"]).name == "my_lora"
+
+
+def test_c9_resuming_an_unknown_run_is_refused_with_the_near_name(small, tmp_path, capsys) -> None:
+    assert main([*small, "--steps", "2"]) == 0
+    assert main([*small, "--steps", "4", "--resume", "--name", "my_lorra"]) == 1
+    assert 'has no run "my_lorra"; did you mean "my_lora"?' in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out/runs").iterdir()] == ["my_lora"]
+
+
+def test_a_refused_training_leaves_no_run(small, tmp_path, capsys) -> None:
+    for _ in range(2):
+        assert main([*small, "--steps", "2", "--caption-dropout", "0.5"]) == 1
+        assert "no encoded empty caption" in capsys.readouterr().err
+    assert not (tmp_path / "out/runs").exists()
+
+
+def test_d6_class_images_of_the_command_line_are_trained_with_their_prompt_which_is_encoded_once(
+    tmp_path, picture, small, monkeypatch
+) -> None:
+    for n in range(3):
+        picture(f"mine/{n}.png", size=(64, 64), seed=n, caption=f"my cat {n}")
+    for n in range(4):
+        picture(f"others/{n}.png", size=(64, 64), seed=10 + n)
+    texts, pairs = [], []
+    real_encode, real_prepare = ReferenceTextEncoder.encode, ReferenceDenoiser.prepare
+    monkeypatch.setattr(
+        ReferenceTextEncoder, "encode", lambda self, items: (texts.extend(items), real_encode(self, items))[1]
+    )
+
+    def prepare(self, batch):
+        pairs.extend(zip(batch.latents.clone(), batch.captions))  # the memory of a batch is used again
+        return real_prepare(self, batch)
+
+    monkeypatch.setattr(ReferenceDenoiser, "prepare", prepare)
+    cats = ["--class-source", str(tmp_path / "others"), "--class-prompt", "a cat"]
+    places = ["encode", str(tmp_path / "mine"), "--to", str(tmp_path / "cats"), "--reference", "--resolution", "64"]
+    assert main([*places, *cats]) == 0
+    assert texts.count("a cat") == 1
+    texts.clear()
+    small[small.index("--dataset") + 1] = str(tmp_path / "cats")
+    assert main([*small, "--epochs", "2"]) == 0
+    assert texts == []
+    cache = open_cache(tmp_path / "cats")
+    assert sorted(caption for _, caption in pairs) == sorted(["a cat"] * 6 + [f"my cat {n}" for n in range(3)] * 2)
+    latents = [sample.realize().latent["samples"][0] for sample in cache]
+    for latent, caption in pairs:
+        assert cache[next(n for n, own in enumerate(latents) if own.equal(latent))].caption == caption

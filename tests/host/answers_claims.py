@@ -9,7 +9,7 @@ from typing import Any
 
 from .claims import claim, hold
 
-SECONDS = 30  # only against a hang
+SECONDS = 200  # only against a hang
 
 
 def run(base: Path) -> dict:

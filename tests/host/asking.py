@@ -38,8 +38,13 @@ def post(server: Server, path: str, values: Any = None, **headers: str) -> Answe
     return send(server, "POST", f"/streamcache{path}", body, {"Content-Type": "application/json", **headers})
 
 
+def send_zip(server: Server, data: bytes, /, **values: Any) -> Answer:
+    query = urlencode(values, errors="surrogatepass")
+    return send(server, "POST", f"/streamcache/folder/zip?{query}", data, {"Content-Type": "application/zip"})
+
+
 def send(server: Server, method: str, target: str, body: bytes | None = None, headers: dict | None = None) -> Answer:
-    connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=300)
     try:
         connection.request(method, target, body, headers or {})
         answer = connection.getresponse()

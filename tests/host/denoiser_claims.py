@@ -237,7 +237,7 @@ def a_sample_equals_ksamplers_for_the_same_seed(case: Case) -> None:
 
 @claim
 def a_cache_of_another_family_is_refused_with_both_numbers(case: Case) -> None:
-    from streamcache.lora_train.errors import TrainError
+    from streamcache.errors import TrainError
 
     other = next(name for name in FAMILIES if name != case.name)
     wrong_latents = [{"samples": torch.zeros(1, 4 if case.name == "flow" else 16, 8, 8)}]
@@ -264,7 +264,7 @@ def a_fitting_cache_is_accepted(case: Case) -> None:
 
 @claim
 def a_conditioning_with_several_entries_or_an_area_is_refused(case: Case) -> None:
-    from streamcache.lora_train.errors import TrainError
+    from streamcache.errors import TrainError
 
     combined = call("ConditioningCombine", conditioning_1=case.conditionings[0], conditioning_2=case.conditionings[1])[
         0

@@ -1,9 +1,11 @@
-"""The example workflows of the pack, each written once, for the canvas and for headless runs."""
+"""The example workflows of the pack, each written once, for the canvas and for headless runs. The names are shown."""
 
 from collections.abc import Callable
 from typing import Any
 
+from .bases import train_on_flux, train_on_sd15, train_on_sdxl, train_on_z_image
 from .blueprint import fold
+from .first_steps import first_steps
 from .workflow import Node, Workflow
 
 MODEL, VAE = "sd_xl_base_1.0.safetensors", "sdxl_vae.safetensors"
@@ -109,12 +111,17 @@ def use_a_lazy_dataset_with_stock_nodes(w: Workflow) -> None:
 
 
 EXAMPLES: dict[str, Callable[[Workflow], None]] = {
-    "build_a_cache": build_a_cache,
-    "train_from_a_cache": train_from_a_cache,
-    "build_and_train": build_and_train,
-    "train_from_a_shared_cache": train_from_a_shared_cache,
-    "convert_cores_dataset": convert_cores_dataset,
-    "use_a_lazy_dataset_with_stock_nodes": use_a_lazy_dataset_with_stock_nodes,
+    "01 First steps, no model files": first_steps,
+    "02 Train on SD 1.5": train_on_sd15,
+    "03 Train on SDXL": train_on_sdxl,
+    "04 Train on Flux.1 dev": train_on_flux,
+    "05 Train on Z-Image": train_on_z_image,
+    "06 Build a cache": build_a_cache,
+    "07 Train from a cache": train_from_a_cache,
+    "08 Build and train in one": build_and_train,
+    "09 Train from a shared cache": train_from_a_shared_cache,
+    "10 Convert a dataset of ComfyUI": convert_cores_dataset,
+    "11 Stock nodes on a dataset": use_a_lazy_dataset_with_stock_nodes,
 }
 
 

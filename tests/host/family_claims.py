@@ -1,4 +1,4 @@
-"""Scenario: models of other families and quantised ones behind the denoiser protocol."""
+"""Scenario: models of other families and quantized ones behind the denoiser protocol."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,7 +165,7 @@ def times_follow_the_models_own_shift(folder: Path) -> None:
 def a_model_that_maps_images_to_images_is_refused(folder: Path) -> None:
     import comfy.model_base
 
-    from streamcache.lora_train.errors import TrainError
+    from streamcache.errors import TrainError
     from streamcache.nodes.host.model.schedule import ModelSchedule
 
     for name in ("IMG_TO_IMG", "IMG_TO_IMG_FLOW"):
@@ -191,6 +191,21 @@ def every_family_trains_all_of_its_adapters_in_one_call_of_four_rows(folder: Pat
             silent = {key.split(".")[1] for key, _ in network.named_parameters() if key not in found}
             assert silent <= UNREAD.get(name, set()), (name, silent)
             assert {"attention", "attention+mlp", "all"} == set(denoiser.groups()), name
+
+
+@claim
+def every_family_calls_all_adapted_layers_in_training_and_for_sample_images(folder: Path) -> None:
+    for name in SMALL:
+        with training(name, folder / "called") as (denoiser, dataset):
+            network = build_network(denoiser, AdapterSettings(rank=2, targets="all"))
+            with network.attached(denoiser.adaptable()):
+                assert len(network.uncalled()) == len(network)
+                loss_of(denoiser, dataset, [0, 1])
+                assert network.uncalled() == [], name
+                network.forget_calls()
+                with torch.no_grad():
+                    denoiser.sample(make_samples(name, 1)[0]["conditioning"], SMALL[name].latent, 3, 1)
+                assert network.uncalled() == [], name
 
 
 @claim
@@ -300,22 +315,22 @@ def weights_in_another_precision_are_not_kept_for_the_backward_pass(folder: Path
 
 
 @claim
-def quantised_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
+def quantized_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
     """A mixed-precision checkpoint: fp8 weights in ComfyUI's own tensor type."""
     import comfy.ops
 
-    def quantise(model: Any) -> None:
+    def quantize(model: Any) -> None:
         operations = comfy.ops.mixed_precision_ops({"mixed_ops": True}, torch.float32)
         for path, module in list(model.diffusion_model.named_modules()):
             if path.startswith("double_blocks") and isinstance(module, torch.nn.Linear):
                 parent, _, name = path.rpartition(".")
-                setattr(model.diffusion_model.get_submodule(parent), name, _quantised(module, operations))
+                setattr(model.diffusion_model.get_submodule(parent), name, _quantized(module, operations))
 
-    with training("Flux", folder / "quantised", change=quantise) as (denoiser, dataset):
+    with training("Flux", folder / "quantized", change=quantize) as (denoiser, dataset):
         kinds = {type(m.weight).__name__ for m in denoiser.adaptable().values()}
         assert kinds == {"Parameter", "QuantizedTensor"}, kinds
         found = gradients(denoiser, dataset)
-    with training("Flux", folder / "not quantised") as (denoiser, dataset):
+    with training("Flux", folder / "not quantized") as (denoiser, dataset):
         expected = gradients(denoiser, dataset)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
@@ -323,7 +338,7 @@ def quantised_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
         assert likeness > 0.8, (key, likeness)
 
 
-def _quantised(linear: torch.nn.Linear, operations: Any) -> torch.nn.Module:
+def _quantized(linear: torch.nn.Linear, operations: Any) -> torch.nn.Module:
     weight = linear.weight
     scale = weight.abs().amax() / torch.finfo(torch.float8_e4m3fn).max
     made = operations.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, dtype=torch.float32)
@@ -379,9 +394,10 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     for name in SMALL:
-        for kind in ("lora", "loha", "lokr", "oft"):
-            with training(name, folder / kind) as (denoiser, dataset), torch.no_grad():
-                network = build_network(denoiser, AdapterSettings(kind=kind, rank=2, targets="all", seed=5))
+        # From rank 100 on, LoKr has whole matrices on every layer of these models.
+        for kind, rank in (("lora", 2), ("loha", 2), ("lokr", 2), ("lokr", 100), ("oft", 2)):
+            with training(name, folder / f"{kind}{rank}") as (denoiser, dataset), torch.no_grad():
+                network = build_network(denoiser, AdapterSettings(kind=kind, rank=rank, targets="all", seed=5))
                 for value in network.parameters():
                     value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(6))
                 base = loss_of(denoiser, dataset, [0, 1])
@@ -395,3 +411,69 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
                 applied = loss_of(loaded, dataset, [0, 1])
             assert abs(live - base) > 1e-3, (name, kind, live, base)
             close(live, applied, 1e-4, 1e-5, f"{name} {kind}")
+
+
+def random_lora(patcher: Any, prefixes: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A LoRA of rank 2 with these prefixes, some with an alpha, for the rows that ComfyUI's loader gives them."""
+    generator, tensors, weights = torch.Generator().manual_seed(8), {}, patcher.model.state_dict()
+    for number, (prefix, target) in enumerate(prefixes.items()):
+        key, offset = (target, None) if isinstance(target, str) else target[:2]
+        outputs = weights[key].shape[0] if offset is None else offset[2]
+        tensors[f"{prefix}.lora_B.weight"] = torch.randn(outputs, 2, generator=generator)
+        tensors[f"{prefix}.lora_A.weight"] = torch.randn(2, weights[key][0].numel(), generator=generator)
+        if number % 3 == 0:
+            tensors[f"{prefix}.alpha"] = torch.tensor(0.5)
+    return tensors
+
+
+def changes(patcher: Any) -> dict[str, torch.Tensor]:
+    """What the patches of a MODEL add to each weight."""
+    import comfy.lora
+
+    weights = patcher.model.state_dict()
+    return {
+        key: comfy.lora.calculate_weight(patches, torch.zeros_like(weights[key]), key)
+        for key, patches in patcher.patches.items()
+    }
+
+
+@claim
+def a_lora_with_split_projections_continues_with_the_change_that_the_host_applies(folder: Path) -> None:
+    """Names of diffusers for q, k, v, and for layers whose halves it swaps: fused on import, saved as one layer."""
+    import comfy.lora
+    import comfy.sd
+
+    from streamcache.lora_train.adapters import split_lora
+    from streamcache.lora_train.export import to_tensors
+
+    split_layers = 0
+    for name in SMALL:
+        with training(name, folder / "split") as (denoiser, _):
+            known = comfy.lora.model_lora_keys_unet(denoiser.model, {})
+            outputs = {f"diffusion_model.{name}.weight": len(m.weight) for name, m in denoiser.adaptable().items()}
+            parts = {
+                prefix: target
+                for prefix, target in known.items()
+                if not isinstance(target, str)
+                and prefix.startswith("transformer.")
+                and target[0] in outputs
+                # The table expects an MLP four times as wide as the model, which this Flux does not have.
+                and (target[1] is None or sum(target[1][1:]) <= outputs[target[0]])
+            }
+            if not parts:
+                continue
+            tensors = random_lora(denoiser.patcher, parts)
+            settings = AdapterSettings(rank=2, targets="attention")
+            network = build_network(denoiser, settings, split_lora(tensors, where=name))
+            assert not network.carried, list(network.carried)
+            saved = to_tensors(network, denoiser, "comfyui")
+            patched = [
+                changes(comfy.sd.load_lora_for_models(denoiser.patcher, None, file, 1.0, 0.0)[0])
+                for file in (tensors, saved)
+            ]
+        split_layers += len(patched[0])
+        for key, expected in patched[0].items():
+            assert expected.abs().max() > 0.1
+            close(patched[1][key], expected, 1e-5, 1e-5, f"{name} {key}")
+        assert not any(patched[1][key].any() for key in patched[1].keys() - patched[0].keys())
+    assert split_layers > 8, split_layers

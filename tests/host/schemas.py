@@ -28,10 +28,15 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def parameters(operation: dict[str, Any]) -> dict[str, tuple[bool, dict[str, Any]]]:
     """The parameters of the query or the body: whether each is required, and its schema."""
-    if "requestBody" in operation:
+    if takes_json(operation):
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         return {name: (name in schema["required"], value) for name, value in schema["properties"].items()}
     return {each["name"]: (each["required"], each["schema"]) for each in operation["parameters"]}
+
+
+def takes_json(operation: dict[str, Any]) -> bool:
+    """Whether the parameters are in a JSON body. A zip is a body without parameters."""
+    return "application/json" in operation.get("requestBody", {}).get("content", {})
 
 
 def problems(value: Any, schema: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from streamcache.cli.comfy_server import ComfyServer, Event, Outcome
 from .published import ROOT, published_files
 
 HERE = Path(__file__).resolve().parent
-START_SECONDS = 240  # only stops waiting for a server that never starts
+START_SECONDS = 900  # only stops waiting for a server that never starts
 
 
 @dataclass
@@ -72,6 +72,21 @@ def install_pack(base: Path) -> None:
 
 
 def start_server(host: dev.Host, base: Path, *options: str) -> Server:
+    """Start ComfyUI on a free port. Between choosing and using it, another process may take it: then choose again."""
+    for attempt in range(3):
+        try:
+            return _start(host, base, *options)
+        except PortTaken:
+            if attempt == 2:
+                raise
+    raise AssertionError
+
+
+class PortTaken(AssertionError):
+    """Another process listens on the port that was free a moment ago."""
+
+
+def _start(host: dev.Host, base: Path, *options: str) -> Server:
     port = free_port()
     log = base / (f"server-{port}.log" if options else "server.log")
     command = [host.python, host.folder / "main.py", "--cpu", "--base-directory", base, "--port", str(port)]
@@ -104,10 +119,13 @@ def read_json(path: Path) -> Any:
 def _wait(server: Server) -> None:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        assert server.process.poll() is None, f"the server stopped:\n{server.printed()[-4000:]}"
+        if server.process.poll() is not None:
+            printed = server.printed()[-4000:]
+            raise PortTaken(printed) if "address already in use" in printed else AssertionError(printed)
         try:
             socket.create_connection(server.address.removeprefix("http://").split(":"), 1).close()
-            server.client.get("/system_stats")
+            if str(server.base) not in server.client.get("/system_stats")["system"]["argv"]:
+                raise PortTaken("another ComfyUI answers on the port")
             return
         except (OSError, ValueError):
             time.sleep(0.2)

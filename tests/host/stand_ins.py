@@ -191,7 +191,7 @@ def short_linger(seconds: float = 0.05) -> Iterator[None]:
 
 
 def freed(model: Any) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while model.loaded and time.monotonic() < end:
         time.sleep(0.02)
     return not model.loaded

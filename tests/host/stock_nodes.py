@@ -52,6 +52,11 @@ def upscale(data: Data, method: str) -> Any:
     return call("LatentUpscale", samples=data.latents[2], upscale_method=method, width=128, height=64, crop="center")
 
 
+def resized(data: Data, node: str, **inputs: Any) -> Any:
+    """A node that scales its second latent to the size of the first."""
+    return call(node, samples1=data.latents[0], samples2=data.latents[2], **inputs)
+
+
 def combine(data: Data) -> Any:
     return call("ConditioningCombine", conditioning_1=data.conditionings[0], conditioning_2=data.conditionings[1])
 
@@ -132,6 +137,18 @@ CASES: dict[str, Callable[[Data], Any]] = {
     "VAEDecode": lambda d: call("VAEDecode", vae=d.models.vae, samples=d.latents[2]),
     "LatentUpscale": lambda d: upscale(d, "nearest-exact"),
     "LatentUpscale bislerp": lambda d: upscale(d, "bislerp"),
+    "LatentUpscale bilinear": lambda d: upscale(d, "bilinear"),
+    "LatentUpscale bicubic": lambda d: upscale(d, "bicubic"),
+    "LatentUpscale area": lambda d: upscale(d, "area"),
+    "LatentUpscaleBy": lambda d: call("LatentUpscaleBy", samples=d.latents[2], upscale_method="bicubic", scale_by=1.5),
+    "LatentBlend with resizing": lambda d: resized(d, "LatentBlend", blend_factor=0.3),
+    "LatentAdd with resizing": lambda d: resized(d, "LatentAdd"),
+    "LatentSubtract with resizing": lambda d: resized(d, "LatentSubtract"),
+    "LatentInterpolate with resizing": lambda d: resized(d, "LatentInterpolate", ratio=0.4),
+    "LatentBatch with resizing": lambda d: resized(d, "LatentBatch"),
+    "LatentMultiply": lambda d: call("LatentMultiply", samples=d.latents[0], multiplier=0.7),
+    "LatentRotate": lambda d: call("LatentRotate", samples=d.latents[2], rotation="90 degrees"),
+    "LatentCrop": lambda d: call("LatentCrop", samples=d.latents[2], width=32, height=48, x=16, y=8),
     "LatentBatch": batch_pair,
     "LatentComposite": composite,
     "RepeatLatentBatch": lambda d: call("RepeatLatentBatch", samples=d.latents[0], amount=3),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.graph import Graph, loaders, save_folder
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.server import Server
@@ -61,7 +62,7 @@ def fail_with(server: Server, graph: Graph, words: str) -> None:
     assert words in outcome.error, outcome.error
 
 
-def test_a_missing_cache_is_reported(server: Server, lists: str):
+def test_c9_a_missing_cache_is_reported(server: Server, lists: str):
     graph = Graph(server)
     graph.add("StreamCachePreview", dataset=graph(graph.add("StreamCacheCacheLoad", name="no such set")))
     fail_with(server, graph, "cache 'no such set' not found; save it first, or choose one of")
@@ -134,7 +135,7 @@ def test_a_taken_name_is_refused_if_asked(server: Server, lists: str):
     server.succeed(graph.prompt)
 
 
-def test_an_empty_selection_is_reported_with_the_buckets(server: Server, lists: str):
+def test_c9_an_empty_selection_is_reported_with_the_buckets(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     chosen = graph.add("StreamCacheSelect", dataset=graph(load), caption="unicorn")
@@ -161,7 +162,7 @@ def test_invalid_weights_are_refused(server: Server, lists: str):
         ({"resolution": 8}, "smaller than min"),
     ],
 )
-def test_invalid_encode_settings_are_refused(server: Server, change: dict[str, Any], words: str):
+def test_c9_invalid_encode_settings_are_refused(server: Server, change: dict[str, Any], words: str):
     write_pictures(server.base / "input" / "refused", count=1)
     graph = Graph(server)
     save_folder(graph, "input/refused", "refused")
@@ -190,7 +191,7 @@ def test_a_plan_is_not_taken_for_a_saved_dataset(server: Server):
     fail_with(server, graph, "not encoded yet; put Streamable Cache Save between")
 
 
-def test_an_output_without_its_input_reports_which_one(server: Server, lists: str):
+def test_c9_an_output_without_its_input_reports_which_one(server: Server, lists: str):
     graph = Graph(server)
     load = graph.add("StreamCacheCacheLoad", name=lists)
     chosen = graph.add("StreamCacheSelect", dataset=graph(load))
@@ -236,3 +237,33 @@ def test_loaders_stay_usable_after_an_error(server: Server, lists: str):
     shown = graph.add("PreviewImage", images=graph(right))
     kept = {vae, right, shown, graph.prompt[right]["inputs"]["samples"][0]}
     server.succeed({number: graph.prompt[number] for number in kept})
+
+
+def train(graph: Graph, server: Server, name: str, **inputs: Any) -> None:
+    model = graph.add("UNETLoader", unet_name=FAMILIES["flow"].model)
+    graph.add("StreamCacheTrain", model=graph(model), name=name, steps=1, **inputs)
+
+
+def test_c9_train_lora_without_a_dataset_is_refused_in_its_own_words(server: Server):
+    graph = Graph(server)
+    train(graph, server, "nothing")
+    fail_with(server, graph, "nothing to train on: connect a dataset, or latents and conditioning")
+
+
+def test_a_taken_name_does_not_hide_lists_of_different_lengths(server: Server, lists: str):
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name=lists)
+    three, one = (graph.add("StreamCacheSelect", dataset=graph(load), limit=limit) for limit in (3, 1))
+    train(graph, server, lists, latents=graph(three, 1), conditioning=graph(one, 2))
+    fail_with(server, graph, "3 latents and 1 conditionings")
+
+
+def test_training_on_a_plan_without_a_clip_is_refused_before_anything_is_encoded(server: Server):
+    write_pictures(server.base / "input" / "no_text", count=2)
+    graph = Graph(server)
+    source = graph.add("StreamCacheImageFolder", folder="input/no_text")
+    vae, _ = loaders(graph, "flow")
+    plan = graph.add("StreamCacheEncode", source=graph(source), vae=graph(vae), resolution=64, step="16")
+    train(graph, server, "no_text", dataset=graph(plan))
+    fail_with(server, graph, "connect a CLIP to Encode Dataset")
+    assert not cache_path(server, "no_text").exists()

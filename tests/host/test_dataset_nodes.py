@@ -319,6 +319,39 @@ def test_datasets_merge_with_weights(server: Server):
     assert [facts.get("weight") for facts in cache.sets.values()] == [None, 0.5]
 
 
+def test_a_dataset_is_neither_merged_into_itself_nor_over_another(server: Server):
+    for name in ("own", "other"):
+        write_lists(cache_path(server, name), 2)
+    graph = Graph(server)
+    own = graph(graph.add("StreamCacheCacheLoad", name="own"))
+    node = graph.add("StreamCacheMerge", name="other", **{"datasets.dataset0": own})
+    assert "is not a merge" in server.fail(graph.prompt).error
+    graph.prompt[node]["inputs"]["name"] = "both"
+    assert saved(server.succeed(graph.prompt), node)["samples"] == 2
+    graph.prompt[node]["inputs"]["if_exists"] = "refuse"
+    assert "already exists" in server.fail(graph.prompt).error
+    merged = graph(graph.add("StreamCacheCacheLoad", name="both"))
+    graph.prompt[node]["inputs"].update({"if_exists": "update", "datasets.dataset1": merged})
+    assert "the samples come from this cache" in server.fail(graph.prompt).error
+    assert len(open_cache(cache_path(server, "both"))) == 2
+
+
+def test_a_selection_is_saved_under_another_name_and_never_over_its_source(server: Server):
+    write_lists(cache_path(server, "all of it"), 4)
+    graph = Graph(server)
+    load = graph.add("StreamCacheCacheLoad", name="all of it")
+    half = graph.add("StreamCacheSelect", dataset=graph(load), limit=2)
+    node = graph.add("StreamCacheCacheSave", name="half of it", dataset=graph(half))
+    assert saved(server.succeed(graph.prompt), node)["samples"] == 2
+    graph.prompt[half]["inputs"]["limit"] = 1
+    assert saved(server.succeed(graph.prompt), node)["samples"] == 1
+    lists = {"latents": graph(half, 1), "conditioning": graph(half, 2)}
+    for inputs, words in (({"dataset": graph(half)}, "the samples come from"), (lists, "is not a cache of lists")):
+        graph.prompt[node]["inputs"] = {"name": "all of it", "if_exists": "update", **inputs}
+        assert words in server.fail(graph.prompt).error
+    assert len(open_cache(cache_path(server, "all of it"))) == 4
+
+
 def test_cores_lists_are_saved_with_batches_split(server: Server):
     graph = Graph(server)
     write_lists(cache_path(server, "singles"), 3)

@@ -47,6 +47,76 @@ def test_every_example_has_an_image_and_is_offered_as_a_template(server: Server)
     assert [name for name in EXAMPLES if not (FOLDER / f"{name}.jpg").is_file()] == []
 
 
+# What the templates of version 0.2 and 0.3 showed.
+FORMER = {
+    *(
+        "StreamCacheImageFolder",
+        "StreamCacheEncode",
+        "StreamCacheCacheSave",
+        "StreamCacheCacheLoad",
+        "StreamCacheTrain",
+    ),
+    *("StreamCacheLoadVae", "StreamCacheLoadClip", "StreamCachePreview", "StreamCacheSelect", "LoadTrainingDataset"),
+    *("UNETLoader", "CLIPTextEncode", "KSampler", "VAEDecode", "PreviewImage"),
+}
+BASES = [name for name in EXAMPLES if " Train on " in name]
+# Loader → the output of Tiny Models that takes the place of its only one; Load Checkpoint has the same three.
+LOADERS = {"UNETLoader": 0, "CLIPLoader": 1, "DualCLIPLoader": 1, "VAELoader": 2}
+CHECKPOINT, TINY = "CheckpointLoaderSimple", "StreamCacheTinyModels"
+
+
+def test_no_node_of_former_templates_is_lost():
+    used = {node["class_type"] for name in EXAMPLES for node in read_json(FOLDER / "api" / f"{name}.json").values()}
+    assert used >= FORMER
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_template_says_what_to_do(name: str):
+    notes = [node for node in read_json(FOLDER / f"{name}.json")["nodes"] if node["type"] == "MarkdownNote"]
+    assert [note["widgets_values"][0].startswith("# ") for note in notes] == [True]
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_the_files_of_a_base_model_are_offered_for_download(server: Server, name: str):
+    folders = server.client.get("/models")
+    loaders = [n for n in read_json(FOLDER / f"{name}.json")["nodes"] if n["type"] in (*LOADERS, CHECKPOINT)]
+    assert loaders
+    for loader in loaders:
+        chosen = [value for value in loader["widgets_values"] if str(value).endswith(".safetensors")]
+        offered = loader["properties"]["models"]
+        assert [file["name"] for file in offered] == chosen
+        assert all(file["directory"] in folders and file["url"].endswith("/" + file["name"]) for file in offered)
+        assert all(file["url"].startswith("https://huggingface.co/") for file in offered)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_template_for_a_base_model_runs(server: Server, name: str):
+    """With Tiny Models instead of its files."""
+    write_pictures(server.base / "input" / "my_images")
+    number = name.split()[0]
+    prompt = with_tiny_models(read_json(FOLDER / "api" / f"{name}.json"))
+    small = {
+        "StreamCacheEncode": {"resolution": 128},
+        "StreamCacheCacheSave": {"name": f"base_{number}"},
+        "StreamCacheTrain": {"name": f"base_{number}", "steps": 2, "mode": "overwrite"},
+    }
+    for node in prompt.values():
+        node["inputs"].update(small.get(node["class_type"], {}))
+    server.succeed(prompt)
+    assert (server.base / "output" / "loras" / f"base_{number}.safetensors").exists()
+    assert list((server.base / "output" / "streamcache_runs" / f"base_{number}" / "samples").glob("*.png"))
+
+
+def with_tiny_models(prompt: dict[str, Any]) -> dict[str, Any]:
+    outputs = {number: LOADERS[node["class_type"]] for number, node in prompt.items() if node["class_type"] in LOADERS}
+    for node in prompt.values():
+        if node["class_type"] in (*LOADERS, CHECKPOINT):
+            node.update(class_type=TINY, inputs={})
+        links = {at: value for at, value in node["inputs"].items() if isinstance(value, list) and value[0] in outputs}
+        node["inputs"].update({at: [number, outputs[number]] for at, (number, _) in links.items()})
+    return prompt
+
+
 class Runner:
     """Runs an example with the tiny models of a family, small and short."""
 
@@ -81,7 +151,7 @@ class Runner:
 def example(request: pytest.FixtureRequest, server: Server) -> Runner:
     write_pictures(server.base / "input" / "my_images")
     runner = Runner(server, request.param)
-    runner.built = runner.run("build_a_cache")
+    runner.built = runner.run("06 Build a cache")
     return runner
 
 
@@ -93,13 +163,13 @@ def test_build_a_cache(example: Runner):
 
 
 def test_use_a_lazy_dataset_with_stock_nodes(example: Runner):
-    shown = example.run("use_a_lazy_dataset_with_stock_nodes")
+    shown = example.run("11 Stock nodes on a dataset")
     assert len(shown["The dataset's images"]["images"]) == len(shown["Variations of them"]["images"]) == 4
 
 
 def test_train_from_a_cache(example: Runner):
     example.lora().unlink(missing_ok=True)
-    shown = example.run("train_from_a_cache")
+    shown = example.run("07 Train from a cache")
     assert len(shown["Loss"]["images"]) == 1
     check_lora(example, f"example_{example.family}")
 
@@ -116,9 +186,10 @@ def check_lora(example: Runner, cache: str) -> None:
 
 def test_build_and_train(example: Runner):
     example.lora().unlink(missing_ok=True)
-    shown = example.run("build_and_train")
+    shown = example.run("08 Build and train in one")
     assert len(shown["Loss"]["images"]) == 1
-    check_lora(example, f"trained_{example.family}")
+    # The cache that the first example built has the same samples, so nothing is encoded again.
+    check_lora(example, f"example_{example.family}")
 
 
 def test_train_from_a_shared_cache_without_images(example: Runner):
@@ -130,7 +201,7 @@ def test_train_from_a_shared_cache_without_images(example: Runner):
     away = hidden.rename(example.server.base / "elsewhere")
     try:
         name = {"name": f"shared/from_{example.family}"}
-        shown = example.run("train_from_a_shared_cache", StreamCacheCacheLoad=name)
+        shown = example.run("09 Train from a shared cache", StreamCacheCacheLoad=name)
     finally:
         away.rename(hidden)
     assert len(shown["Dataset Preview"]["images"]) == 2
@@ -147,7 +218,7 @@ def test_convert_cores_dataset(example: Runner):
     lists = {"latents": graph(data, 0), "conditioning": graph(data, 1)}
     graph.add("SaveTrainingDataset", folder_name=f"{CORE}_{example.family}", **lists)
     server.succeed(graph.prompt)
-    shown = example.run("convert_cores_dataset", StreamCacheCacheSave={"name": f"converted_{example.family}"})
+    shown = example.run("10 Convert a dataset of ComfyUI", StreamCacheCacheSave={"name": f"converted_{example.family}"})
     assert shown["Streamable Cache Save"]["streamcache"][0]["samples"] == 5
     assert len(shown["Dataset Preview"]["images"]) == 2
 

@@ -54,9 +54,10 @@ class TestTraining:
         def stop(prompt: str) -> None:
             keeper.client.post("/streamcache/run/stop", {"name": "goes_on"})
 
-        graph, _ = train_folder(keeper, "flow", "goes_on", steps=LONG, mode="resume")
-        steps = []
-        for _ in range(2):
+        graph, node = train_folder(keeper, "flow", "goes_on", steps=LONG)
+        steps: list[int] = []
+        for mode in ("new", "resume"):
+            graph.prompt[node]["inputs"]["mode"] = mode
             outcome = run_until(keeper, graph, lambda event: step_of(event) > sum(steps), stop)
             assert outcome.status == "done"
             steps.append(run_facts(keeper, "goes_on")["step"])
@@ -78,7 +79,7 @@ class TestTraining:
         save_folder(graph, "input/precious", "precious", texts=False)
         keeper.succeed(graph.prompt)
         before = open_cache(cache_path(keeper, "precious")).generation
-        graph, _ = train_folder(keeper, "flow", "precious")
+        graph, _ = train_folder(keeper, "flow", "precious", "not_precious")
         assert "was not made for this training" in keeper.fail(graph.prompt).error
         assert open_cache(cache_path(keeper, "precious")).generation == before
         shutil.rmtree(cache_path(keeper, "precious"))

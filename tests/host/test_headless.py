@@ -3,12 +3,13 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from streamcache import dev
-from streamcache.cli.host import HEADLESS, environment
+from streamcache.cli.host import HEADLESS, VISIBLE, environment
 from streamcache.cli.main import main
 from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.families import FAMILIES
@@ -52,6 +53,22 @@ def test_the_host_is_set_up_with_its_devices_and_saved_models(host: dev.Host, tm
         kind: [Path(path).name for path in paths if Path(path).parent == tmp_path] for kind, paths in found.items()
     }
     assert folders == {kind: ["diffusion_models" if kind == "models" else kind] for kind in found}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="ComfyUI uses the GPU that every Mac has")
+def test_without_a_gpu_one_line_names_the_option_to_add(
+    host: dev.Host, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    for name in VISIBLE:
+        monkeypatch.setenv(name, "")
+    write_pictures(tmp_path / "images", seed=22)
+    place = ["--comfyui", str(host.folder), "--comfyui-python", str(host.python)]
+    command = ["encode", str(tmp_path / "images"), "--to", str(tmp_path / "set"), *place, "--vae", FAMILIES["flow"].vae]
+    assert main([*command, "--comfyui-args", f'--base-directory "{base}"']) == 1
+    printed = [line for line in capfd.readouterr().err.splitlines() if "streamcache" in line or "Traceback" in line]
+    assert len(printed) == 1 and printed[0].startswith("streamcache: ComfyUI found no GPU (")
+    assert printed[0].endswith("; add --comfyui-args=--cpu")
+    assert not (tmp_path / "set").exists()
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +115,9 @@ def test_unknown_models_are_reported(
         (["--comfyui", "."], "name a VAE with --vae, a text encoder with --clip, or both"),
     ],
 )
-def test_an_invalid_command_is_refused_at_once(
+def test_an_invalid_command_is_wrong_usage_and_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str, capsys: pytest.CaptureFixture
 ):
     monkeypatch.chdir(tmp_path)
-    assert main(["encode", str(tmp_path), "--to", str(tmp_path / "x"), *options]) == 1
+    assert main(["encode", str(tmp_path), "--to", str(tmp_path / "x"), *options]) == 2
     assert words in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_ctrl_c_saves_and_resume_continues(host: dev.Host, base: Path, dataset: 
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     step = json.loads((tmp_path / "runs" / "b" / "run.json").read_text(encoding="utf-8"))["step"]
-    assert step >= 1 and out.exists()
+    assert step >= 1 and out.with_name(f"b-step{step:08}.safetensors").exists() and not out.exists()
     assert main(command(host, base, dataset, out, "--steps", str(step + 2), "--save-every", "0", "--resume")) == 0
     assert json.loads((tmp_path / "runs" / "b" / "run.json").read_text(encoding="utf-8"))["step"] == step + 2
 
@@ -87,6 +87,10 @@ def test_an_unknown_model_is_reported(
 ):
     assert main(command(host, base, dataset, tmp_path / "c.safetensors", "--model", "nothing")) == 1
     assert "--model nothing: not found in ComfyUI; available:" in capfd.readouterr().err
+    misspelled = FLOW_MODEL.replace("e", "", 1)
+    assert main(command(host, base, dataset, tmp_path / "c.safetensors", "--model", misspelled)) == 1
+    words = f'--model {misspelled}: not found in ComfyUI; did you mean "{FLOW_MODEL}"?'
+    assert words in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--vae", "taesd3"], ["--offload"], ["--guidance", "2"]])
@@ -94,5 +98,5 @@ def test_options_of_the_host_need_the_host(
     dataset: Path, tmp_path: Path, option: list[str], capsys: pytest.CaptureFixture
 ):
     plain = ["train", "--dataset", str(dataset), "--out", str(tmp_path / "x.safetensors"), "--model", "m.safetensors"]
-    assert main([*plain, *option]) == 1
+    assert main([*plain, *option]) == 2
     assert "--comfyui" in capsys.readouterr().err

@@ -2,16 +2,21 @@
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from streamcache import __version__
-from streamcache.tests.host.asking import Answer, get, post, wait_for_job
-from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems
+from streamcache.nodes.server.patterns import CACHE_NAME, RUN_NAME
+from streamcache.tests.host.asking import Answer, get, post, send_zip, wait_for_job
+from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems, takes_json
 from streamcache.tests.host.server import ROOT, Server
 from streamcache.tests.support.samples import write_cache
 
@@ -76,9 +81,9 @@ def test_parameters_match_the_server(
     server: Server, documented: Path, method: str, path: str, operation: dict[str, Any]
 ):
     """A missing, invalid or unknown parameter is refused."""
-    ask = (
-        (lambda values: get(server, path, **values)) if method == "GET" else (lambda values: post(server, path, values))
-    )
+    ask = partial(post, server, path)
+    if not takes_json(operation):
+        ask = (lambda values: get(server, path, **values)) if method == "GET" else zips(server)
     wanted = parameters(operation)
     right = _right(wanted)
     for name in right:
@@ -90,6 +95,24 @@ def test_parameters_match_the_server(
     assert answer.status == 400 and sorted(answer.error.split("expected: ")[1].split(", ")) == (
         sorted(wanted) or ["none"]
     )
+
+
+def zips(server: Server) -> Callable[[dict[str, Any]], Answer]:
+    return lambda values: send_zip(server, b"", **values)
+
+
+def test_names_that_the_document_allows_are_taken(server: Server):
+    """None is refused because of its form: there is just nothing of that name."""
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.from_regex(CACHE_NAME, fullmatch=True), st.from_regex(RUN_NAME, fullmatch=True))
+    def ask(cache: str, run: str) -> None:
+        assert get(server, "/cache", name=cache).status == 404
+        assert get(server, "/run", name=run).status == 404
+        assert post(server, "/cache/rename", {"name": cache, "to": cache}).status == 404
+        assert post(server, "/run/delete", {"name": run}).status == 404
+
+    ask()
 
 
 def test_responses_are_as_documented(server: Server, documented: Path):
@@ -121,6 +144,26 @@ def test_responses_are_as_documented(server: Server, documented: Path):
     check(post(server, "/trash/empty", {"ids": [number]}), "POST", "/trash/empty")
 
 
+def test_responses_about_folders_are_as_documented(server: Server):
+    Image.new("RGB", (8, 8)).save(server.base / "input" / "x.png")
+    begun = check(post(server, "/folder/begin", {"folder": "documented", "bytes": 1}), "POST", "/folder/begin")
+    upload = {"upload": begun["upload"]}
+    check(send_zip(server, b"no zip", **upload, number=0), "POST", "/folder/zip")
+    check(post(server, "/folder/discard", upload), "POST", "/folder/discard")
+    check(post(server, "/folder/discard", upload), "POST", "/folder/discard")
+    check(send_zip(server, b"no zip", **upload, number=0), "POST", "/folder/zip")
+    check(post(server, "/folder/add", {**upload, "folder": "documented"}), "POST", "/folder/add")
+    check(post(server, "/folder/begin", {"folder": "../x", "bytes": 1}), "POST", "/folder/begin")
+    job = check(post(server, "/folder/example", {"example": "zogglewump"}), "POST", "/folder/example")["job"]
+    assert wait_for_job(server, job["id"])["state"] == "done"
+    rows = check(get(server, "/folders"), "GET", "/folders")["folders"]
+    row = next(row for row in rows if row["name"] == "input/datasets/example_zogglewump")
+    cover = {"folder": row["name"], "name": row["covers"][0]}
+    assert get(server, "/folder/image", **cover).headers["content-type"] == "image/jpeg"
+    check(get(server, "/folder/image", **{**cover, "name": "gone.png"}), "GET", "/folder/image")
+    check(get(server, "/jobs"), "GET", "/jobs")
+
+
 def test_responses_about_runs_are_as_documented(server: Server):
     write_run(server.base / "output" / "streamcache_runs" / "documented")
     assert check(get(server, "/runs"), "GET", "/runs")["runs"]
@@ -146,11 +189,13 @@ def test_responses_about_runs_are_as_documented(server: Server):
 
 
 def test_refusals_of_bodies_are_as_documented(server: Server):
-    for method, path, _ in operations():
+    for method, path, operation in operations():
         if method == "POST":
             assert "error" in check(post(server, path, **{"Content-Type": "text/plain"}), method, path)
-            assert "error" in check(post(server, path, {"name": "x" * 70_000}), method, path)
+            answer = post(server, path, {"name": "x" * 70_000})
+            assert "error" in check(answer, method, path) and answer.status == (413 if takes_json(operation) else 415)
             assert "error" in check(post(server, path, **{"Sec-Fetch-Site": "same-site"}), method, path)
+            assert "error" in check(post(server, path, Host="evil.example"), method, path)
 
 
 def write_run(folder: Path) -> None:

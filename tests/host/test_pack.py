@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streamcache.dev import Host
 from streamcache.tests.host.published import ROOT
 from streamcache.tests.host.server import Server, read_json
 from streamcache.tests.host.snapshot import compare, contract, english, pack_nodes
@@ -78,6 +79,16 @@ def test_the_server_serves_the_texts(server: Server):
 def test_importing_the_pack_adds_little_to_the_hosts_start(run_in_host: Callable[[str], dict]):
     # The target is 0.2 s of CPU time on an idle machine (about 0.16 s); twice that on one that runs all tests at once.
     assert run_in_host("import_time")["seconds"] <= 0.4
+
+
+def test_the_oldest_supported_front_end_is_that_of_the_oldest_supported_comfyui(host: Host):
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    oldest = re.search(r'^requires-comfyui = ">=(.+)"$', project, re.MULTILINE)[1]
+    if f'"{oldest}"' not in (host.folder / "comfyui_version.py").read_text(encoding="utf-8"):
+        pytest.skip(f"needs ComfyUI {oldest}")
+    needed = (host.folder / "requirements.txt").read_text(encoding="utf-8")
+    front_end = re.search(r"^comfyui-frontend-package==(.+)$", needed, re.MULTILINE)[1]
+    assert f'oldest-front-end = "{front_end}"\n' in project
 
 
 def test_the_root_registers_nothing_when_it_is_imported_without_the_host():

@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from streamcache.dataset_cache import open_cache
-from streamcache.tests.host.asking import Answer, get, post, send, snapshot
-from streamcache.tests.host.schemas import operations, parameters
+from streamcache.tests.host.asking import Answer, get, post, send, send_zip, snapshot
+from streamcache.tests.host.schemas import operations, parameters, takes_json
 from streamcache.tests.host.server import Server
 from streamcache.tests.support.samples import write_cache
 
@@ -106,7 +106,8 @@ BODIES = [
     b"NaN",
     b"{'name': 1}",
 ]
-PATHS = ("name", "to", "id", "file")
+PATHS = ("name", "to", "id", "file", "upload")
+ZIPS = "/folder/zip"  # the body is a zip
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +147,14 @@ def assert_refused(answer: Answer, what: Any) -> None:
 def valid(operation: dict[str, Any]) -> dict[str, Any]:
     """Valid values for all required parameters."""
     plain = {"name": "victim", "categories": ["debris"], "ids": ["0" * 32], "number": 0, "to": "new", "id": "0" * 32}
-    plain |= {"plan": "0" * 32, "file": "step-00000001-0.png"}
+    plain |= {"plan": "0" * 32, "file": "step-00000001-0.png", "upload": "0" * 16, "folder": "victim"}
+    plain |= {"bytes": 0, "example": "none"}  # refused: nothing may change
     return {name: plain[name] for name, (required, _) in parameters(operation).items() if required}
 
 
 def ask(server: Server, method: str, path: str, values: dict[str, Any]) -> Answer:
+    if path == ZIPS:
+        return send_zip(server, b"PK", **values)
     return get(server, path, **values) if method == "GET" else post(server, path, values)
 
 
@@ -182,13 +186,15 @@ def test_numbers_are_bounded(server: Server):
 
 
 def test_types_are_checked(server: Server):
-    for method, path, operation in operations():
+    for _, path, operation in operations():
         values = valid(operation)
-        for name, right in values.items() if method == "POST" else ():
+        if not takes_json(operation):
+            continue
+        for name, right in values.items():
             lists = [["a"] * 501, [1], [None], [["a"]], "debris"] if isinstance(right, list) else []
             for wrong in [*lists, *(each for each in WRONG_TYPES if type(each) is not type(right))]:
                 assert_refused(post(server, path, {**values, name: wrong}), (path, name, wrong))
-        for body in BODIES if method == "POST" else ():
+        for body in BODIES:
             headers = {"Content-Type": "application/json"}
             assert_refused(send(server, "POST", f"/streamcache{path}", body, headers), (path, body[:20]))
 
@@ -265,6 +271,23 @@ def test_pages_of_other_sites_are_refused(server: Server, prefix: str):
             assert answer.status == 403, (path, site)  # some by ComfyUI itself, without a message
 
 
+@pytest.mark.parametrize("prefix", ["/streamcache", "/api/streamcache"])
+def test_names_of_other_sites_are_refused(server: Server, prefix: str):
+    """DNS rebinding: a site lets its name resolve to this machine, so that its pages count as ComfyUI's own."""
+    port = server.address.rpartition(":")[2]
+    for method, path, operation in operations():
+        body = json.dumps(valid(operation)).encode() if method == "POST" else None
+        query = f"?{urlencode(valid(operation))}" if method == "GET" else ""
+        for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}"):
+            headers = {"Host": host, "Origin": f"http://{host}", "Content-Type": "application/json"}
+            answer = send(server, method, f"{prefix}{path}{query}", body, headers)
+            assert_refused(answer, (path, host))
+            assert answer.status == 403, (path, host)
+        for host in (f"localhost:{port}", f"workstation.local:{port}", f"192.168.1.20:{port}"):
+            headers = {"Host": host, "Content-Type": "application/json"}
+            assert send(server, method, f"{prefix}{path}?unknown=1", b"{}", headers).status != 403, (path, host)
+
+
 def test_a_form_of_another_site_is_refused(server: Server):
     """Content types that a page can send to another site without a preflight request."""
     for method, path, operation in operations():
@@ -280,8 +303,8 @@ def test_a_form_of_another_site_is_refused(server: Server):
 
 def test_long_bodies_are_not_read(server: Server):
     long = json.dumps({"name": "victim", "more": "x" * (1 << 20)}).encode()
-    for method, path, _ in operations():
-        if method == "POST":
+    for _, path, operation in operations():
+        if takes_json(operation):
             answer = send(server, "POST", f"/streamcache{path}", long, {"Content-Type": "application/json"})
             assert_refused(answer, path)
             assert answer.status == 413

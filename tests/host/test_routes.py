@@ -89,9 +89,20 @@ class TestChanging:
         assert post(server, "/trash/empty", {"ids": [number]}).json["bytes"] == trashed["bytes"]
         assert number not in {each["id"] for each in get(server, "/caches").json["trash"]}
 
+    def test_a_cache_is_shown_renamed_and_deleted_by_another_unicode_form_of_its_name(self, server: Server):
+        nfc, nfd = "\u00e9t\u00e9", "e\u0301te\u0301"
+        write_cache(cache_folder(server, nfd), 2)
+        assert get(server, "/cache", name=nfc).json["row"]["name"] == nfd and nfd in names(server)
+        assert get(server, "/cache/thumbnail", name=nfc, number=0).status == 200
+        assert post(server, "/cache/rename", {"name": nfc, "to": f"{nfd}-2"}).status == 200
+        assert nfd not in names(server)
+        number = post(server, "/cache/delete", {"name": f"{nfc}-2"}).json["trash"]
+        assert f"{nfd}-2" not in names(server)
+        assert post(server, "/trash/empty", {"ids": [number]}).status == 200
+
     def test_a_cache_that_another_process_reads_is_not_changed(self, server: Server):
         reader = open_cache(write_cache(cache_folder(server, "busy"), 2))
-        for path, values in {"/cache/delete": {}, "/cache/rename": {"to": "other"}}.items():
+        for path, values in {"/cache/delete": {}, "/cache/rename": {"to": "busy_no_more"}}.items():
             answer = post(server, path, {"name": "busy", **values})
             assert answer.status == 409 and "in use" in answer.error
         del reader

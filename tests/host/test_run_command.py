@@ -35,7 +35,7 @@ def workflow(server: Server, tmp_path: Path) -> Path:
 def test_a_workflow_runs_and_its_results_are_printed(server: Server, workflow: Path, capsys: pytest.CaptureFixture):
     assert main(["run", str(workflow), "--server", server.address]) == 0
     output, steps = capsys.readouterr()
-    assert "3 Save it:" in output and "3 samples in 1 buckets" in output
+    assert "3 Save it:" in output and "3 samples in 1 bucket," in output
     assert "2 StreamCacheSelect" in steps
 
 

@@ -18,7 +18,7 @@ STEPS = 60
 
 def ask(server: Server, path: str, body: Any = None, method: str = "", **headers: str) -> tuple[int, Any]:
     """The status and the response; bytes if it is not JSON."""
-    connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=300)
     data = None if body is None else json.dumps(body)
     sent = {**({"Content-Type": "application/json"} if body is not None else {}), **headers}
     connection.request(method or ("GET" if body is None else "POST"), "/streamcache" + path, data, sent)
@@ -125,9 +125,12 @@ class TestALiveRun:
         assert stopped["again"] == (200, {}) and stopped["outcome"].status == "done"
         row = run_row(server, "routes_live")
         assert (row["status"], row["live"]) == ("stopped", False)
-        assert row["step"] >= stopped["later"]["step"] and lora_steps(server, "routes_live") == str(row["step"])
+        assert (
+            row["step"] >= stopped["later"]["step"] and row["lora"] == f"routes_live-step{row['step']:08}.safetensors"
+        )
+        assert lora_steps(server, row["lora"].removesuffix(".safetensors")) == str(row["step"])
         shown = stopped["outcome"].outputs[train_node(stopped["graph"])]
-        expected = f"Stopped at step {row['step']:,} of {LONG:,}; saved as routes_live.safetensors. "
+        expected = f"Stopped at step {row['step']:,} of {LONG:,}; saved as {row['lora']}. "
         assert shown["text"] == [expected + "To continue, run again with mode = resume"]
         assert shown["streamcache"][0]["stopped"] and shown["streamcache"][0]["run"] == "routes_live"
 

@@ -1,5 +1,6 @@
 """One cache used by several: workflows that save and read it, other processes, the stop button, and cleaning."""
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,18 @@ import pytest
 import torch
 
 from streamcache.cli.comfy_server import Event
-from streamcache.dataset_cache import CacheBusy, CacheWriter, open_cache
+from streamcache.dataset_cache import (
+    CacheBusy,
+    CacheWriter,
+    FolderSource,
+    Part,
+    Settings,
+    encode,
+    gather,
+    make_plan,
+    open_cache,
+)
+from streamcache.reference import ReferenceImageEncoder
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_picture, write_pictures
 from streamcache.tests.host.server import Server
@@ -107,11 +119,12 @@ def write_constant(path: Path, value: float) -> None:
 
 def test_a_cache_that_another_process_saves_is_refused(server: Server):
     path = cache_path(server, "held")
-    write_lists(path, 2)
+    write_lists(cache_path(server, "free"), 2)
+    gather([Part(open_cache(cache_path(server, "free")))], path)
     writer = CacheWriter(path)
     try:
         graph = Graph(server)
-        load = graph.add("StreamCacheCacheLoad", name="held")
+        load = graph.add("StreamCacheCacheLoad", name="free")
         graph.add("StreamCacheCacheSave", name="held", dataset=graph(load))
         assert "is writing to it; wait until it has finished" in server.fail(graph.prompt).error
     finally:
@@ -133,14 +146,29 @@ class TestClean:
         write_lists(path, 2)  # the other four are unused now
         before = sorted(file.name for file in path.rglob("*"))
         preview = self.clean(server, "cleaned", unused=True)
-        assert preview.startswith("Would remove 0.1 MB")
+        assert preview.startswith("Would remove ") and " KB from cleaned" in preview
         assert sorted(file.name for file in path.rglob("*")) == before
         removed = self.clean(server, "cleaned", unused=True, apply=True)
         assert removed.splitlines()[1:] == preview.splitlines()[1:]
-        assert removed.startswith("Removed 0.1 MB")
+        assert removed.startswith("Removed ") and " KB from cleaned" in removed
         cache = open_cache(path, check=True)
         assert len([sample.realize() for sample in cache]) == 2
         assert cache.manifest.counts["unused"] == 0
+
+    def test_entries_of_missing_folders_are_listed_and_removed(self, server: Server, tmp_path: Path):
+        for number, folder in enumerate(("a", "b")):
+            (tmp_path / "set" / folder).mkdir(parents=True)
+            write_picture(tmp_path / "set" / folder / "0.png", (64, 64), seed=number)
+        path = cache_path(server, "missing folder")
+        for settings in (Settings(), Settings(allow_missing=True)):
+            source = FolderSource(tmp_path / "set")
+            encode(make_plan(source, image_encoder=ReferenceImageEncoder(), settings=settings), path)
+            shutil.rmtree(tmp_path / "set" / "b", ignore_errors=True)
+        preview = self.clean(server, "missing folder", unused=True, missing=True)
+        assert "entries of missing folders, " in preview and "set/b was missing" in preview
+        removed = self.clean(server, "missing folder", missing=True, apply=True)
+        assert "entries of missing folders, " in removed and removed.startswith("Removed ")
+        assert "missing" not in open_cache(path).manifest.provenance["encode"]
 
     def test_it_is_not_blocked_by_cached_results(self, server: Server):
         path = cache_path(server, "cleaned while kept")

@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from streamcache.cli.comfy_server import Event, Outcome
 from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.lora_train import RENAMED_SETTINGS
 from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.graph import Graph, loaders
 from streamcache.tests.host.pictures import write_pictures
@@ -22,16 +23,16 @@ pytestmark = pytest.mark.host
 
 SETTINGS = {"steps": 4, "batch_size": 2, "rank": 2, "learning_rate": 0.02, "sample_steps": 2, "mode": "overwrite"}
 LONG = 100_000  # steps of a run that is stopped
-SECONDS = 120  # only stops a hang
+SECONDS = 600  # only stops a hang
 
 
-def train_folder(server: Server, family: str, name: str, **changes: Any) -> tuple[Graph, str]:
+def train_folder(server: Server, family: str, name: str, images: str = "trained", **changes: Any) -> tuple[Graph, str]:
     """Folder → plan → Train LoRA, with sample images; returns the graph and the id of the last node."""
-    folder = server.base / "input" / "trained"
+    folder = server.base / "input" / images
     if not folder.exists():
         write_pictures(folder)
     graph = Graph(server)
-    source = graph.add("StreamCacheImageFolder", folder="input/trained")
+    source = graph.add("StreamCacheImageFolder", folder=f"input/{images}")
     vae, clip = loaders(graph, family)
     model = graph.add("UNETLoader", unet_name=FAMILIES[family].model)
     settings = {"resolution": 64, "step": "16", "thumbnail": 0}
@@ -156,15 +157,40 @@ def test_the_stop_button_stops_within_a_step_and_the_run_resumes_later(server: S
     assert outcome.status == "interrupted" and time.monotonic() - stopped[0] < SECONDS
     facts = run_facts(server, "http_stopped")
     assert facts["status"] == "interrupted" and facts["step"] >= 3
-    assert metadata(lora_path(server, "http_stopped"))["ss_steps"] == str(facts["step"])
+    partial = lora_path(server, f"http_stopped-step{facts['step']:08}")
+    assert metadata(partial)["ss_steps"] == str(facts["step"]) and not lora_path(server, "http_stopped").exists()
     goal = facts["step"] + 2
     graph.prompt[node]["inputs"] |= {"mode": "resume", "steps": goal}
     outputs = server.succeed(graph.prompt)
     assert f"{goal} of {goal} steps" in outputs[node]["text"][0]
+    assert metadata(lora_path(server, "http_stopped"))["ss_steps"] == str(goal)
+
+
+def test_resuming_an_unknown_run_is_refused_and_leaves_nothing(server: Server):
+    graph, node = train_folder(server, "flow", "http_unknown", "unknown", mode="resume")
+    outcome = server.fail(graph.prompt)
+    assert outcome.node == node and 'has no run "http_unknown"' in outcome.error
+    for folder in ("streamcache_runs", "streamcache"):
+        assert not (server.base / "output" / folder / "http_unknown").exists(), folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"optimizer": "AdamWScheduleFree", "beta1": 0.0}, "needs beta1 above 0"),
+        ({"sample_captions": "never written"}, "is not a caption of the dataset"),
+    ],
+)
+def test_settings_that_training_refuses_are_found_before_anything_is_encoded(server: Server, settings, words):
+    graph, node = train_folder(server, "flow", "http_refused", "refused", **settings)
+    del graph.prompt[node]["inputs"]["prompts"]
+    outcome = server.fail(graph.prompt)
+    assert outcome.node == node and words in outcome.error
+    assert not (server.base / "output" / "streamcache" / "http_refused").exists()
 
 
 def test_a_training_keeps_its_generation_while_the_cache_is_saved_again(server: Server):
-    graph, _ = train_folder(server, "flow", "http_shared", steps=40)
+    graph, _ = train_folder(server, "flow", "http_shared", "shared", steps=40)
     path = server.base / "output" / "streamcache" / "http_shared"
     seen: list[str] = []
 
@@ -182,10 +208,40 @@ def test_a_training_keeps_its_generation_while_the_cache_is_saved_again(server: 
 
 
 def test_a_wrong_model_is_an_error_on_the_node_with_both_numbers(server: Server):
-    graph, node = train_folder(server, "flow", "http_wrong")
+    graph, node = train_folder(server, "flow", "http_wrong", "wrong")
     graph.prompt["4"]["inputs"]["unet_name"] = FAMILIES["eps"].model
     outcome = server.fail(graph.prompt)
     assert outcome.node == node and "16 channels" in outcome.error and "expected 4" in outcome.error
+    assert not (server.base / "output" / "streamcache" / "http_wrong").exists(), "encoded before it was checked"
+
+
+def test_targets_that_match_nothing_are_found_before_anything_is_encoded(server: Server):
+    graph, node = train_folder(server, "flow", "http_targets", "targets", targets="no_such_layer")
+    outcome = server.fail(graph.prompt)
+    assert outcome.node == node and "no_such_layer" in outcome.error
+    assert not (server.base / "output" / "streamcache" / "http_targets").exists()
+
+
+def test_a_plan_that_is_trained_under_two_names_is_encoded_once(server: Server):
+    graph, node = train_folder(server, "flow", "http_once", "once", steps=1)
+    server.succeed(graph.prompt)
+    graph.prompt[node]["inputs"]["name"] = "http_twice"
+    events: list[Event] = []
+    shown = server.succeed(graph.prompt, events)[node]["text"][0]
+    assert "Trains on the cache http_once" in shown
+    assert not any("Encoding" in event.text for event in events)
+    assert not (server.base / "output" / "streamcache" / "http_twice").exists()
+    assert run_facts(server, "http_twice")["status"] == "done"
+
+
+def test_messages_name_what_is_missing_on_this_node(server: Server):
+    graph, node = train_folder(server, "flow", "http_nothing")
+    del graph.prompt[node]["inputs"]["dataset"]
+    assert "nothing to train on: connect a dataset" in server.fail(graph.prompt).error
+    write_pictures(server.base / "input" / "uncaptioned_clip", count=3)
+    graph, node = train_folder(server, "flow", "http_no_clip", "uncaptioned_clip")
+    del graph.prompt["5"]["inputs"]["clip"]
+    assert "without a text encoder (CLIP), which training needs" in server.fail(graph.prompt).error
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/x", "C:\\x", "a/b", "nul", ".."])
@@ -195,13 +251,17 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_runs(server: Ser
     assert outcome.status == "refused" and outcome.node == node
 
 
-def test_b6_an_old_name_of_a_setting_still_loads_from_a_workflow(server: Server):
+def test_b6_old_names_of_settings_still_load_from_a_workflow(server: Server):
     graph, node = train_folder(server, "flow", "http_old", steps=1)
     inputs = graph.prompt[node]["inputs"]
-    inputs["lr"] = 0.0123
-    del inputs["learning_rate"]
+    old = {"lr": 0.0123, "network_dim": 3, "train_batch_size": 2, "max_train_steps": 2}
+    inputs.update(old)
+    new = [RENAMED_SETTINGS[name] for name in old]
+    for name in new:
+        del inputs[name]
     server.succeed(graph.prompt)
-    assert run_facts(server, "http_old")["config"]["learning_rate"] == 0.0123
+    config = run_facts(server, "http_old")["config"]
+    assert [config[name] for name in new] == list(old.values())
 
 
 def test_missing_captions_and_masks_are_reported_with_the_run(server: Server):

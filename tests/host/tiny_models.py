@@ -1,6 +1,6 @@
 """Small model files with random weights that ComfyUI's loaders accept: two families, VAEs and a text encoder.
 
-Each model is a table of tensor names and shapes; from these the host recognises the family and its sizes.
+Each model is a table of tensor names and shapes; from these the host recognizes the family and its sizes.
 """
 
 import math
@@ -79,7 +79,7 @@ def _joint_block(name: str, width: int, whole: bool) -> Shapes:
 
 
 def _unet_shapes() -> Shapes:
-    """One level and no middle block. ComfyUI recognises SD1.5 by the width and the context."""
+    """One level and no middle block. ComfyUI recognizes SD1.5 by the width and the context."""
     width, time, context = 320, 1280, 768
     shapes = _linear("time_embed.0", width, time) | _linear("time_embed.2", time, time)
     shapes |= _convolution("input_blocks.0.0", 4, width)
@@ -141,7 +141,7 @@ def _text_encoder() -> dict[str, torch.Tensor]:
         if len(shape) == 1:
             tensors[name] = vectors[name.rpartition(".")[2]][: shape[0]]
         else:
-            # Neighbouring rows start a few elements apart, so no two are equal.
+            # Neighboring rows start a few elements apart, so no two are equal.
             step = 3 if shape[0] > 10_000 else 11
             spare = pool.numel() - (shape[0] - 1) * step - shape[1]
             tensors[name] = pool.as_strided(shape, (step, 1), 7919 * i % spare)

@@ -203,7 +203,7 @@ def interrupted_and_resumed_equals_uninterrupted_and_stopping_takes_one_step(cas
     facts = run_facts(case, "parts")
     assert facts["status"] == "interrupted" and facts["step"] == 2, facts
     assert not management.in_training and fingerprint(case.models.model.model) == weights
-    call("LoraLoader", model=case.models.model, clip=None, lora_name=f"{case.name}-parts.safetensors",
+    call("LoraLoader", model=case.models.model, clip=None, lora_name=f"{case.name}-parts-step00000002.safetensors",
          strength_model=1.0, strength_clip=0.0)  # fmt: skip
     lora, losses, *_ = train(case, "parts", mode="resume")
     assert equal(lora, whole) and len(losses["loss"]) == 4
@@ -253,8 +253,8 @@ def a_run_whose_resume_fails_stays_interrupted(case: Case) -> None:
         raise AssertionError("another rank was taken")
     finally:
         train_watch.send_event = own
-    assert [(each["status"], each["live"]) for each in told] == [("running", True), ("interrupted", False)], told
-    assert [each["row"]["status"] for each in told] == ["running", "interrupted"], "pages ask when they get the event"
+    assert told == [], "nothing began"
+    assert run_facts(case, "killed")["status"] == "running", "run.json is as it was"
     assert row_of(routes, name)["status"] == "interrupted"
 
 
@@ -346,7 +346,7 @@ def a_lora_of_any_name_is_continued_with_its_alpha_and_its_other_parts(case: Cas
 
 @claim
 def a_cache_for_another_model_is_refused_with_both_numbers_before_the_first_step(case: Case) -> None:
-    from streamcache.lora_train.errors import TrainError
+    from streamcache.errors import TrainError
     from streamcache.nodes.library.handles import handle_of
 
     other = {"flow": 4, "eps": 16}[case.name]
@@ -410,7 +410,7 @@ def unknown_settings_and_names_outside_the_root_are_refused(case: Case) -> None:
 
 @claim
 def diffusers_naming_is_refused_before_training_where_it_splits_layers(case: Case) -> None:
-    from streamcache.lora_train.errors import TrainError
+    from streamcache.errors import TrainError
 
     if case.name == "eps":
         tensors = train(case, "diffusers", naming="diffusers")[0]

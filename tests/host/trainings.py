@@ -15,7 +15,7 @@ from .server import Server
 
 DATASET = "watched"
 LONG = 100_000  # steps of a run that is stopped
-SECONDS = 120  # only stops a hang
+SECONDS = 600  # only stops a hang
 SETTINGS = {"batch_size": 2, "rank": 2, "learning_rate": 0.01, "sample_steps": 1, "validation_share": 0.2}
 
 

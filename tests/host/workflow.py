@@ -1,5 +1,6 @@
 """A workflow written as code, in both of ComfyUI's forms: for the canvas, and for its HTTP interface."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,18 @@ class Out:
     number: int
 
 
+@dataclass(frozen=True)
+class ModelFile:
+    """A file that a loader needs. The front end offers to download it to this folder of ComfyUI's models."""
+
+    directory: str
+    url: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
 @dataclass
 class Node:
     """A node under construction."""
@@ -30,6 +43,7 @@ class Node:
     inputs: dict[str, Any]
     info: dict[str, Any]
     room: int = 0  # below its widgets, for images
+    files: tuple["ModelFile", ...] = ()
 
     def __call__(self, number: int = 0) -> Out:
         return Out(self.id, number)
@@ -69,10 +83,18 @@ class Workflow:
     notes: list[tuple[str, tuple[int, int], int]] = field(default_factory=list)
     _free: dict[int, int] = field(default_factory=dict)  # column → position of its next node
 
-    def add(self, kind: str, column: int, title: str = "", room: int = 0, **inputs: Any) -> Node:
+    def add(
+        self,
+        kind: str,
+        column: int,
+        title: str = "",
+        room: int = 0,
+        files: Sequence[ModelFile] = (),
+        **inputs: Any,
+    ) -> Node:
         """A node below the others of its column."""
         title = title or self.info[kind]["display_name"]
-        node = Node(len(self.nodes) + 1, kind, title, (0, 0), inputs, self.info[kind], room)
+        node = Node(len(self.nodes) + 1, kind, title, (0, 0), inputs, self.info[kind], room, tuple(files))
         unknown = set(inputs) - {name for name, _, _ in node._specs()}
         assert not unknown, f"{kind} has no input {unknown}"
         node.place = self._place(column, round(TALLER * node.height()) + max(GROWS.get(kind, 0) - room, 0))
@@ -152,9 +174,14 @@ class Workflow:
             "inputs": inputs,
             "outputs": outputs,
             **({"title": node.title} if node.title != node.info["display_name"] else {}),
-            "properties": {"Node name for S&R": node.kind},
+            "properties": {"Node name for S&R": node.kind, **_offered(node.files)},
             "widgets_values": [value for _, value in node.widgets()],
         }
+
+
+def _offered(files: Sequence[ModelFile]) -> dict[str, Any]:
+    entries = [{"name": file.name, "url": file.url, "directory": file.directory} for file in files]
+    return {"models": entries} if entries else {}
 
 
 def _is_widget(kind: Any, options: dict) -> bool:
@@ -167,7 +194,8 @@ def _default(kind: Any, options: dict) -> Any:
     choices = kind if isinstance(kind, list) else options.get("options")
     if choices:
         return choices[0]
-    return {"INT": 0, "FLOAT": 0.0, "BOOLEAN": False}.get(kind, "")
+    # A list without choices: the host has no such files.
+    return {"INT": 0, "FLOAT": 0.0, "BOOLEAN": False}.get("" if isinstance(kind, list) else kind, "")
 
 
 def _is_ours(kind: str) -> bool:

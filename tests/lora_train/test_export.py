@@ -10,9 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from streamcache.errors import TrainError
 from streamcache.lora_train import export
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
-from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
@@ -139,7 +139,7 @@ def test_the_hash_is_that_of_the_tensors_whatever_the_metadata(tmp_path, toy):
     assert hashes[0] == hashes[1]
 
 
-def test_eps_models_are_labelled_as_eps(toy):
+def test_eps_models_are_labeled_as_eps(toy):
     toy.schedule = DiffusionSchedule(scaled_linear_alphas())
     assert export.describe(trained(toy), toy, "x", 0.0, {})["modelspec.prediction_type"] == "epsilon"
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from streamcache.errors import TrainError
 from streamcache.lora_train.denoiser import NoiseSchedule
-from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 FLOW = FlowSchedule()

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.denoiser import PreparedBatch
-from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 from streamcache.lora_train.objective import (
     ObjectiveSettings,
@@ -90,6 +90,36 @@ def test_uniform_times_cover_the_whole_range():
     assert abs(t.mean() - 0.5) < 0.02 and t.min() < 0.01 and t.max() > 0.99
 
 
+TEN = DiffusionSchedule(torch.linspace(0.99, 0.01, 10))
+
+
+@pytest.mark.parametrize(
+    ("settings", "levels"),
+    [({}, range(10)), ({"t_min": 0.2, "t_max": 0.6}, range(2, 6))],
+)
+def test_every_noise_level_is_equally_likely_also_the_first_and_the_last(settings, levels):
+    drawn = TEN.timestep(draw_times(100_000, TEN, ObjectiveSettings(**settings), seeded()))
+    shares = torch.bincount(drawn, minlength=10) / 100_000
+    expected = torch.zeros(10)
+    expected[list(levels)] = 1 / len(levels)
+    torch.testing.assert_close(shares, expected, atol=0.006, rtol=0)
+
+
+def test_a_run_of_the_old_rules_draws_the_times_that_it_drew():
+    drawn = draw_times(1000, TEN, ObjectiveSettings(t_min=0.1, rules=1), seeded())
+    torch.testing.assert_close(drawn, 0.1 + 0.9 * torch.rand(1000, generator=seeded()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("levels", [2, 1000, 10_000])
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_a_drawn_time_is_exactly_a_noise_level(levels, shift):
+    schedule = DiffusionSchedule(torch.linspace(0.999, 0.001, levels, dtype=torch.float64))
+    settings = ObjectiveSettings(shift=shift)
+    drawn = draw_times(20_000, schedule, settings, seeded())
+    torch.testing.assert_close(drawn, schedule.timestep(drawn) / (levels - 1), rtol=0, atol=1e-7)
+    assert drawn.min() >= 0 and drawn.max() <= 1 and drawn.dtype is torch.float32
+
+
 def test_logit_normal_times_cluster_around_the_mean():
     middle = draw_times(4000, FLOW, ObjectiveSettings(timesteps="logit_normal"), seeded())
     early = draw_times(4000, FLOW, ObjectiveSettings(timesteps="logit_normal", logit_mean=-1.0), seeded())
@@ -137,9 +167,9 @@ def test_min_snr_follows_its_definition_for_eps_and_v():
     torch.testing.assert_close(time_weights(t, V, settings), snr.clamp(max=5) / (snr + 1))
 
 
-@pytest.mark.parametrize("weighting", ["min_snr", "debiased"])
-def test_a_weighting_means_the_same_objective_for_v_as_for_eps(weighting):
-    settings, t = ObjectiveSettings(weighting=weighting), torch.tensor([0.2, 0.5, 0.8])
+@pytest.mark.parametrize(("weighting", "rules"), [("min_snr", 2), ("debiased", 1)])
+def test_a_weighting_means_the_same_objective_for_v_as_for_eps(weighting, rules):
+    settings, t = ObjectiveSettings(weighting=weighting, rules=rules), torch.tensor([0.2, 0.5, 0.8])
     latents, noise, error = (torch.randn(3, 2, 8, 8, generator=seeded(s)) for s in range(3))
     v_target = V.target(latents, noise, t)
     # eps = √ᾱ·v + √(1 - ᾱ)·x_t, so an error of v is √ᾱ of it in eps.
@@ -147,6 +177,14 @@ def test_a_weighting_means_the_same_objective_for_v_as_for_eps(weighting):
     torch.testing.assert_close(
         row_losses(v_target + error, v_target, t, V, settings), row_losses(noise + eps_error, noise, t, EPS, settings)
     )
+
+
+def test_debiased_weights_are_those_of_kohyas_scripts_for_eps_and_v():
+    # library/custom_train_functions.py, apply_debiased_estimation: 1 / √snr, and 1 / (snr + 1) for v, snr at most 1000
+    t, settings = torch.linspace(0, 1, 50), ObjectiveSettings(weighting="debiased")
+    snr = EPS.snr(t).clamp(max=1000)
+    torch.testing.assert_close(time_weights(t, EPS, settings), 1 / snr.sqrt())
+    torch.testing.assert_close(time_weights(t, V, settings), 1 / (snr + 1))
 
 
 def test_a_weighting_means_the_same_objective_for_flow_as_for_eps():

@@ -12,7 +12,7 @@ from streamcache.dataset_cache.encode.plan import Plan, make_plan
 from streamcache.dataset_cache.encode.settings import Settings
 from streamcache.dataset_cache.sources.folder_source import FolderSource
 from streamcache.dataset_cache.sources.transforms import Transform
-from streamcache.lora_train.errors import TrainError
+from streamcache.errors import TrainError
 from streamcache.reference.denoiser import ReferenceDenoiser
 from streamcache.reference.encoders import ReferenceImageEncoder, ReferenceTextEncoder, encode_caption
 from streamcache.reference.model import ModelSize, ReferenceModel

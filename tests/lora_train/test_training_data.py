@@ -3,16 +3,14 @@
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache, realize
+from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
-from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.session import open_session
-from streamcache.lora_train.validation import hold_out
 
 from ..support.small_parts import SCALE, SHAPES, SmallDenoiser, latent_of, make_dataset, run_training, words_of
 
@@ -163,13 +161,3 @@ def test_a16_an_empty_dataset_is_refused_and_one_sample_trains(tmp_path) -> None
     with pytest.raises(TrainError, match="the dataset has no samples; encode images first"):
         run_training(tmp_path, open_cache(tmp_path / "empty"))
     assert run_training(tmp_path, make_dataset(tmp_path / "one", 1), batch_size=64).step == 6
-
-
-def test_a_held_out_sample_is_never_trained_on_and_stays_held_out_when_the_set_grows(tmp_path) -> None:
-    small, large = make_dataset(tmp_path / "small", 40), make_dataset(tmp_path / "large", 80)
-    held = [set(hold_out(data, 0.2, np.zeros(len(data), bool)).samples) for data in (small, large)]
-    assert held[0] and held[0] == {index for index in held[1] if index < 40}
-    with open_run(tmp_path / "runs", "test") as run:
-        session = open_session(SmallDenoiser(), small, TrainConfig(rank=2, validation_share=0.2), run)
-    assert set(session.order.epoch(0).samples.tolist()) == set(range(40)) - held[0]
-    assert set(session.validation.samples) == held[0]

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,25 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture):
     assert all(name in printed for name in dev.COMMANDS)
 
 
+def test_the_newest_front_end_is_that_of_pyproject():
+    version, folder = dev.newest_front_end()
+    assert f'newest-front-end = "{version}"\n' in (dev.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert version in folder.parts and folder.name == "static"
+
+
+def test_a_front_end_that_cannot_be_downloaded_is_reported_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(dev, "FRONT_ENDS", tmp_path / "front-ends")
+    monkeypatch.setattr(dev, "host_found", lambda: True)
+    monkeypatch.setattr(dev, "pip_command", lambda: [sys.executable, "-m", "pip"])
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(name, value)
+    dev.install_front_end()
+    assert "ComfyUI's own front end only" in capsys.readouterr().out
+    assert not dev.newest_front_end()[1].exists()
+
+
 @pytest.mark.slow
 def test_install_repairs_a_broken_environment_and_then_is_free(tmp_path: Path):
     """A real environment in a copy of the project that pins only setuptools, which the package index must have."""
@@ -132,3 +153,46 @@ def install_in(folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", "import dev; dev.install()"], cwd=folder, capture_output=True, text=True, check=False
     )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM")
+def test_a_command_stopped_by_sigterm_ends_its_child_and_is_not_reported_as_done(tmp_path: Path):
+    child = tmp_path / "child.py"
+    child.write_text("import os, time, pathlib\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)\n")
+    parent = (
+        f"import sys; sys.path.insert(0, {str(Path(dev.__file__).parent)!r})\n"
+        f"import dev, pathlib\ndev.ROOT = pathlib.Path({str(tmp_path)!r})\n"
+        "code = dev.run([sys.executable, 'child.py'])\n"
+        "dev.report_tests(pathlib.Path('missing.xml'), code, 1.0)\nsys.exit(code)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 143 and "was stopped" in printed and "Done" not in printed
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.parametrize("code", [2, 130, 143])
+def test_an_interrupted_run_is_not_reported_as_done(code: int, tmp_path: Path, capsys: pytest.CaptureFixture):
+    report = tmp_path / "report.xml"
+    report.write_text('<testsuites><testsuite><testcase name="a"/></testsuite></testsuites>')
+    dev.report_tests(report, code, 1.0)
+    assert capsys.readouterr().out.strip() == "Stopped, not all tests ran: 1 test passed, 0 failed, in 1 s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["-k", "nodes"], []),
+        (["-m", "tests", "--slow", "-k", "lora_train or cli"], []),
+        (["tests/cli", "-k", "nodes"], ["tests/cli"]),
+        (["-x", "tests/project/test_dev.py::test_x"], ["tests/project/test_dev.py::test_x"]),
+        (["--ignore", "tests/host", "-q"], []),
+    ],
+)
+def test_the_value_of_an_option_is_not_taken_for_a_path(arguments: list[str], named: list[str]):
+    assert dev.named_tests(arguments) == named

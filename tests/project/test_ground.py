@@ -1,11 +1,11 @@
 """Rules for the whole project: packaging, layers, file sizes, and a README that names everything."""
 
-import argparse
 import ast
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -19,7 +19,7 @@ else:
 ROOT = Path(streamcache.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOT_SHIPPED = ("tests", "bench")
+NOT_SHIPPED = ("tests", "bench", "pretrain")
 LAYERS = {"dataset_cache": 0, "lora_train": 1, "nodes": 2, "cli": 2}
 HOST_MODULES = {
     *("comfy", "comfy_api", "comfy_execution", "comfy_extras", "execution", "folder_paths"),
@@ -74,6 +74,13 @@ def test_every_standalone_dependency_is_pinned_for_development():
         for need in extras["standalone"] + extras["run"] + extras["test"] + ["xxhash", "setuptools"]
     ]
     assert set(named) - {"streamcache"} <= set(pins)
+
+
+def test_every_package_without_which_a_test_is_skipped_is_pinned_for_development():
+    pins = re.findall(r"^([\w-]+)==", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    texts = [path.read_text(encoding="utf-8") for path in python_files("tests")]
+    named = {name for text in texts for name in re.findall(r'importorskip\("([\w-]+)', text)}
+    assert named and named <= set(pins)
 
 
 def test_pre_commit_uses_the_pinned_tools():
@@ -140,10 +147,11 @@ def test_imports_inside_the_package_are_relative():
     assert not absolute, "ComfyUI loads the pack under another name, where these imports fail"
 
 
-def test_only_the_conversion_of_foreign_datasets_imports_pickle():
+def test_only_the_reader_of_foreign_shards_imports_pickle():
     def unpickles(file: Path, module: str) -> bool:
         top = module.split(".")[0]
-        return top in {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"} and file.name != "convert.py"
+        known = file.name == "foreign_shard.py"
+        return top in {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"} and not known
 
     assert not offences(shipped_files(), unpickles)
 
@@ -154,8 +162,8 @@ def test_root_exports_no_node_class_mappings():
     assert "NODE_CLASS_MAPPINGS" not in (ROOT / "__init__.py").read_text(encoding="utf-8")
 
 
-def test_no_file_is_over_400_lines():
-    limits = {file: 700 if file.relative_to(ROOT).parts[0] in NOT_SHIPPED else 400 for file in python_files()}
+def test_no_file_is_too_long():
+    limits = {file: 700 if file.relative_to(ROOT).parts[0] in NOT_SHIPPED else 350 for file in python_files()}
     lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in limits}
     long = [f"{f.relative_to(ROOT).as_posix()}: {n} lines" for f, n in lengths.items() if n > limits[f]]
     assert not long, "split by noun"
@@ -168,8 +176,9 @@ def test_every_file_opens_with_a_sentence_on_what_it_owns():
 
 
 def test_readme_names_every_command():
-    names = cli_commands()
-    assert names and [name for name in names if f"streamcache {name}" not in README] == []
+    from streamcache.cli.main import COMMANDS
+
+    assert [name for name in COMMANDS if f"streamcache {name}" not in README] == []
 
 
 def test_readme_names_every_dev_command():
@@ -186,14 +195,7 @@ def test_readme_names_every_node():
 
 def test_readme_links_lead_somewhere():
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", README)
-    assert [target for target in targets if not (ROOT / target).exists()] == []
-
-
-def cli_commands() -> list[str]:
-    from streamcache.cli.main import build_parser
-
-    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return list(commands.choices)
+    assert [target for target in targets if not (ROOT / unquote(target)).exists()] == []
 
 
 def node_names() -> list[str]:

@@ -1,12 +1,16 @@
 """The rooms of the code: how large they may be, in which order they import each other, and that they have doors.
 
 A room is a folder. Its door is its `__init__`, which lists in `__all__` what other rooms may use. `ROOMS` gives the
-order: a room imports only rooms named before it. docs/architecture.md is the map.
+order: a room imports only rooms named before it. Modules at the root are the ground: every room may import them, and
+they need nothing but Python. docs/architecture.md is the map.
 """
 
 import ast
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +24,8 @@ ROOMS = (
     "dataset_cache.read",
     "dataset_cache.write",
     "dataset_cache.sources",
+    "dataset_cache.intake",
+    "dataset_cache.curate",
     "dataset_cache.upkeep",
     "dataset_cache.encode",
     "dataset_cache",
@@ -31,6 +37,7 @@ ROOMS = (
     "nodes.host.app",
     "nodes.host.encoders",
     "nodes.host.model",
+    "nodes.host.tiny",
     "nodes.host",
     "nodes.library",
     "nodes.server",
@@ -39,7 +46,11 @@ ROOMS = (
 )
 # Other layers enter these through the layer's own door only. `nodes` has none: it needs the host, its rooms do not all.
 FACADES = ("dataset_cache", "lora_train", "reference")
+GROUND = ("errors", "quantity", "setting")
 MOST_FILES = 15
+DOCUMENTS = " ".join(
+    file.read_text(encoding="utf-8") for file in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+)
 
 
 class Import(NamedTuple):
@@ -94,7 +105,7 @@ def exported(room: str) -> tuple[str, ...]:
 
 
 def is_ground(room: str, module: str) -> bool:
-    """Whether a module stands in a folder above the room, as `dataset_cache/errors.py` does: all rooms below use it."""
+    """Whether a module stands in a folder above the room, as `dataset_cache/processes.py`: all rooms below use it."""
     return room.startswith(room_of(module) + ".") and module not in ROOMS
 
 
@@ -117,6 +128,18 @@ def test_rooms_are_entered_through_their_doors():
         return one.module != layer if layer in FACADES else one.module in MODULES
 
     assert [str(one) for one in imports() if past_a_door(one)] == []
+
+
+def test_the_ground_needs_nothing_but_python():
+    """The command line imports it before it knows whether torch is installed."""
+    assert {file.stem for file in ROOT.glob("*.py")} == {*GROUND, "__init__", "dev"}
+    for module in GROUND:
+        for node in ast.walk(ast.parse((ROOT / f"{module}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert all(alias.name.split(".")[0] in sys.stdlib_module_names for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                known = GROUND if node.level else sys.stdlib_module_names
+                assert (node.module or "").split(".")[0] in known, f"{module}.py:{node.lineno}"
 
 
 def test_files_do_not_import_each_other_in_a_circle():
@@ -148,6 +171,36 @@ def test_a_door_lists_what_it_exports_in_order(room: str):
     assert list(names) == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
+@cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(imports())
+
+
+@cache
+def other_texts() -> tuple[str, ...]:
+    """Tests, benchmarks and documents."""
+    found = [file for top in ("tests", "bench", "pretrain", "docs") for file in (ROOT / top).rglob("*.*")]
+    named = [file for file in found if file.suffix in (".py", ".md")]
+    return tuple(file.read_text(encoding="utf-8") for file in [*named, ROOT / "README.md", ROOT / "dev.py"])
+
+
+def used_outside(room: str) -> set[str]:
+    """The names that other rooms, tests, benchmarks and documents take from a room's door."""
+    taken = {one.name for one in all_imports() if one.module == room and one.room != room}
+    door = re.compile(rf"from (?:streamcache|\.+)\.?{re.escape(room)} import (?:\(([^)]*)\)|(.+))")
+    for text in other_texts():
+        for found in door.finditer(text):
+            taken |= set(re.findall(r"\w+", found[1] or found[2].split("#")[0]))
+    return taken
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_door_exports_only_what_is_used_outside(room: str):
+    documented = DOCUMENTS if room in FACADES else ""
+    unused = set(exported(room)) - used_outside(room) - set(re.findall(r"\w+", documented))
+    assert not unused, "remove them from the door"
+
+
 def test_every_folder_of_the_pack_is_a_known_room():
     layers = {room.split(".")[0] for room in ROOMS}
     folders = {file.parent for layer in layers for file in (ROOT / layer).rglob("*.py")}
@@ -157,3 +210,11 @@ def test_every_folder_of_the_pack_is_a_known_room():
 def test_no_room_is_crowded():
     counts = {room: len(list((ROOT / room.replace(".", "/")).glob("[!_]*.py"))) for room in ROOMS}
     assert {room: count for room, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_there_is_one_logger():
+    """ComfyUI may import the pack under another name; a filter on "streamcache" shows everything."""
+    loggers = {
+        found for file in files() for found in re.findall(r"getLogger\((.*?)\)", file.read_text(encoding="utf-8"))
+    }
+    assert loggers == {'"streamcache"'}

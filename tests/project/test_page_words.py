@@ -18,12 +18,16 @@ BUILT = (
     "duplicate.",
     "encoders.",
     "export.",
+    "folders.",
+    "folders.count_",
+    "folders.reason_",
     "jobs.",
     "parts.",
     "sources.",
     "training.",
     "training.status.",
 )
+TABS = {"caches.label", "training.label"}  # web/lib/tab.js adds the ending
 ENDINGS = re.compile(r"_(running|done)$")  # of the texts of jobs
 
 
@@ -48,7 +52,7 @@ def code(folder: str, ending: str) -> str:
 
 
 def used() -> set[str]:
-    return set(re.findall(r"[\"'`]((?:[a-z]+\.)+[a-z_]+)[\"'`]", code("web", "js")))
+    return TABS | set(re.findall(r"[\"'`]((?:[a-z]+\.)+[a-z_]+)[\"'`]", code("web", "js")))
 
 
 def known_words() -> set[str]:

@@ -22,10 +22,12 @@ NEEDED = [
     "locales/en/nodeDefs.json",
     "locales/zh/nodeDefs.json",
     "docs/icon.png",
+    "example_images/zogglewump/zogglewump_01.png",
+    "nodes/host/tiny/tiny.safetensors",
     "py.typed",
 ]
 FORBIDDEN = (
-    *("tests/", "bench/", "typings/", "demo/", "dev.py", "requirements-dev.txt", "CONTRIBUTING.md"),
+    *("tests/", "bench/", "typings/", "demo/", "pretrain/", "dev.py", "requirements-dev.txt", "CONTRIBUTING.md"),
     *(".ci/", ".git", ".pre-commit", ".comfyignore", ".venv/"),
 )
 
@@ -61,7 +63,7 @@ def test_every_imported_module_is_in_the_zip(files: list[str]):
 
 def test_the_zip_is_small(files: list[str]):
     sizes = {name: (ROOT / name).stat().st_size for name in files}
-    assert sum(sizes.values()) < 8 << 20, sorted(sizes.items(), key=lambda item: -item[1])[:5]
+    assert sum(sizes.values()) < 12 << 20, sorted(sizes.items(), key=lambda item: -item[1])[:5]
 
 
 def test_shipped_nodes_start_no_programs_and_change_no_environment(files: list[str]):

@@ -1,4 +1,4 @@
-"""One door to storage: only `storage.py` and `files.py` of the format touch the files of a dataset."""
+"""One door to storage: only `storage.py`, `files.py` and `locks.py` of the format touch the files of a dataset."""
 
 import ast
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from streamcache.dataset_cache.write.publishing import PUBLISH_HOLDER
 PACK = Path(streamcache.__file__).parent
 ROOT = PACK / "dataset_cache"
 ROOMS = ("format", "read", "write", "upkeep", "encode")
-DOOR = ("storage.py", "files.py")
+DOOR = ("storage.py", "files.py", "locks.py")
 # They read files that are not part of a dataset: ComfyUI's own datasets, and models to identify.
-OTHER_FILES = ("convert.py", "identity.py")
+OTHER_FILES = ("foreign_dataset.py", "foreign_shard.py", "identity.py")
 OTHER_LAYERS = ("nodes", "cli", "lora_train", "reference")
 IN_A_CACHE = {MANIFEST, SHARDS, BUILD, LEASES, PUBLISH_HOLDER}
 OF_PATHS = {
@@ -100,13 +100,34 @@ def test_other_layers_know_no_file_of_a_cache():
     values = {name: getattr(dataset_cache, name) for name in dataset_cache.__all__}
     assert [name for name, value in values.items() if isinstance(value, str) and value in IN_A_CACHE] == []
     found = [
-        f"{file.relative_to(PACK).as_posix()}:{node.lineno}: {node.value}"
+        f"{file.relative_to(PACK).as_posix()}:{name}"
         for layer in OTHER_LAYERS
         for file in sorted((PACK / layer).rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.split("/")[0] in IN_A_CACHE
+        for name in names_in_a_cache(file.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+def test_a_key_of_a_mapping_is_not_taken_for_a_file():
+    code = 'made["shards"]\nmade.get("shards")\nfolder / "shards"\nopen("shards/s-0")\nmade[folder / "shards"]'
+    assert names_in_a_cache(code) == ["3: shards", "4: shards/s-0", "5: shards"]
+
+
+def names_in_a_cache(code: str) -> list[str]:
+    """Texts that name a file of a cache. A JSON object may have a key of the same name: `provenance["shards"]`."""
+    nodes = list(ast.walk(ast.parse(code)))
+    keys = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
+    keys += [node.args[0] for node in nodes if isinstance(node, ast.Call) and is_get(node.func) and node.args]
+    return [
+        f"{node.lineno}: {node.value}"
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in keys
+        if node.value.split("/")[0] in IN_A_CACHE
+    ]
+
+
+def is_get(called: ast.expr) -> bool:
+    return isinstance(called, ast.Attribute) and called.attr == "get"
 
 
 def test_a_path_is_not_taken_for_a_storage(tmp_path, monkeypatch):

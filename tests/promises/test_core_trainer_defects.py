@@ -73,7 +73,7 @@ def test_defect_4_the_loss_is_taken_against_the_native_target(tmp_path) -> None:
     with open_run(tmp_path / "runs", "test") as run:
         session = open_session(denoiser, dataset, config, run)
     plan = BatchPlan(0, 0, [0, 3], {}, 2)
-    loss = session.stepper.loss(Loaded(plan, dataset.read_batch(plan.indices)))
+    loss = session.stepper.losses(Loaded(plan, dataset.read_batch(plan.indices))).mean()
     latents = torch.cat([latent_of(number, SHAPES[0])["samples"] for number in (0, 3)]) * SCALE
     noise = draw_noise(latents, config.objective(), seeded_generator(f"{config.seed}:0:noise"))
     t = draw_times(2, denoiser.schedule, config.objective(), seeded_generator(f"{config.seed}:0:times"))

@@ -11,7 +11,8 @@ import safetensors
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format import segment
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.read.leases import holders, this_host
+from streamcache.dataset_cache.processes import this_host
+from streamcache.dataset_cache.read.leases import holders
 
 from ..support.processes import Child, Nursery, build, build_until, needs_fork
 from ..support.samples import assert_holds, put_sample, shard_files, write_cache
@@ -179,7 +180,7 @@ def test_opening_an_unpublished_cache_reports_how_much_is_ready(tmp_path, nurser
     notes = child.kill()
     durable = sum(note[0] == "durable" for note in notes)
     with pytest.raises(
-        CacheError, match=r"never published; [\d,]+ entries \([\d.]+ MB\).*run the same save again"
+        CacheError, match=r"never published; [\d,]+ entries \([\d.]+ \w+\).*run the same save again"
     ) as error:
         open_cache(tmp_path / "set")
     ready = int(str(error.value).split("published; ")[1].split(" ")[0].replace(",", ""))

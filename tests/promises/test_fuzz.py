@@ -339,7 +339,8 @@ def test_damage_to_an_unpublished_cache_raises_a_cache_error(unfinished, tmp_pat
     for seed in range(60):
         draw = random.Random(seed)
         path = shutil.copytree(unfinished, tmp_path / f"set {seed}")
-        (path / MANIFEST).unlink()
+        for published in (path / MANIFEST, *path.glob("index-*"), *shard_files(path)):
+            published.unlink()
         mutate(draw.choice(sorted((path / segment.BUILD).rglob("journal"))), draw, [*MUTATIONS, swap_lines])
         with pytest.raises(CacheError, match="never published"):
             open_cache(path)

@@ -135,3 +135,13 @@ def forge(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
     forged = replace(manifest, index_bytes=size, index_hash=digest)
     (path / "forged").rename(path / forged.index_name)
     write_manifest(path, forged)
+
+
+def core_dataset(folder: Path, count: int = 3, channels: int = 4, width: int = 8) -> Path:
+    """A dataset as ComfyUI's Save Training Dataset writes it."""
+    folder.mkdir(parents=True)
+    latents = [{"samples": torch.full((1, channels, 2, 2), float(i))} for i in range(count)]
+    pooled = torch.zeros(1, width)
+    conditioning = [[[torch.full((1, 3, width), float(i)), {"pooled_output": pooled}]] for i in range(count)]
+    torch.save({"latents": latents, "conditioning": conditioning}, folder / "shard_0000.pkl")
+    return folder

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
+from streamcache.dataset_cache import Settings, Transform
+
+SMALL = Settings(Transform((64,), step=8), batch_size=4, text_batch_size=8, thumbnail=0)
+
 
 class Counting:
     """Counts loads, batches and items. Encoding without a lease is a fault of the caller."""
@@ -48,7 +52,7 @@ class Counting:
 
 
 class CountingImages(Counting):
-    """Averages 8 × 8 pixels into four channels."""
+    """Averages 8×8 pixels into four channels."""
 
     downscale = 8
 

@@ -136,6 +136,12 @@ def build(note: Note, path: str, total: int, flush_every: int, publish_every: in
 
 def build_until(note: Note, path: str, total: int, flush_every: int, publish_every: int, last: int) -> None:
     """As `build`, but this process kills itself in its `last` call that changes a file or a folder."""
+    write = _end_after(last)
+    build(lambda *facts: note(*facts, write=write), path, total, flush_every, publish_every)
+
+
+def _end_after(last: int) -> Callable[..., Any]:
+    """From now on, the call number `last` that changes a file or a folder kills this process. Returns os.write."""
     steps = iter(range(last))
 
     def counted(call: Callable[..., Any], is_write: bool) -> Callable[..., Any]:
@@ -151,7 +157,7 @@ def build_until(note: Note, path: str, total: int, flush_every: int, publish_eve
     write = os.write
     for name in ("write", "fsync", "replace", "unlink", "ftruncate", "mkdir", "rmdir", "open"):
         setattr(os, name, counted(getattr(os, name), name == "write"))
-    build(lambda *facts: note(*facts, write=write), path, total, flush_every, publish_every)
+    return write
 
 
 def read_in_forks(note: Note, path: str, forks: int, rounds: int) -> None:
@@ -245,7 +251,49 @@ def read_and_write(note: Note, path: str) -> None:
             note(what, "done", "")
 
 
+def edit_captions(note: Note, folder: str, state: str, find: str, by: str, last: int = 0) -> None:
+    """Replaces a text in all captions of a folder. With `last`, this process kills itself as `build_until` does."""
+    from streamcache.dataset_cache.curate import SourceFolder, apply_changes, preview_edit, replace_text
+
+    os.environ["STREAMCACHE_STATE_DIR"] = state
+    view = SourceFolder(folder).read()
+    changes = preview_edit(view, [image.name for image in view.images], replace_text(find, by)).changes
+    note("ready", len(changes))
+    write = _end_after(last) if last else os.write
+    done = apply_changes(view, changes)
+    note("done", done.changed, [conflict.name for conflict in done.conflicts], write=write)
+
+
+def undo_edits(note: Note, folder: str, state: str, last: int) -> None:
+    """Undoes the last edits of a folder, and kills itself as `build_until` does."""
+    from streamcache.dataset_cache.curate import undo_edit
+
+    os.environ["STREAMCACHE_STATE_DIR"] = state
+    write = _end_after(last)
+    undo_edit(Path(folder))
+    note("done", write=write)
+
+
+def edit_as_another_user(note: Note, folder: str, state: str) -> None:
+    """As a user without permissions, sets captions and choices of a folder, and notes what was refused."""
+    from streamcache.dataset_cache.curate import CaptionChange, SourceFolder, apply_changes, choose_images
+
+    os.environ["STREAMCACHE_STATE_DIR"] = f"{state}/root"
+    SourceFolder(folder).read()  # imports what the other user may not read
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    os.environ["STREAMCACHE_STATE_DIR"] = f"{state}/another"
+    view = SourceFolder(folder).read()
+    note("locked", {image.name: image.caption.locked for image in view.images})
+    done = apply_changes(view, [CaptionChange(i.name, i.caption.text, "x", i.caption.stamp) for i in view.images])
+    note("captions", done.changed, done.refused)
+    done = choose_images(view, [image.name for image in view.images], excluded=True)
+    note("choices", done.changed, done.refused)
+
+
 TASKS = (hold, build, build_until, read_in_forks, write_large, fill_small_files, read_and_write)
+TASKS += (edit_captions, undo_edits, edit_as_another_user)
 ROLES = {role.__name__: role for role in TASKS}
 
 

@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.denoiser import PreparedBatch
-from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.loop import TrainHooks, TrainResult, train
 from streamcache.lora_train.noise_schedule import FlowSchedule
 from streamcache.lora_train.run.folder import open_run
@@ -84,9 +84,9 @@ class SmallDenoiser:
 
 
 def decode(latents: Tensor) -> list[Image.Image]:
-    """Three channels as colours."""
-    colours = (latents[:, :3].movedim(1, -1).clamp(-1, 1) * 127 + 128).to(torch.uint8)
-    return [Image.fromarray(one.numpy()) for one in colours]
+    """Three channels as colors."""
+    colors = (latents[:, :3].movedim(1, -1).clamp(-1, 1) * 127 + 128).to(torch.uint8)
+    return [Image.fromarray(one.numpy()) for one in colors]
 
 
 def words_of(number: int) -> list:

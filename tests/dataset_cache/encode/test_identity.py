@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache.encode.identity import digest_of, file_identity, files_identity, object_identity
-from streamcache.dataset_cache.errors import CacheError
+from streamcache.errors import CacheError
 
 from ...support.fixtures import settle, touch
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache.encode.on_demand import OnDemand
-from streamcache.dataset_cache.errors import CacheError
+from streamcache.errors import CacheError
 
 
 class Net(torch.nn.Module):
@@ -118,6 +118,71 @@ def test_e4_four_threads_cause_one_load():
     for thread in threads:
         thread.join()
     assert model.loads == 1 and len(set(map(id, seen))) == 1 and not model.loaded
+
+
+def test_e4_a_thread_that_waits_for_the_model_keeps_it_loaded():
+    loading, everyone_waits = threading.Event(), threading.Event()
+
+    def load() -> Net:
+        loading.set()
+        assert everyone_waits.wait(60)
+        return Net()
+
+    model = stand_in(load)
+    seen = []
+
+    def use() -> None:
+        with model.lease() as net:  # left at once: only the waiting threads can keep the model
+            seen.append(id(net))
+
+    threads = [threading.Thread(target=use, daemon=True) for _ in range(4)]
+    threads[0].start()
+    assert loading.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    limit = time.monotonic() + 60
+    while model.users < 4 and time.monotonic() < limit:
+        time.sleep(0.001)
+    assert model.users == 4
+    everyone_waits.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(seen) == 4 and model.loads == 1 and not model.loaded and model.users == 0
+
+
+def test_a_failed_load_is_tried_again_by_the_thread_that_waited():
+    loading, both_wait = threading.Event(), threading.Event()
+    outcomes = iter([RuntimeError("no such file"), Net()])
+
+    def load() -> Net:
+        loading.set()
+        assert both_wait.wait(60)
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    model = stand_in(load)
+    results: list[str] = []
+
+    def use() -> None:
+        try:
+            with model.lease():
+                results.append("loaded")
+        except RuntimeError as error:
+            results.append(str(error))
+
+    threads = [threading.Thread(target=use, daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert loading.wait(60)
+    threads[1].start()
+    limit = time.monotonic() + 60
+    while model.users < 2 and time.monotonic() < limit:
+        time.sleep(0.001)
+    both_wait.set()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results) == ["loaded", "no such file"] and model.users == 0 and not model.loaded
 
 
 def test_e6_a_phase_loads_once_however_many_prompts_it_has():

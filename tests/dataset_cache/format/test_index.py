@@ -3,14 +3,11 @@
 import random
 import shutil
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
 
 from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.format import index as indexes
@@ -20,11 +17,8 @@ from streamcache.dataset_cache.format.index import (
     REF,
     SAMPLE,
     Index,
-    IndexArrays,
     open_index,
-    sort_order,
 )
-from streamcache.dataset_cache.format.index_arrays import pack_variants, unpack_variants
 from streamcache.dataset_cache.format.manifest import read_manifest
 
 from ...support.datasets import forge
@@ -45,25 +39,6 @@ def test_it_is_a_safetensors_file_that_others_open(path):
     assert set(arrays) >= set(ARRAY_TYPES)
     assert arrays["samples"].shape == (5, SAMPLE.itemsize) and arrays["entries"].shape == (10, ENTRY.itemsize)
     assert arrays["refs"].shape == (15, REF.itemsize) and arrays["captions"].dtype == np.uint32
-
-
-@given(st.lists(st.binary(min_size=16, max_size=16), max_size=30))
-@settings(max_examples=60, deadline=None)
-def test_the_order_of_keys_is_that_of_their_bytes(keys):
-    array = np.frombuffer(b"".join(keys), "V16")
-    assert [array[n].tobytes() for n in sort_order(array)] == sorted(keys)
-
-
-@given(st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), max_size=12))
-@settings(max_examples=60, deadline=None)
-def test_variants_survive_being_packed(counts):
-    table = np.array(counts, "<u4").reshape(-1, 3)
-    flat = np.arange(int(table.sum()), dtype="<u4")
-    samples = np.zeros(len(table), SAMPLE)
-    samples["variants"], variants = pack_variants(table, flat)
-    empty = {field.name: np.empty(0, ARRAY_TYPES[field.name]) for field in fields(IndexArrays)}
-    found_counts, found = unpack_variants(IndexArrays(**{**empty, "samples": samples, "variants": variants}), 3)
-    assert found_counts.tolist() == table.tolist() and found.tolist() == flat.tolist()
 
 
 def test_every_key_and_hash_is_found_and_no_other(tmp_path):
@@ -92,19 +67,6 @@ def test_texts_of_every_kind_are_kept(tmp_path):
     assert [cache.captions(i) for i in range(len(texts))] == [[text, text] for text in texts]
     assert [one.set for one in cache] == texts
     assert sum(len(text) for text in set(texts)) < len(cache._index.arrays.strings) < 101_000, "each text once"
-
-
-def test_a_million_rows_would_take_about_150_bytes_each(tmp_path):
-    """The size of an index grows with its samples by the bytes of their rows, not by text or layouts."""
-    sizes = []
-    for count in (100, 1100):
-        with CacheWriter(tmp_path / f"{count}") as w:
-            w.put("latent", {"samples": bits((1, 4, 2, 2))}, "latent")
-            w.put("text", [[bits((1, 2, 4)), {"pooled_output": bits((1, 4), seed=1)}]], "conditioning")
-            for _ in range(count):
-                w.sample({"latent": ["latent"], "conditioning": ["text"]}, SampleFacts(captions="a", source="b"))
-        sizes.append(read_manifest(tmp_path / f"{count}").index_bytes)
-    assert (sizes[1] - sizes[0]) / 1000 < 150
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 100, -1], ids=lambda n: f"to {n}")

@@ -523,3 +523,38 @@ def test_a_sample_returns_the_same_lazy_object_each_time(tmp_path):
     sample.latent["samples"] += 1
     assert sample.latent["samples"].is_real
     assert raw(sample.latent["samples"]) == raw(latent(0)["samples"] + 1)
+
+
+COMPOSITE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{
+        f"interpolate {kind} to {size}{' with antialias' * smooth}": (
+            lambda t, kind=kind, size=size, smooth=smooth: F.interpolate(t, size=size, mode=kind, antialias=smooth)
+        )
+        for kind in ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
+        for size in ((24, 36), (7, 5))
+        for smooth in ((False, True) if kind.startswith("bi") else (False,))
+    },
+    "interpolate linear": lambda t: F.interpolate(t[0], size=40, mode="linear"),
+    "interpolate trilinear": lambda t: F.interpolate(t[None], size=(5, 24, 36), mode="trilinear"),
+    "interpolate in half precision": lambda t: F.interpolate(t.half(), size=(24, 36), mode="bicubic"),
+    "group norm": lambda t: F.group_norm(t, 2),
+    "layer norm": lambda t: F.layer_norm(t, t.shape[-1:]),
+    "convolution": lambda t: F.conv2d(t, torch.ones(2, 4, 3, 3)),
+    "matrix product": lambda t: t @ torch.ones(18, 3),
+    "einsum": lambda t: torch.einsum("bchw,dc->bdhw", t, torch.ones(2, 4)),
+    "attention": lambda t: F.scaled_dot_product_attention(t, torch.ones(1, 4, 6, 18), torch.ones(1, 4, 6, 18)),
+    "grid sample": lambda t: F.grid_sample(t, torch.zeros(1, 5, 5, 2), align_corners=False),
+    "pixel shuffle": lambda t: F.pixel_shuffle(t, 2),
+    "reflecting pad": lambda t: F.pad(t, (1, 2, 2, 1), mode="reflect"),
+    "linear": lambda t: F.linear(t, torch.ones(3, 18), torch.ones(3)),
+    "standard deviation": lambda t: t.std(dim=(1, 2)),
+}
+
+
+@pytest.mark.parametrize("operation", COMPOSITE.values(), ids=COMPOSITE)
+def test_c3_operations_that_consist_of_others_run_torchs_own_kernels(mode: bool, operation: Callable) -> None:
+    """Python decompositions of torch differ in the last bit, and read the values once per part."""
+    values = torch.randn(1, 4, 12, 18, generator=torch.Generator().manual_seed(3))
+    source = Source(values)
+    assert raw(operation(source.lazy())) == raw(operation(values))
+    assert source.loads == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import Cache, CacheError, Dataset, Plan, Samples, Subset, open_cache
+from streamcache.dataset_cache import CacheError, Subset, open_cache
 
 from ...support.samples import assert_holds, write_cache
 
@@ -70,13 +70,3 @@ def test_missing_samples_are_refused(whole):
     with pytest.raises(CacheError, match="beyond its 9"):
         Subset(whole, [9])
     assert len(Subset(whole, [])) == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "protocol"), [(Cache, Dataset), (Subset, Dataset), (Plan, Samples)], ids=lambda kind: kind.__name__
-)
-def test_datasets_fulfil_their_protocol(kind: type, protocol: type, subset: Subset):
-    """The signatures are checked by the type checker; attributes that a constructor sets are on the instance."""
-    instance = {Cache: subset.cache, Subset: subset}.get(kind, kind)
-    members = {name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")}
-    assert [name for name in sorted(members) if not hasattr(instance, name)] == []

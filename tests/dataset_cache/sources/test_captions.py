@@ -2,7 +2,6 @@
 
 import pytest
 
-from streamcache.dataset_cache.errors import CacheError, Unusable
 from streamcache.dataset_cache.sources.captions import (
     Captions,
     caption_variants,
@@ -12,6 +11,7 @@ from streamcache.dataset_cache.sources.captions import (
     read_lines,
     read_metadata,
 )
+from streamcache.errors import CacheError, Unusable
 
 
 def test_byte_order_marks_are_not_part_of_a_caption():
@@ -63,9 +63,11 @@ def test_json_without_a_caption_is_refused(text):
 
 def test_metadata_gives_captions_by_file_name_and_names_bad_lines():
     rows = ['{"file_name": "a.png", "text": "one"}', "", "nonsense", '{"text": "lost"}']
-    captions, problems = read_metadata("\n".join([*rows, '{"file_name": "sub\\\\b.png", "caption": "two"}']))
+    captions, problems, damaged = read_metadata("\n".join([*rows, '{"file_name": "sub\\\\b.png", "caption": "two"}']))
     assert captions == {"a.png": ["one"], "sub/b.png": ["two"]}
     assert [problem.split(" is")[0].split(" lacks")[0] for problem in problems] == ["line 3", "line 4"]
+    assert damaged == problems[0]
+    assert not read_metadata('{"file_name": "a.png", "label": 3}')[2], "a line without a caption is not damage"
 
 
 def test_kohya_folders():

@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image, ImageFile, features
 
-from streamcache.dataset_cache.errors import Unusable
 from streamcache.dataset_cache.sources import images
 from streamcache.dataset_cache.sources.images import decode, probe
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
+from streamcache.errors import Unusable
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -62,7 +62,7 @@ def test_sixteen_bit_grey_is_scaled_not_clipped():
     assert [pixel(saved(Image.fromarray(values)), (x, 0))[0] for x in range(3)] == [0, 128, 255]
 
 
-def test_sixteen_bit_colour_keeps_its_brightness():
+def test_sixteen_bit_color_keeps_its_brightness():
     import struct
     import zlib
 
@@ -98,7 +98,7 @@ def test_transparency_shows_the_background_and_is_kept_as_alpha():
     assert decode(saved(halves())).alpha is None
 
 
-def test_a_transparent_palette_colour_is_transparency():
+def test_a_transparent_palette_color_is_transparency():
     image = Image.new("P", (2, 1), 0)
     image.putpalette([255, 0, 0, 0, 0, 255])
     image.putpixel((1, 0), 1)
@@ -108,7 +108,7 @@ def test_a_transparent_palette_colour_is_transparency():
 
 
 def test_the_first_frame_of_an_animation_is_used():
-    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, BLUE)]
+    frames = [Image.new("RGB", (8, 8), color) for color in (RED, BLUE)]
     assert pixel(saved(frames[0], "GIF", save_all=True, append_images=frames[1:])) == RED
 
 
@@ -160,6 +160,6 @@ def test_rendering_crops_at_the_placement():
     assert middle[32, 2].tolist() == [1, 0, 0] and middle[32, -3].tolist() == [0, 0, 1]
 
 
-def test_images_are_recognised_by_extension():
+def test_images_are_recognized_by_extension():
     assert images.is_image("A.JPG") and images.is_image("x.y.webp") and not images.is_image("png")
     assert images.format_of("a.JPG") == "JPEG" and images.format_of("b.png") == "PNG"

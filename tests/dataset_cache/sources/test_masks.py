@@ -6,10 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
-from streamcache.dataset_cache.errors import CacheError, Unusable
 from streamcache.dataset_cache.sources.images import Picture, decode
-from streamcache.dataset_cache.sources.masks import Masks, grey_mask, is_mask, render_mask
+from streamcache.dataset_cache.sources.masks import Masks, gray_mask, is_mask, render_mask
 from streamcache.dataset_cache.sources.transforms import Placement, Transform, place_image
+from streamcache.errors import CacheError, Unusable
 
 
 def left_half(size: tuple[int, int], mode: str = "L") -> Picture:
@@ -22,7 +22,7 @@ def left_half(size: tuple[int, int], mode: str = "L") -> Picture:
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "1", "P"])
 def test_a_mask_is_averaged_to_the_latent_size(mode):
-    mask = grey_mask(left_half((64, 32), mode), (64, 32))
+    mask = gray_mask(left_half((64, 32), mode), (64, 32))
     weights = render_mask(mask, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
     assert weights.shape == (1, 4, 8)
     assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
@@ -32,16 +32,16 @@ def test_a_mask_is_averaged_to_the_latent_size(mode):
 
 def test_a_mask_is_cropped_like_its_image():
     placement = place_image((256, 64), (64, 64), Transform((64,), step=64), b"x")
-    weights = render_mask(grey_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
+    weights = render_mask(gray_mask(left_half((256, 64)), (256, 64)), placement, False, (8, 8))
     assert weights[0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 def test_a_mask_may_have_another_resolution_but_not_another_aspect_ratio():
-    small = grey_mask(left_half((32, 16)), (64, 32))
+    small = gray_mask(left_half((32, 16)), (64, 32))
     weights = render_mask(small, Placement(64, 32, (64, 32), 0, 0), False, (4, 8))
     assert weights[0, 0, 0] == 1 and weights[0, 0, -1] == 0
-    with pytest.raises(Unusable, match="the mask is 64 × 64, but the image 64 × 32"):
-        grey_mask(left_half((64, 64)), (64, 32))
+    with pytest.raises(Unusable, match="the mask is 64×64, but the image 64×32"):
+        gray_mask(left_half((64, 64)), (64, 32))
 
 
 def test_without_a_mask_all_weights_are_one():

@@ -101,3 +101,12 @@ def test_threads_share_a_memory():
         rows = [("/set", f"{n}.png", STAMP, Facts(width=n + 1)) for n in range(200)]
         list(pool.map(lambda row: memory.remember_files([row]), rows))
         assert len(memory.files("/set")) == 200
+
+
+def test_an_error_of_the_program_does_not_remove_the_memory(tmp_path):
+    memory = SourceMemory(tmp_path / "memory.sqlite")
+    memory.remember_files([("folder", "a.png", b"s" * 32, Facts(b"c" * 16, 1, 1))])
+    memory.close()
+    assert memory.files("folder") == {} and memory.problem
+    with SourceMemory(tmp_path / "memory.sqlite") as again:
+        assert list(again.files("folder")) == ["a.png"]

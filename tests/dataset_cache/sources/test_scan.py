@@ -2,16 +2,15 @@
 
 import os
 import sys
-from contextlib import nullcontext
-from types import SimpleNamespace
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from streamcache.dataset_cache.errors import CacheError
-from streamcache.dataset_cache.sources import scan, source_files
+from streamcache.dataset_cache.sources import scan
 from streamcache.dataset_cache.sources.memory import SourceMemory
-from streamcache.dataset_cache.sources.scan import Counts, Inventory, take_inventory, walk_folder
-from streamcache.dataset_cache.sources.source_files import STAMP_BYTES, UNSETTLED, is_settled, read_facts
+from streamcache.dataset_cache.sources.scan import Counts, FolderWatch, Inventory, take_inventory, walk_folder
+from streamcache.errors import CacheError
 
 from ...support.fixtures import settle, touch
 
@@ -24,14 +23,6 @@ def listed(root, **options) -> dict[str, list[str]]:
 def inventory(root, memory: SourceMemory, counts: Counts | None = None, **options) -> Inventory:
     listings, _ = walk_folder(str(root), True, trust=options.get("trust", False))
     return take_inventory(listings, memory, counts or Counts(), **{"hash_new": True, **options})
-
-
-@pytest.fixture
-def tree(tmp_path, picture):
-    for name in ("b/2.png", "b/1.png", "a/9.jpg", "0.png"):
-        picture(f"set/{name}", size=(16, 16), caption=name)
-    settle()
-    return tmp_path / "set"
 
 
 def test_folders_are_sorted_and_list_only_relevant_files(tree):
@@ -103,19 +94,6 @@ def test_a10_the_largest_candidates_come_first(tree, picture, monkeypatch):
     assert sizes == sorted(sizes, reverse=True) and order[0].endswith("big.txt")
 
 
-def test_a1_an_edit_that_keeps_size_and_time_is_found_by_ctime(tree):
-    path = tree / "b" / "1.txt"
-    with SourceMemory(None) as memory:
-        inventory(tree, memory)
-        status = path.stat()
-        path.write_text("B/1.PNG")
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-        counts = Counts()
-        found = inventory(tree, memory, counts)
-    assert counts.opened == 1 and found.folders[str(tree / "b")]["1.txt"].text == "B/1.PNG"
-
-
 def test_only_headers_of_new_files_are_read_if_they_are_decoded_anyway(tree):
     with SourceMemory(None) as memory:
         counts = Counts()
@@ -134,28 +112,6 @@ def test_trust_neither_stats_nor_opens_known_files(tree, picture, monkeypatch):
         found = inventory(tree, memory, counts, trust=True)
         assert found.folders[str(tree)]["0.txt"].text == "0.png"  # stale, as asked
         assert found.trusted == 8 and counts.opened == 1
-
-
-def test_a_file_written_a_moment_ago_is_read_again_next_time(tree, monkeypatch):
-    with SourceMemory(None) as memory:
-        with monkeypatch.context() as patch:
-            inventory(tree, memory)
-            patch.setattr(source_files, "_TICK_NS", 10**12)  # this machine may be slow: a moment is what we say it is
-            (tree / "0.txt").write_text("just now")
-            assert not inventory(tree, memory).settled
-        settle()
-        counts = Counts()
-        assert inventory(tree, memory, counts).settled and counts.opened == 1
-
-
-def test_times_of_whole_seconds_settle_later():
-    def stamp(mtime: int) -> bytes:
-        return b"".join(n.to_bytes(8, sys.byteorder) for n in (1, mtime, 2, mtime))
-
-    now = 10_000_000_123
-    assert is_settled(stamp(9_900_000_001), now) and not is_settled(stamp(9_990_000_001), now)
-    assert not is_settled(stamp(9_000_000_000), now) and is_settled(stamp(7_000_000_000), now)
-    assert len(stamp(1)) == STAMP_BYTES == len(UNSETTLED)
 
 
 def test_a_cache_inside_a_source_is_skipped(tree):
@@ -179,8 +135,11 @@ def test_symlink_loops_end_and_are_reported(tree):
     listings, problems = walk_folder(str(tree), True)
     assert [os.path.relpath(listing.directory, tree) for listing in listings] == [".", "a", "b"]
     reasons = {os.path.relpath(problem.source, tree): problem.reason for problem in problems}
-    assert set(reasons) == {"a/loop", "0_link", "self.png", "dangling.png"}
-    assert "already read" in reasons["a/loop"] and "cannot be read" in reasons["dangling.png"]
+    assert set(reasons) == {"a/loop", "0_link"} and "already read" in reasons["a/loop"]
+    with SourceMemory(None) as memory:
+        found = take_inventory(listings, memory, Counts(), hash_new=True).folders[str(tree)]
+    for name in ("self.png", "dangling.png"):
+        assert found[name].unreadable and "cannot be read" in found[name].error
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
@@ -242,8 +201,8 @@ def test_pipes_and_sockets_are_reported_without_waiting(tree):
             os.chdir(place)
         with SourceMemory(None) as memory:
             found = inventory(tree, memory).folders[str(tree)]
-    assert found["pipe.png"].error == "cannot be read: not a regular file"
-    assert found["socket.png"].error.startswith("cannot be read")
+    for name in ("pipe.png", "socket.png"):
+        assert found[name].error == "cannot be read: not a regular file" and not found[name].unreadable
 
 
 def test_an_interrupt_between_reads_keeps_what_was_read(tree, monkeypatch):
@@ -280,24 +239,50 @@ def test_a_folder_with_a_million_entries_is_listed_in_little_memory():
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KB
 
 
-def test_a9_an_unchanged_file_is_known_even_if_listings_have_no_inodes(tmp_path, picture, monkeypatch):
-    picture("set/a.png")
-    scandir, fields = os.scandir, ("st_size", "st_mtime_ns", "st_ctime_ns")
+@pytest.mark.parametrize("date", [1_000_000_000, 4_000_000_000])  # long ago, and far ahead: a clock was wrong
+def test_a_folder_that_did_not_change_is_not_listed_again(tmp_path, monkeypatch, date):
+    for name in ("a/one.pt", "a/deep/two.pt", "b/three.pt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "b" / "loop").symlink_to(tmp_path)
+    for folder in (tmp_path, *(p for p in tmp_path.rglob("*") if p.is_dir() and not p.is_symlink())):
+        os.utime(folder, (date, date))  # so that its listing can be relied on
+    listed: list[str] = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real(path))
+    watch = FolderWatch()
+    first = watch.files([str(tmp_path)])
+    assert len(first) == 3 and len(listed) == 4
+    listed.clear()
+    (tmp_path / "a" / "one.pt").write_bytes(b"longer")  # no folder changes
+    second = watch.files([str(tmp_path)])
+    assert not listed and second != first and second.keys() == first.keys()
+    (tmp_path / "b" / "new.pt").write_bytes(b"x")
+    assert len(watch.files([str(tmp_path)])) == 4 and listed == [str(tmp_path / "b")]
+    listed.clear()
+    (tmp_path / "b" / "newer.pt").write_bytes(b"x")  # the folder changed a moment ago: its time may not show it
+    assert len(watch.files([str(tmp_path), str(tmp_path / "missing")])) == 5 and listed == [str(tmp_path / "b")]
 
-    class Entry:
-        """A file as Windows lists it."""
 
-        def __init__(self, entry: os.DirEntry) -> None:
-            self.name, self.path = entry.name, entry.path
-            self.is_dir, self.is_symlink, self._entry = entry.is_dir, entry.is_symlink, entry
+def test_a_slow_folder_does_not_block_the_watch_of_another(tmp_path, monkeypatch):
+    for name in ("slow", "fast"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.pt").write_bytes(b"x")
+    reading, go_on, real = threading.Event(), threading.Event(), os.scandir
 
-        def stat(self) -> SimpleNamespace:
-            found = self._entry.stat()
-            return SimpleNamespace(st_ino=0, **{name: getattr(found, name) for name in fields})
+    def scandir(path):
+        if str(path).endswith("slow"):
+            reading.set()
+            assert go_on.wait(60)
+        return real(path)
 
-    monkeypatch.setattr(source_files, "_LISTS_INODES", False)
-    monkeypatch.setattr(os, "scandir", lambda path: nullcontext([Entry(e) for e in scandir(path)]))
-    ((listing,), _) = walk_folder(str(tmp_path / "set"), recursive=False)
-    settle()
-    stamp, _ = read_facts(str(tmp_path / "set" / "a.png"), whole=True)
-    assert list(listing.rows()) == [("a.png", stamp)]
+    monkeypatch.setattr(os, "scandir", scandir)
+    watch = FolderWatch()
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            slow = pool.submit(watch.files, [str(tmp_path / "slow")])
+            assert reading.wait(60)
+            assert len(pool.submit(watch.files, [str(tmp_path / "fast")]).result(60)) == 1
+        finally:
+            go_on.set()
+        assert len(slow.result(60)) == 1

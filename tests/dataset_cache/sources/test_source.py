@@ -15,7 +15,7 @@ class Shades(Source):
 
     shades: tuple[float, ...] = field(kw_only=False)
 
-    def list(self, trust: bool = False) -> ListedImages:
+    def list(self, trust: bool = False, allow_missing: bool = False) -> ListedImages:
         items = []
         for shade in self.shades:
             image = image_in_memory(torch.full((64, 64, 3), shade), "shade")
@@ -23,7 +23,7 @@ class Shades(Source):
         return ListedImages(items)
 
 
-def test_another_kind_of_source_is_encoded_and_recognised_as_unchanged(tmp_path, images, texts):
+def test_another_kind_of_source_is_encoded_and_recognized_as_unchanged(tmp_path, images, texts):
     def run(*shades: float):
         settings = Settings(Transform((64,), step=8))
         plan = make_plan(Shades(shades, weight=0.5), image_encoder=images, text_encoder=texts, settings=settings)

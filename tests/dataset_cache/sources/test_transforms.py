@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamcache.dataset_cache.errors import CacheError
 from streamcache.dataset_cache.sources.transforms import Transform, bucket_size, bucket_sizes, place_image
+from streamcache.errors import CacheError
 
 SIDES = st.integers(16, 6000)
 

@@ -13,9 +13,9 @@ from streamcache.dataset_cache.sources.transforms import Placement, Transform, p
 from streamcache.dataset_cache.upkeep.contact_sheet import contact_sheet
 
 
-def picture(colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)):
+def picture(color: tuple[int, int, int], size: tuple[int, int] = (300, 200)):
     file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG")
+    Image.new("RGB", size, color).save(file, "PNG")
     return decode(file.getvalue())
 
 
@@ -34,7 +34,7 @@ def test_a_thumbnail_is_never_larger_than_its_image():
 
 @pytest.fixture
 def cache(tmp_path):
-    red, blue = (picture(colour) for colour in ((250, 0, 0), (0, 0, 250)))
+    red, blue = (picture(color) for color in ((250, 0, 0), (0, 0, 250)))
     with CacheWriter(tmp_path / "cache") as writer:
         for n in range(7):
             writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, thumbnail=_thumbnail(red), source=f"r{n}")

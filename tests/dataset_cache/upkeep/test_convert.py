@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from streamcache.dataset_cache import CacheError, open_cache
+from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.upkeep.convert import convert
+from streamcache.dataset_cache.upkeep.foreign_dataset import open_foreign
 
 FORMATS = ("core", "skeleton")
 
@@ -287,7 +288,6 @@ def test_shards_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     (source / "shard_0002.pkl").rename(source / "shard_10000.pkl")
     for i in range(2, 10_000):
         os.link(source / "shard_0001.pkl", source / f"shard_{i:04d}.pkl")
-    from streamcache.dataset_cache.upkeep.convert import open_foreign
 
     assert [shard.name for shard in open_foreign(source).shards][-2:] == ["shard_9999.pkl", "shard_10000.pkl"]
 
@@ -388,6 +388,15 @@ def test_converting_again_replaces_the_samples(tmp_path: Path) -> None:
     assert equal(read_all(tmp_path / "new"), list(zip(latents, conditioning, strict=True)))
 
 
+def test_a_cache_that_was_not_converted_is_never_replaced(tmp_path: Path) -> None:
+    source = write_core(tmp_path / "a", *make_dataset(2))
+    with CacheWriter(tmp_path / "encoded") as writer:
+        writer.add({"samples": torch.zeros(1, 4, 8, 8)})
+    with pytest.raises(CacheError, match="encoded: exists and is not a converted dataset; choose another name"):
+        convert(source, tmp_path / "encoded")
+    assert len(open_cache(tmp_path / "encoded")) == 1
+
+
 def test_a_failed_conversion_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
     latents, conditioning = make_dataset(2)
     convert(write_core(tmp_path / "a", latents, conditioning), tmp_path / "new")
@@ -421,3 +430,75 @@ def archive_places(file: Path) -> list[int]:
         directory = archive.start_dir
     end = file.stat().st_size
     return [*range(info.header_offset, info.header_offset + 60 + info.file_size), *range(directory, end)]
+
+
+def one_conditioning() -> list:
+    return [[torch.zeros(1, 2, 4), {}]]
+
+
+def test_a_tensor_that_repeats_few_stored_bytes_very_often_is_refused(tmp_path: Path) -> None:
+    huge = torch.zeros(1).expand(1, 4, 40_000, 40_000)
+    source = write_core(tmp_path / "source", [{"samples": huge}], [one_conditioning()])
+    assert sum(file.stat().st_size for file in source.iterdir()) < 10_000
+    with pytest.raises(CacheError, match="repeats stored bytes"):
+        convert(source, tmp_path / "cache")
+
+
+def test_many_tensors_that_repeat_stored_bytes_are_refused_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamcache.dataset_cache.upkeep.foreign_shard.MAX_REPEATED_BYTES", 900_000)
+    latents = [{"samples": torch.zeros(1).expand(1, 4, 128, 128 + i)} for i in range(8)]
+    source = write_core(tmp_path / "source", latents, [one_conditioning()] * 8, shard_size=8)
+    with pytest.raises(CacheError, match="sample 3: a tensor of shape .* repeats stored bytes"):
+        convert(source, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_overlapping_views_of_one_storage_count_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    monkeypatch.setattr("streamcache.dataset_cache.upkeep.foreign_shard.MAX_REPEATED_BYTES", 1 << 20)
+    stored = torch.arange(70_000.0)
+    views = [stored[shift : shift + 65_536].view(1, 4, 128, 128) for shift in range(12)]
+    # In one sample, or in several.
+    latents = [{"samples": v} for v in views] if apart else [{"samples": views[0], "more": views[1:]}]
+    source = write_core(tmp_path / "source", latents, [one_conditioning()] * len(latents), shard_size=12)
+    with pytest.raises(CacheError, match=f"sample {5 if apart else 0}: a tensor of shape .* repeats stored bytes"):
+        convert(source, tmp_path / "cache")
+
+
+def test_views_that_share_no_bytes_and_views_that_are_equal_are_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamcache.dataset_cache.upkeep.foreign_shard.MAX_REPEATED_BYTES", 0)
+    rows = torch.rand(8, 4, 16, 16)
+    conditioning = [[torch.rand(1, 77, 64), {}]]
+    source = write_core(tmp_path / "a", [{"samples": row[None]} for row in rows], [conditioning] * 8, shard_size=8)
+    assert convert(source, tmp_path / "cache").samples == 8
+
+
+def test_an_expanded_tensor_of_usual_size_is_converted(tmp_path: Path) -> None:
+    source = write_core(tmp_path / "source", [{"samples": torch.ones(1).expand(1, 4, 8, 8)}], [one_conditioning()])
+    convert(source, tmp_path / "cache")
+    assert torch.equal(open_cache(tmp_path / "cache")[0].realize().latent["samples"], torch.ones(1, 4, 8, 8))
+
+
+def test_a_tensor_that_a_skeleton_names_often_is_read_once(tmp_path: Path) -> None:
+    latent = {"samples": torch.zeros(1, 4, 8, 8), "more": [torch.rand(256, 256)]}
+    source = write_skeleton(tmp_path / "source", [latent], [one_conditioning()])
+    path = next(source.glob("*.skeleton.pkl"))
+    ((first, second),) = pickle.loads(path.read_bytes())
+    path.write_bytes(pickle.dumps([({**first, "more": first["more"] * 100_000}, second)]))  # 26 GB if each were read
+    (item,) = open_foreign(source).items()
+    assert len(item.latent["more"]) == 100_000 and len({id(tensor) for tensor in item.latent["more"]}) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.parametrize("name", ["metadata.json", "shard_0000.skeleton.pkl"])
+def test_a_pipe_in_the_folder_does_not_block(tmp_path: Path, name: str) -> None:
+    source = write_skeleton(tmp_path / "source", *make_dataset(2))
+    (source / name).unlink()
+    os.mkfifo(source / name)
+    with pytest.raises(CacheError, match=f"{name}: is not a file"):
+        convert(source, tmp_path / "cache")

@@ -129,7 +129,7 @@ def test_types_without_a_codec_are_copied(tmp_path: Path):
 
 def test_different_shapes_and_fields_are_merged(sources: list[Path], tmp_path: Path):
     with CacheWriter(tmp_path / "video") as writer:
-        writer.add(latent={"samples": torch.ones(1, 16, 3, 4, 4).bfloat16()}, mask=torch.zeros(4, 4), source="v")
+        writer.add(latent={"samples": torch.ones(1, 4, 4, 4).bfloat16()}, mask=torch.zeros(4, 4), source="v")
     merge([*sources, tmp_path / "video"], tmp_path / "all")
     cache = open_cache(tmp_path / "all")
     assert len(cache.buckets()) == 3 and cache.variants("mask").tolist() == [0] * 7 + [1]
@@ -148,13 +148,58 @@ def test_damage_is_not_copied(sources: list[Path], tmp_path: Path):
 
 
 def test_an_existing_cache_as_destination_is_refused(sources: list[Path], tmp_path: Path):
-    for target in (sources[0], write_set(tmp_path / "there", range(1))):
-        with pytest.raises(CacheError, match="already contains a cache"):
-            merge(sources, target)
+    with pytest.raises(CacheError, match="already contains a cache"):
+        merge(sources, write_set(tmp_path / "there", range(1)))
     with pytest.raises(CacheError, match="at least one"):
         merge([], tmp_path / "all")
     with pytest.raises(CacheError, match="no such cache"):
         merge([tmp_path / "nowhere"], tmp_path / "all")
+
+
+@pytest.mark.parametrize("if_exists", ["refuse", "update"])
+def test_a_cache_is_not_merged_into_itself(sources: list[Path], tmp_path: Path, if_exists: str):
+    target = merge(sources, tmp_path / "all").destination
+    before = content(target)
+    for again in (target, tmp_path / "." / "one ünï" / ".." / "all"):
+        with pytest.raises(CacheError, match="all: the samples come from this cache"):
+            merge([*sources, target], again, if_exists=if_exists)
+    assert content(target) == before
+
+
+def test_a_merge_is_repeated_only_if_that_is_asked_for(sources: list[Path], tmp_path: Path):
+    merge(sources[:1], tmp_path / "all")
+    with pytest.raises(CacheError, match="already contains a cache"):
+        merge(sources, tmp_path / "all")
+    assert merge(sources, tmp_path / "all", if_exists="update").samples == 7
+    assert content(tmp_path / "all") == content(sources[0]) + content(sources[1])
+    with pytest.raises(CacheError, match="expected one of update, refuse"):
+        merge(sources, tmp_path / "all", if_exists="overwrite")
+
+
+def test_a_cache_that_was_not_made_by_merging_is_never_replaced(sources: list[Path], tmp_path: Path):
+    other = write_set(tmp_path / "other", range(2))
+    before = content(other)
+    with pytest.raises(CacheError, match="is not a merge"):
+        merge(sources, other, if_exists="update")
+    assert content(other) == before
+
+
+def test_a_saved_selection_is_never_replaced_by_a_merge(sources: list[Path], tmp_path: Path):
+    merge(sources, tmp_path / "all")
+    for name in ("all", "two"):
+        gather([Part(Subset(open_cache(tmp_path / name), [0, 1]))], tmp_path / "best")
+        before = content(tmp_path / "best")
+        with pytest.raises(CacheError, match="is not a merge"):
+            merge(sources, tmp_path / "best", if_exists="update")
+        assert content(tmp_path / "best") == before
+
+
+def test_a_merge_of_open_datasets_can_be_repeated(sources: list[Path], tmp_path: Path):
+    gather([Part(open_cache(sources[0]))], tmp_path / "copy")
+    gather([Part(open_cache(tmp_path / "copy"))], tmp_path / "one", merged=True)
+    gather([Part(open_cache(path)) for path in sources], tmp_path / "as before")  # how older versions recorded it
+    for name in ("one", "as before"):
+        assert merge(sources, tmp_path / name, if_exists="update").samples == 7
 
 
 # gather
@@ -177,10 +222,37 @@ def test_a_subset_contributes_only_its_samples(tmp_path: Path):
     samples.assert_holds(open_cache(tmp_path / "some"), [5, 2])
 
 
-def test_a_cache_can_be_replaced_by_a_subset_of_itself(tmp_path: Path):
-    path = samples.write_cache(tmp_path / "a", 6)
-    gather([Part(Subset(open_cache(path), [1, 3]))], path)
-    samples.assert_holds(open_cache(path), [1, 3])
+def test_a_selection_never_replaces_the_cache_that_it_was_chosen_from(tmp_path: Path):
+    encoded = samples.write_cache(tmp_path / "a", 6)
+    gather([Part(open_cache(encoded))], tmp_path / "copy")
+    link = tmp_path / "link"
+    link.symlink_to(encoded, target_is_directory=True)
+    for path, target in ((encoded, encoded), (encoded, link), (tmp_path / "copy", tmp_path / "copy")):
+        with pytest.raises(CacheError, match=f"{target.name}: the samples come from this cache; choose another name"):
+            gather([Part(Subset(open_cache(path), [1, 3]))], target)
+        samples.assert_holds(open_cache(path), range(6))
+    with pytest.raises(CacheError, match="a: the samples come from this cache"):
+        gather([Part(open_cache(encoded)), Part(open_cache(tmp_path / "copy"))], encoded, merged=True)
+
+
+def test_a_copy_replaces_only_a_copy(sources: list[Path], tmp_path: Path):
+    whole = open_cache(sources[0])
+    merge(sources, tmp_path / "merged")
+    for other in (sources[1], tmp_path / "merged"):
+        before = content(other)
+        with pytest.raises(CacheError, match=f"{other.name}: exists and is not a copy"):
+            gather([Part(Subset(whole, [1]))], other)
+        assert content(other) == before
+
+
+def test_a_selection_can_be_saved_again(sources: list[Path], tmp_path: Path):
+    whole, best = open_cache(sources[0]), tmp_path / "best"
+    for chosen in ([0, 1], [3], [2, 1, 0]):
+        gather([Part(Subset(whole, chosen))], best)
+        assert content(best) == [content(sources[0])[number] for number in chosen]
+    gather([Part(Subset(open_cache(best), [0]))], tmp_path / "better")  # a selection of a copy, and that one again
+    gather([Part(Subset(open_cache(best), [1]))], tmp_path / "better")
+    assert content(tmp_path / "better") == content(best)[1:2]
 
 
 def test_variants_names_and_sets_are_copied(tmp_path: Path):

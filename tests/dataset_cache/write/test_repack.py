@@ -1,9 +1,7 @@
 """Compaction: fewer shards with the same content, without unreferenced blobs."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -11,12 +9,8 @@ from safetensors import safe_open
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format import LocalStorage
 from streamcache.dataset_cache.format import segment as segments
-from streamcache.dataset_cache.format.blobs import blob_table
-from streamcache.dataset_cache.format.index import open_index
-from streamcache.dataset_cache.format.index_arrays import prune, unpack_variants
-from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.upkeep import clean, compact, repair, verify
-from streamcache.dataset_cache.write import publishing, repack
+from streamcache.dataset_cache.upkeep import compact, repair, verify
+from streamcache.dataset_cache.write import repack
 
 from ...support.datasets import blob_place, content, flip, latent, listing, put_sample, shard_files, write_set
 
@@ -54,7 +48,7 @@ def test_unreferenced_blobs_are_dropped_and_unused_entries_kept(tmp_path: Path):
     path = write_set(tmp_path / "set", range(4))
     write_set(path, range(2))
     flip(*blob_place(path, "latent 0"))
-    repair(path)
+    repair(path, accept_loss=True)
     blobs = len(names_in(shard_files(path)[0]))
     compact(path)
     assert len({name for name in names_in(shard_files(path)[0]) if not name.startswith("~pad")}) < blobs
@@ -122,6 +116,7 @@ def test_after_a_kill_while_merging_small_shards_the_cache_can_be_written(
     path = tmp_path / "set"
     for i in range(3):
         write_set(path, [i], append=True)
+        open_cache(path)  # so that readers are known by their leases
     before = content(path)
 
     def killed(*_: object, **__: object) -> None:
@@ -142,10 +137,12 @@ def test_merging_small_shards_never_stops_a_save(tmp_path: Path):
     path = tmp_path / "set"
     for i in range(3):
         write_set(path, [i], append=True)
-    shard_files(path)[1].unlink()
+    damaged = shard_files(path)[1]
+    flip(*blob_place(path, "latent 1"))
+    flip(damaged, 40)  # in its header, so that it cannot be merged
     write_set(path, [3, 4], append=True)  # the eighth small shard is due
     assert len(open_cache(path)) == 5
-    assert [sample for sample, _ in repair(path).samples] == [1]
+    assert [sample for sample, _ in repair(path, accept_loss=True).samples] == [1]
 
 
 def test_a_full_disk_leaves_the_last_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -175,81 +172,3 @@ def test_shards_used_by_an_unfinished_build_are_kept(tmp_path: Path):
     assert kept.exists() and (path / segments.BUILD).is_dir()
     with CacheWriter(path, append=True) as writer:
         assert writer.has("another") and writer.has("latent 9")
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_pruning_keeps_the_chosen_samples_and_entries(tmp_path: Path, seed: int):
-    path = tmp_path / "set"
-    draw = np.random.default_rng(seed)
-    write_set(path, draw.permutation(8).tolist())
-    manifest = read_manifest(path)
-    arrays = open_index(path, manifest).arrays
-    samples = draw.random(len(arrays.samples)) < 0.6
-    counts, flat = unpack_variants(arrays, len(manifest.fields))
-    entries = np.ones(len(arrays.entries), bool)
-    entries[draw.integers(0, len(entries), 4)] = False
-    pruned = prune(arrays, len(manifest.fields), samples, entries)
-    assert len(pruned.samples) == samples.sum() and len(pruned.entries) == entries.sum()
-    assert [k.tobytes() for k in pruned.entries["key"]] == [k.tobytes() for k in arrays.entries["key"][entries]]
-    new_counts, new_flat = unpack_variants(pruned, len(manifest.fields))
-    of_sample = np.repeat(samples, counts.sum(1).astype(int))
-    kept = flat[of_sample & entries[flat]]
-    assert [pruned.entries["key"][n].tobytes() for n in new_flat] == [arrays.entries["key"][n].tobytes() for n in kept]
-    assert new_counts.sum() == len(kept)
-    hashes = {h.tobytes() for h in blob_table(pruned).hashes}
-    assert hashes == {h.tobytes() for h in arrays.refs["hash"][entries[blob_table(arrays).entry_of_ref]]}
-
-
-def test_shards_moved_by_a_killed_publisher_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = write_set(tmp_path / "set", range(2))
-    write_set(path, [2], append=True)
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publishing, "write_manifest", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            write_set(path, [7], append=True)
-    assert compact(path).shards == (4, 2)
-    with CacheWriter(path, append=True) as writer:
-        assert writer.has("latent 7")
-    assert list(verify(path)) == []
-
-
-@pytest.mark.parametrize("upkeep", [compact, repair, lambda path: clean(path, ["debris", "unused", "superseded"])])
-@pytest.mark.parametrize(
-    ("module", "step", "folder"),
-    [
-        (repack, "_write_shard", None),
-        (LocalStorage, "sync", ("shards",)),  # of the new shards
-        (publishing, "write_index", None),
-        (LocalStorage, "sync", ()),  # of the new index
-        (publishing, "write_manifest", None),
-    ],
-)
-def test_an_interrupt_at_any_step_leaves_the_last_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upkeep: Callable, module: object, step: str, folder: tuple | None
-):
-    path = write_set(tmp_path / "set", range(6))
-    open_cache(path)
-    write_set(path, range(3))
-    write_set(path, [6], append=True)
-    before = content(path)
-    if upkeep is repair:
-        flip(shard_files(path)[0], 40)
-
-    def interrupt(*args: object) -> None:
-        if folder is None or args[1:] == folder:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, step, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            upkeep(path)
-    assert len(open_cache(path)) == 4
-    if upkeep is not repair:
-        assert content(path) == before
-    upkeep(path)
-    clean(path, ["debris", "superseded"])
-    assert content(path) == before and list(verify(path)) == []

@@ -6,6 +6,7 @@ import os
 import folder_paths
 import torch
 from aiohttp import web
+from comfy.sd1_clip import SDClipModel
 from comfy_api.latest import ComfyExtension, io
 from server import PromptServer
 
@@ -18,6 +19,26 @@ async def list_routes(request: web.Request) -> web.Response:
     """Every route that answers something, with its method; those for all methods only refuse."""
     found = [(route.method, route.resource.canonical) for route in request.app.router.routes() if route.resource]
     return web.json_response(sorted(row for row in set(found) if row[0] not in ("*", "HEAD")))
+
+
+FORWARDS: list[int] = []  # rows of each forward of a text encoder
+_forward = SDClipModel.forward
+
+
+def _count(self, tokens):
+    FORWARDS.append(len(tokens))
+    return _forward(self, tokens)
+
+
+SDClipModel.forward = _count
+
+
+@PromptServer.instance.routes.get("/probe/forwards")
+async def list_forwards(request: web.Request) -> web.Response:
+    """The forwards since the last request."""
+    found = FORWARDS[:]
+    FORWARDS.clear()
+    return web.json_response(found)
 
 
 class ProbeModel(io.ComfyNode):

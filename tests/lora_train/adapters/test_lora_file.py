@@ -1,14 +1,17 @@
-"""LoRA files of every usual naming, continued with their own rank, alpha and further parts."""
+"""LoRA files of every usual naming, continued with their own alpha and further parts."""
 
 import json
+import os
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from streamcache.errors import TrainError
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
-from streamcache.lora_train.errors import TrainError
+
+from ...support.odd_files import KINDS, put_odd, returns
 
 
 class Toy(nn.Module):
@@ -33,7 +36,7 @@ class Toy(nn.Module):
 
 UP, DOWN = torch.randn(6, 2), torch.randn(2, 8)
 Q = "blocks.0.to_q"
-SETTINGS = AdapterSettings(rank=4, targets="attention")
+SETTINGS = AdapterSettings(rank=2, targets="attention")
 
 
 def continued(tensors, settings=SETTINGS, metadata=None):
@@ -89,7 +92,7 @@ def test_modules_of_the_file_beyond_the_targets_are_continued_too():
     file = {"diffusion_model.conv_in.lora_up.weight": torch.randn(8, 2, 1, 1)}
     file["diffusion_model.conv_in.lora_down.weight"] = torch.randn(2, 3, 3, 3)
     found = continued(file)
-    assert list(found) == ["conv_in", Q] and found["conv_in"].factors.rank == 2 and found[Q].factors.rank == 4
+    assert list(found) == ["conv_in", Q] and found["conv_in"].factors.rank == found[Q].factors.rank == 2
 
 
 def test_a_tucker_lora_equals_its_definition():
@@ -162,7 +165,7 @@ def test_a_loha_and_a_lokr_of_another_width_are_refused():
 
 
 def test_an_up_without_its_down_is_refused():
-    with pytest.raises(TrainError, match="expected both up and down"):
+    with pytest.raises(TrainError, match="incomplete LoRA: lora_down.weight missing, found only lora_up.weight"):
         continued({f"{Q}.lora_up.weight": UP})
 
 
@@ -192,3 +195,11 @@ def test_defect_5_any_file_name_is_accepted(tmp_path):
     save_file({f"{Q}.lora_up.weight": UP, f"{Q}.lora_down.weight": DOWN}, path, {"made": "here"})
     file = lora_file.read_lora(path)
     assert list(file.modules) == [Q] and file.metadata == {"made": "here"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes and sockets")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path, kind: str) -> None:
+    put_odd(kind, tmp_path / "a.safetensors")
+    with pytest.raises(TrainError, match="not a file"):
+        returns(lambda: lora_file.read_lora(tmp_path / "a.safetensors"))

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from streamcache.errors import TrainError
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
 from streamcache.lora_train.adapters.layer import Layer
 from streamcache.lora_train.adapters.oft import Oft
 from streamcache.lora_train.config import TrainConfig
-from streamcache.lora_train.errors import TrainError
 
-from .test_adapters import X, toy  # noqa: F401 - a fixture
+from .toy import X
 
 
 def settings(**changes):
@@ -25,20 +25,20 @@ def moved(network, seed=1):
     return network
 
 
-def test_its_start_is_the_base_model(toy):  # noqa: F811
+def test_its_start_is_the_base_model(toy):
     expected = toy(X)
     with build_network(toy, settings()).attached(toy.adaptable()):
         torch.testing.assert_close(toy(X), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_its_first_gradient_is_not_zero(toy):  # noqa: F811
+def test_its_first_gradient_is_not_zero(toy):
     network = build_network(toy, settings())
     with network.attached(toy.adaptable()):
         toy(X).square().mean().backward()
     assert all(value.grad.abs().max() > 0 for value in network.parameters())
 
 
-def test_the_live_adapter_equals_turned_weights(toy):  # noqa: F811
+def test_the_live_adapter_equals_turned_weights(toy):
     """Every sort of layer, with and without bias, grouped too."""
     network = moved(build_network(toy, settings()))
     with network.attached(toy.adaptable()), torch.no_grad():
@@ -72,7 +72,7 @@ def test_blocks_divide_the_outputs_and_stay_within_groups(outputs, groups, size)
     assert made.blocks.shape == (outputs // size, size, size)
 
 
-def test_saved_and_read_again_it_is_the_same(toy):  # noqa: F811
+def test_saved_and_read_again_it_is_the_same(toy):
     network = moved(build_network(toy, settings(alpha=0.5)))
     again = build_network(toy, settings(), lora_file.split_lora(network.tensors()))
     for (name, value), (other, found) in zip(network.named_parameters(), again.named_parameters(), strict=True):
@@ -80,7 +80,7 @@ def test_saved_and_read_again_it_is_the_same(toy):  # noqa: F811
     assert {adapter.factors.alpha for _, adapter in again.items()} == {0.5}
 
 
-def test_blocks_for_another_model_are_refused(toy):  # noqa: F811
+def test_blocks_for_another_model_are_refused(toy):
     tensors = build_network(toy, settings()).tensors()
     wrong = {key: F.pad(value, (0, 1, 0, 1)) if value.ndim == 3 else value for key, value in tensors.items()}
     with pytest.raises(TrainError, match="a LoRA for another model"):

@@ -1,6 +1,5 @@
 """The order: every sample in every epoch, one bucket a batch, and nothing but (seed, epoch) behind it."""
 
-import random
 import time
 
 import numpy as np
@@ -9,28 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamcache.lora_train.data.order import BatchPlan, DatasetColumns, Order, SetRule
-from streamcache.lora_train.errors import TrainError
+from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.errors import TrainError
+from streamcache.lora_train.data.order import DatasetColumns, Order, SetRule, read_columns
+
+from .small_orders import columns, plans, seen
 
 # What seed 42 gave in epoch 7 when the order was released: a run resumed by a later release must find the same.
 GOLDEN = [[7, 6], [5, 0], [2, 3], [1, 4], [8]]
 GOLDEN_VARIANTS = [[0, 3], [3, 1], [3, 2], [3, 0], [3]]
-
-
-def columns(buckets, repeats=1, sets=0, names=("main",), **variants) -> DatasetColumns:
-    bucket = np.asarray(buckets, np.int64)
-    full = lambda value, dtype: np.full(len(bucket), 0, dtype) + np.asarray(value, dtype)  # noqa: E731
-    counts = {name: full(value, np.uint32) for name, value in variants.items()}
-    return DatasetColumns(bucket, full(repeats, np.uint32), full(sets, np.int64), names, counts)
-
-
-def plans(order: Order, epoch: int) -> list[BatchPlan]:
-    made = order.epoch(epoch)
-    return [order.plan(made, place) for place in range(len(order))]
-
-
-def seen(order: Order, epoch: int) -> list[int]:
-    return [index for plan in plans(order, epoch) for index in plan.indices]
 
 
 def test_d2_every_sample_is_seen_each_epoch_even_in_buckets_smaller_than_the_batch() -> None:
@@ -56,11 +42,6 @@ def test_d2_samples_are_reshuffled_within_and_across_buckets() -> None:
     assert runs[0] != runs[1] and runs[0] != sorted(runs[0])
 
 
-def test_d2_the_rows_of_a_bucket_are_spread_evenly_over_its_batches() -> None:
-    order = Order(columns([0] * 9 + [1] * 5), seed=0, batch_size=4)
-    assert sorted(len(plan.indices) for plan in plans(order, 0)) == [2, 3, 3, 3, 3]
-
-
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=60),
     st.integers(1, 9),
@@ -84,16 +65,6 @@ def test_d2_the_length_is_constant_whatever_is_drawn(buckets, batch, seed, sampl
             assert plan.indices and len({buckets[index] for index in plan.indices}) == 1
             assert plan.main <= batch and len(plan.indices) <= order.largest
             assert all((sets[index] == 2) == (row >= plan.main) for row, index in enumerate(plan.indices))
-
-
-def test_d4_the_order_comes_from_a_private_generator() -> None:
-    order = Order(columns([0] * 40 + [1] * 9), seed=11, batch_size=4)
-    before = plans(order, 3)
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    assert plans(order, 3) == before
-    assert random.getstate() == states[0] and np.random.get_state()[1].tolist() == states[1]
-    assert torch.equal(torch.get_rng_state(), states[2])
 
 
 def test_d4_epoch_k_needs_no_replay_and_a_walk_can_start_anywhere() -> None:
@@ -132,12 +103,6 @@ def test_a23_a_set_count_is_redrawn_each_epoch_and_repeats_by_seed() -> None:
     assert all(len(set(rows)) == 15 for rows in drawn)
     assert len({tuple(rows) for rows in drawn}) == 4
     assert drawn == [sorted(seen(Order(data, 9, 4, {"big": SetRule(samples=10)}), epoch)) for epoch in range(4)]
-
-
-def test_a23_every_sample_of_a_drawn_set_comes_up_equally_often() -> None:
-    order = Order(columns([0] * 7 + [1] * 2 + [2]), 1, 4, {"main": SetRule(samples=3)})
-    counts = np.bincount([index for epoch in range(1500) for index in seen(order, epoch)], minlength=10)
-    assert counts.sum() == 4500 and abs(counts / 450 - 1).max() < 0.2
 
 
 def test_a23_a_weight_takes_a_share_of_a_set_or_several_passes_over_it() -> None:
@@ -186,36 +151,6 @@ def test_a_dataset_of_prior_sets_alone_is_refused() -> None:
         Order(columns([0, 0]), 0, 1, {"main": SetRule(prior=True)})
 
 
-def test_variants_are_drawn_by_seed_epoch_and_sample_and_spatial_fields_agree() -> None:
-    data = columns([0] * 400, latent=2, mask=2, conditioning=5)
-    order = Order(data, 6, 4)
-    by_sample = [
-        {index: [plan.variants[f][row] for f in ("latent", "mask", "conditioning")]
-         for plan in plans(order, epoch) for row, index in enumerate(plan.indices)}
-        for epoch in range(2)
-    ]  # fmt: skip
-    assert all(latent == mask for latent, mask, _ in by_sample[0].values())
-    assert by_sample[0] != by_sample[1]
-    assert {c for _, _, c in by_sample[0].values()} == set(range(5))
-    smaller = Order(data, 6, 7)  # the batch size changes the order, not the variants
-    again = {
-        index: plan.variants["conditioning"][row]
-        for plan in plans(smaller, 0)
-        for row, index in enumerate(plan.indices)
-    }
-    assert again == {index: drawn[2] for index, drawn in by_sample[0].items()}
-
-
-def test_repeats_of_a_sample_draw_their_own_variants() -> None:
-    order = Order(columns([0] * 2, repeats=40, conditioning=4), 6, 8)
-    drawn = [v for plan in plans(order, 0) for i, v in zip(plan.indices, plan.variants["conditioning"]) if i == 0]
-    assert set(drawn) == {0, 1, 2, 3}
-
-
-def test_samples_with_one_variant_draw_none() -> None:
-    assert plans(Order(columns([0] * 4, latent=1, conditioning=1), 0, 4), 0)[0].variants == {}
-
-
 def test_held_out_samples_are_never_trained_on() -> None:
     train = np.arange(20) % 4 != 0
     order = Order(columns([0] * 20), 0, 4, train=train)
@@ -234,3 +169,37 @@ def test_ten_million_samples_have_an_order_in_seconds_and_no_object_each() -> No
     assert time.perf_counter() - began < 60
     assert len(order) == 1_250_010 and epoch.samples.nbytes <= 80_000_000
     assert len(order.plan(epoch, 7).indices) == 8
+
+
+@pytest.mark.parametrize(
+    ("full", "sizes"), [(False, [3, 3, 3, 3, 3, 1]), (True, [4, 2, 4, 4, 1, 1])], ids=["even", "full"]
+)
+def test_batches_are_split_evenly_or_filled_as_asked(full: bool, sizes: list[int]) -> None:
+    columns = DatasetColumns(np.repeat([0, 1, 2], [6, 9, 1]), np.ones(16, np.int64), np.zeros(16, np.int64))
+    order = Order(columns, 1, 4, full_batches=full)
+    epoch = order.epoch(0)
+    plans = [order.plan(epoch, place) for place in range(len(order))]
+    assert sorted(len(plan.indices) for plan in plans) == sorted(sizes)
+    assert sorted(index for plan in plans for index in plan.indices) == list(range(16))
+
+
+def test_full_batches_cover_drawn_sets_and_prior_partners_too() -> None:
+    columns = DatasetColumns(
+        np.arange(40) % 3, np.ones(40, np.int64), np.repeat([0, 1, 2], [20, 10, 10]), ("main", "drawn", "prior")
+    )
+    rules = {"drawn": SetRule(samples=7), "prior": SetRule(prior=True)}
+    order = Order(columns, 3, 4, rules, full_batches=True)
+    for number in range(20):
+        epoch = order.epoch(number)
+        plans = [order.plan(epoch, place) for place in range(len(order))]
+        assert sum(plan.main for plan in plans) == 27 and all(1 <= plan.main <= 4 for plan in plans)
+        assert all(len(plan.indices) == 2 * plan.main for plan in plans)
+        assert all(len({int(columns.bucket[i]) for i in plan.indices}) == 1 for plan in plans)
+
+
+def test_a_dataset_without_a_text_encoder_is_refused_with_what_is_missing(tmp_path) -> None:
+    with CacheWriter(tmp_path / "set") as writer:
+        for number in range(3):
+            writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, source=f"{number}.png")
+    with pytest.raises(TrainError, match="has no conditionings: it was encoded without a text encoder .CLIP."):
+        read_columns(open_cache(tmp_path / "set"))

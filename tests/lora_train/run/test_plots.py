@@ -48,7 +48,7 @@ def test_ticks_are_round_and_inside_the_range() -> None:
 
 
 def test_buckets_shares_and_grids_are_drawn() -> None:
-    assert plot_buckets({f"{n} × 8": n for n in range(1, 40)}).width == 960
+    assert plot_buckets({f"{n}×8": n for n in range(1, 40)}).width == 960
     assert plot_buckets({}).width == 960
     assert plot_share("Time", {"model": (0.0, "#000000")}).width == 960
     grid = draw_grid([[Image.new("RGB", (8, 4)), Image.new("L", (400, 100))]], ["a"], ["x", "y"], "Title", cell=64)

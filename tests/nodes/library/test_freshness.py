@@ -1,6 +1,7 @@
 """A node runs again if, and only if, its result is not as it left it."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,41 @@ def test_it_runs_again_when_its_handle_is_superseded(tmp_path: Path):
     with pytest.raises(CacheError):
         old.open()
     assert result_fingerprint(path, "5") != before
+
+
+def test_a_slow_disk_blocks_no_other_node(tmp_path: Path):
+    looking, answer = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        looking.set()
+        assert answer.wait(60)
+        return "state"
+
+    numbers: list[int] = []
+    thread = threading.Thread(
+        target=lambda: numbers.append(result_fingerprint(tmp_path / "slow", "1", slow)), daemon=True
+    )
+    thread.start()
+    assert looking.wait(60)
+    other = result_fingerprint(tmp_path / "fast", "2", lambda: "state")
+    record_result(tmp_path / "fast", "2", "state")
+    answer.set()
+    thread.join(60)
+    assert numbers and numbers[0] != other
+    assert result_fingerprint(tmp_path / "slow", "1", slow) == numbers[0]
+
+
+def test_a_result_that_is_recorded_during_a_look_counts(tmp_path: Path):
+    path = tmp_path / "set"
+    states = ["before"]
+    first = result_fingerprint(path, "1", lambda: states[-1])
+
+    def look_while_the_node_ends() -> str:
+        found = states[-1]
+        states.append("after")
+        record_result(path, "1", "after", lambda: states[-1])
+        return found
+
+    record_result(path, "1", "other", look_while_the_node_ends)
+    assert result_fingerprint(path, "1") == first
+    assert result_fingerprint(path, "1") == first

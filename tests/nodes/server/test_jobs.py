@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,11 +104,14 @@ class TestJobs:
 
     def test_unfinished_copies_of_a_killed_server_are_removed_after_a_day(self, tmp_path: Path):
         path = write_set(tmp_path / "set", range(2))
-        for name in (".copy-old", ".copy-new"):
+        for name in (".copy-old", ".copy-new", ".copy-ahead"):
             (tmp_path / name).mkdir()
         os.utime(tmp_path / ".copy-old", (0, 0))
+        os.utime(tmp_path / ".copy-ahead", (time.time() + 1e9,) * 2)
         assert Reports().run("duplicate", "set", duplicating(path, tmp_path / "copy", tmp_path))["state"] == "done"
-        assert {each.name for each in tmp_path.iterdir()} == {"set", "copy", ".copy-new"}
+        assert {each.name for each in tmp_path.iterdir()} == {"set", "copy", ".copy-new", ".copy-ahead"}
+        # A date ahead counts as now, so that this one gets old too.
+        assert (tmp_path / ".copy-ahead").stat().st_mtime < time.time() + 3600
 
     def test_a_failure_is_reported(self, tmp_path: Path):
         shutil.copytree(write_cache(tmp_path / "set", 1), tmp_path / "copy")

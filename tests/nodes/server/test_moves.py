@@ -1,27 +1,37 @@
 """Renaming, the trash and restoring: a cache in use is not moved, and a refusal changes nothing."""
 
+import errno
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, open_cache
-from streamcache.lora_train.run.folder import open_run, read_run_json
+from streamcache.dataset_cache.format import locks
+from streamcache.lora_train import TrainError
+from streamcache.lora_train.run import folder as folder_module
+from streamcache.lora_train.run.folder import is_run_locked, open_run, read_run_json
 from streamcache.nodes.library import open_caches, paths
 from streamcache.nodes.library.handles import handle_of
 from streamcache.nodes.server import moves
 from streamcache.nodes.server.cache_view import close_views, open_view
+from streamcache.nodes.server.live_runs import LiveRuns
 from streamcache.nodes.server.moves import (
+    CACHE,
     RUN,
     Root,
     list_trash,
     move_to_trash,
-    refuse_if_in_use,
     remove_for_good,
     rename,
     restore,
+    unused,
 )
+from streamcache.nodes.server.runs import RunPlaces, Runs
 from streamcache.nodes.server.untrusted import Refused
 
 from ...support.datasets import content, write_set
@@ -40,7 +50,24 @@ def files(folder: Path) -> set[str]:
 
 
 def delete(root: Root, name: str, folder: Path) -> str:
-    return move_to_trash(root, name, folder, lambda: refuse_if_in_use(folder))
+    return move_to_trash(root, name, folder, lambda: unused(folder))
+
+
+def make_runs(folder: Path) -> Runs:
+    return Runs(RunPlaces(folder / "runs", folder / "loras"), LiveRuns())
+
+
+def delete_run(folder: Path) -> Path:
+    """Move the run `cat` to the trash, as the server does. Returns where it is then."""
+    root, runs = Root(folder / "runs", RUN), make_runs(folder)
+    number = move_to_trash(root, "cat", runs.folder("cat"), lambda: runs.unused("cat"))
+    return root.path / ".trash" / number / "content"
+
+
+def train(folder: Path, mode: str = "resume") -> Path:
+    with open_run(folder / "runs", "cat", mode) as run:
+        run.describe(status="done", step=1)
+    return run.folder
 
 
 class TestRenaming:
@@ -115,24 +142,123 @@ class TestRenaming:
         assert paths.list_names([tmp_path]) == ["old"]
 
 
+def use(folder: Path) -> None:
+    with unused(folder):
+        pass
+
+
 class TestUse:
     def test_a_cache_with_a_reader_is_in_use(self, tmp_path: Path):
         reader = open_cache(write_cache(tmp_path / "set", 1))
         with pytest.raises(CacheBusy, match="reads it"):
-            refuse_if_in_use(tmp_path / "set")
+            use(tmp_path / "set")
         del reader
-        refuse_if_in_use(tmp_path / "set")
+        use(tmp_path / "set")
 
     def test_a_cache_with_a_writer_is_in_use(self, tmp_path: Path):
         write_cache(tmp_path / "set", 1)
         with CacheWriter(tmp_path / "set", append=True), pytest.raises(CacheBusy, match="writing"):
-            refuse_if_in_use(tmp_path / "set")
+            use(tmp_path / "set")
 
     def test_files_open_and_idle_in_this_process_are_closed(self, tmp_path: Path):
         path = write_cache(tmp_path / "set", 2)
         handle_of("set", path).open()
         open_view(path)
-        refuse_if_in_use(path)
+        use(path)
+
+    @pytest.mark.parametrize("change", ["rename", "delete"])
+    def test_no_writer_can_start_while_a_cache_is_moved(
+        self, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        path, real, tried = write_cache(tmp_path / "set", 2), os.rename, []
+
+        def late(*names: Any) -> None:
+            tried.append(names)
+            with pytest.raises(CacheBusy, match="is writing"):
+                CacheWriter(path)
+            real(*names)
+
+        monkeypatch.setattr("os.rename", late)
+        if change == "rename":
+            moved = rename("set", "new", [tmp_path])
+        else:
+            moved = tmp_path / ".trash" / delete(Root(tmp_path), "set", path) / "content"
+        assert tried and not path.exists() and not (moved / ".lock.holder").exists()
+        assert len(open_cache(moved)) == 2
+        with CacheWriter(moved):  # the lock was released
+            pass
+
+    def test_no_training_can_start_while_its_run_is_moved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        folder, real, tried = train(tmp_path, "new"), os.rename, []
+
+        def late(*names: Any) -> None:
+            tried.append(names)
+            with pytest.raises(TrainError, match="another process is training"):
+                train(tmp_path)
+            real(*names)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("os.rename", late)
+            moved = delete_run(tmp_path)
+        assert tried and not folder.exists() and not is_run_locked(moved)
+        assert read_run_json(moved)["step"] == 1
+
+    def test_a_run_in_training_is_not_moved(self, tmp_path: Path):
+        with open_run(tmp_path / "runs", "cat") as run:
+            run.describe(status="running")
+            with pytest.raises(Refused, match="stop it first"):
+                delete_run(tmp_path)
+            assert run.folder.is_dir()
+
+    def test_a_training_whose_run_is_moved_at_its_start_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        folder, real = train(tmp_path, "new"), folder_module.take_lock
+
+        def late(*arguments: Any) -> Any:
+            monkeypatch.setattr(folder_module, "take_lock", real)
+            delete_run(tmp_path)
+            return real(*arguments)
+
+        monkeypatch.setattr(folder_module, "take_lock", late)
+        with pytest.raises(TrainError, match="has just moved this run; start again"):
+            train(tmp_path)
+        assert not folder.exists()
+
+    @pytest.mark.parametrize("kind", [CACHE, RUN])
+    def test_where_open_files_cannot_be_moved_the_lock_is_closed_first(
+        self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        path, real = write_cache(tmp_path / "set", 2) if kind == CACHE else train(tmp_path, "new"), os.rename
+
+        def as_on_windows(*names: Any) -> None:
+            assert not [file for file in psutil.Process().open_files() if file.path.startswith(str(path))]
+            real(*names)
+
+        monkeypatch.setattr("streamcache.dataset_cache.format.files.LOCKS_OPEN_FILES", True)
+        monkeypatch.setattr("os.rename", as_on_windows)
+        if kind == RUN:
+            assert not is_run_locked(delete_run(tmp_path))
+        else:
+            moved = rename("set", "new", [tmp_path])
+            assert not (moved / ".lock.holder").exists() and len(open_cache(moved)) == 2
+
+    @pytest.mark.skipif(locks.fcntl is None, reason="Windows always has file locks")
+    @pytest.mark.parametrize("kind", [CACHE, RUN])
+    def test_on_drives_without_file_locks_what_was_moved_is_not_locked(
+        self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        def no_locks(*_: Any) -> None:
+            raise OSError(errno.ENOSYS, "not implemented")
+
+        monkeypatch.setattr(locks.fcntl, "flock", no_locks)
+        if kind == RUN:
+            train(tmp_path, "new")
+            assert not is_run_locked(delete_run(tmp_path))
+        else:
+            write_cache(tmp_path / "set", 2)
+            with CacheWriter(rename("set", "new", [tmp_path])):
+                pass
 
 
 class TestTrash:
@@ -180,16 +306,42 @@ class TestTrash:
 
     @pytest.mark.parametrize("name", ["x" * 120, "con", "a run, 2"])
     def test_a_run_with_any_valid_name_can_be_restored(self, tmp_path: Path, name: str):
-        root = Root(tmp_path / "runs", RUN)
+        root, runs = Root(tmp_path / "runs", RUN), make_runs(tmp_path)
         with open_run(root.path, name) as run:
             run.describe(status="done")
-        number = move_to_trash(root, name, run.folder, lambda: None)
+        number = move_to_trash(root, name, run.folder, lambda: runs.unused(name))
         assert restore(number, [Root(tmp_path), root]).name == name
         assert read_run_json(run.folder)["status"] == "done"
-        again = move_to_trash(root, name, run.folder, lambda: None)
+        again = move_to_trash(root, name, run.folder, lambda: runs.unused(name))
         run.folder.mkdir()
         with pytest.raises(Refused, match="another run"):
             restore(again, [root])
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, Refused])
+    def test_an_error_right_after_the_move_does_not_delete_what_was_moved(
+        self, tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ):
+        folder, real = write_set(tmp_path / "set", range(2)), os.rename
+        before = content(folder)
+
+        def interrupted(*names: Any) -> None:
+            real(*names)
+            raise error("stop")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("os.rename", interrupted)
+            with pytest.raises(error):
+                delete(Root(tmp_path), "set", folder)
+        (row,) = list_trash([Root(tmp_path)])
+        assert row.name == "set"
+        restore(row.id, [Root(tmp_path)])
+        assert content(folder) == before
+
+    def test_an_error_right_after_restoring_deletes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        number = self.put(tmp_path, "set")
+        (tmp_path / ".trash" / number / "mine.txt").write_text("a file that the user put there")
+        restore(number, [Root(tmp_path)])
+        assert len(open_cache(tmp_path / "set")) == 2 and (tmp_path / ".trash" / number / "mine.txt").exists()
 
     def test_an_unreadable_cache_can_be_deleted(self, tmp_path: Path):
         (write_cache(tmp_path / "set", 1) / "dataset.json").write_text("no JSON")
@@ -253,3 +405,35 @@ class TestTrash:
         with pytest.raises(Refused, match="in use"):
             delete(Root(tmp_path), "set", folder)
         assert len(open_cache(folder)) == 1 and list_trash([Root(tmp_path)]) == []
+
+
+NFC, NFD = "\u00e9t\u00e9", "e\u0301te\u0301"
+
+
+def test_a_cache_and_a_run_are_renamed_and_deleted_by_another_unicode_form_of_their_name(tmp_path: Path):
+    roots = [tmp_path / "elsewhere", tmp_path / "caches"]
+    write_set(roots[1] / NFD, range(3))
+    assert moves.root_of(NFC, paths.path_to_open(NFC, roots), roots) == roots[1]
+    assert rename(NFC, "summer", roots) == roots[1] / "summer" and not (roots[1] / NFD).exists()
+    with open_run(tmp_path / "runs", NFD) as run:
+        run.describe(status="done", step=3)
+    runs = make_runs(tmp_path)
+    number = move_to_trash(Root(tmp_path / "runs", RUN), NFD, runs.folder(NFC), lambda: runs.unused(NFC))
+    assert not (tmp_path / "runs" / NFD).exists()
+    assert restore(number, [Root(tmp_path / "runs", RUN)]).name == NFD and runs.folder(NFC).name == NFD
+    number = move_to_trash(Root(tmp_path / "runs", RUN), NFD, runs.folder(NFC), lambda: runs.unused(NFC))
+    with open_run(tmp_path / "runs", NFC) as run:
+        run.describe(status="done", step=3)
+    assert restore(number, [Root(tmp_path / "runs", RUN)]).name == NFD
+    assert {runs.folder(name).name for name in (NFC, NFD)} == {NFC, NFD}, "both are reachable"
+
+
+def test_a_date_in_the_future_counts_as_now_in_the_trash(tmp_path: Path):
+    root = Root(tmp_path / "caches")
+    number = delete(root, "cat", write_set(root.path / "cat", range(2)))
+    note = root.path / ".trash" / number / "deleted.json"
+    note.write_text(json.dumps({"name": "cat", "bytes": 1, "deleted": time.time() + 1e9}))
+    before = time.time()
+    (row,) = list_trash([root])
+    assert before - 1 <= row.deleted <= time.time() + 1
+    assert remove_for_good([number], [root]) > 0

@@ -1,22 +1,22 @@
 """Runs on pages: status and progress of each, and names and files that cannot point elsewhere."""
 
+import errno
 import json
 import os
+import time
 from pathlib import Path
 
 import filelock
 import pytest
 
-from streamcache.lora_train.errors import TrainError
+from streamcache.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
-from streamcache.lora_train.run.metrics import MetricsFile, TrainProgress
+from streamcache.lora_train.run.metrics import MetricsFile
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.server.runs import RunPlaces, Runs
 from streamcache.nodes.server.untrusted import Refused
 
-
-def progress(step: int, loss: float = 0.5) -> TrainProgress:
-    return TrainProgress(step, 100, 0, loss, loss, 1e-4, 2.0, 8.0, 49.0, 0.01, 1 << 20)
+from ...support.odd_files import KINDS, make_unreadable, put_odd, returns
 
 
 @pytest.fixture
@@ -25,11 +25,18 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def make_run(runs: Runs, name: str, **facts) -> Path:
-    with open_run(runs.places.runs, name, "resume") as run, MetricsFile(run.metrics) as metrics:
+    mode = "resume" if (runs.places.runs / name).exists() else "new"
+    with open_run(runs.places.runs, name, mode) as run:
         run.describe(**facts)
-        for step in range(1, 4):
-            metrics.write(step=step, epoch=0, loss=1 / step, learning_rate=1e-4, waited=0.0, time=step)
+        with MetricsFile(run.metrics) as metrics:
+            for step in range(1, 4):
+                metrics.write(step=step, epoch=0, loss=1 / step, learning_rate=1e-4, waited=0.0, time=step)
     return run.folder
+
+
+def use(runs: Runs, name: str) -> None:
+    with runs.unused(name):
+        pass
 
 
 def test_a_run_whose_process_died_is_interrupted_and_a_locked_one_is_running(runs: Runs):
@@ -38,25 +45,8 @@ def test_a_run_whose_process_died_is_interrupted_and_a_locked_one_is_running(run
     with filelock.FileLock(folder / LOCK):
         assert runs.row(folder)["status"] == "running" and not runs.row(folder)["live"]
         with pytest.raises(Refused, match="stop it first"):
-            runs.idle_folder("cat")
-    assert runs.idle_folder("cat") == folder
-
-
-def test_a_live_run_shows_its_progress_and_its_node_only_to_its_page(runs: Runs):
-    folder = make_run(runs, "cat", status="running", steps=100)
-    with runs.live.running(LiveRun("cat", "7", "mine")) as live:
-        live.update(progress(5))
-        (row,) = runs.rows("mine")
-        assert (row["status"], row["live"], row["node"], row["step"]) == ("running", True, "7", 5)
-        assert row["samples_per_second"] == 8.0 and not row["stopping"]
-        assert runs.rows("other")[0]["node"] is None and runs.rows()[0]["node"] is None
-        assert runs.describe("cat", 50, 0.9)["curves"]["loss"][-1] == [5, 0.5]
-        with pytest.raises(Refused, match="stop it first"):
-            runs.idle_folder("cat")
-        runs.live.stop("cat")
-        assert live.stop.is_set() and runs.row(folder)["stopping"]
-    with pytest.raises(Refused, match="not training on this server"):
-        runs.live.stop("cat")
+            use(runs, "cat")
+    use(runs, "cat")
 
 
 def test_a_row_has_status_step_dataset_lora_and_the_reason_of_a_failure(runs: Runs, tmp_path: Path):
@@ -76,6 +66,29 @@ def test_a_row_has_status_step_dataset_lora_and_the_reason_of_a_failure(runs: Ru
     assert (rows["bad"]["dataset"], rows["bad"]["lora"], rows["bad"]["problem"]) == ("set", "", "out of memory")
     assert rows["odd"]["status"] == "failed"
     json.dumps(list(rows.values()), allow_nan=False)
+
+
+def test_the_lora_of_a_stopped_run_is_the_one_of_its_step(runs: Runs):
+    runs.places.loras.mkdir()
+    make_run(runs, "cut", status="stopped", step=12)
+    for step in (3, 12):
+        (runs.places.loras / f"cut-step{step:08}.safetensors").touch()
+    assert runs.rows()[0]["lora"] == runs.describe("cut", 50, 0)["lora"] == "cut-step00000012.safetensors"
+    (runs.places.loras / "cut.safetensors").touch()
+    assert runs.rows()[0]["lora"] == "cut.safetensors"
+
+
+@pytest.mark.parametrize("folder", ["loras", "elsewhere"])  # ComfyUI may have been moved
+def test_the_lora_of_a_run_is_the_one_that_it_wrote_last(runs: Runs, tmp_path: Path, folder: str):
+    runs.places.loras.mkdir()
+    partial = "cat-step00000012.safetensors"
+    for name in ("cat.safetensors", partial):  # finished once, then continued and stopped
+        (runs.places.loras / name).touch()
+    make_run(runs, "cat", status="stopped", step=12, lora=str(tmp_path / folder / partial))
+    assert runs.rows()[0]["lora"] == runs.describe("cat", 50, 0)["lora"] == partial
+    for recorded in ("", "gone.safetensors", "..", 7, None):
+        make_run(runs, "cat", lora=recorded)
+        assert runs.rows()[0]["lora"] == ("" if isinstance(recorded, str) else "cat.safetensors")
 
 
 def test_an_interrupted_run_shows_the_step_it_can_resume_from(runs: Runs):
@@ -148,3 +161,75 @@ def test_sample_images_are_listed_by_step(runs: Runs):
     assert runs.sample("cat", found[1]["file"]).mtime == "1700000000123456789" != found[1]["mtime"]
     with pytest.raises(Refused, match="has no sample image"):
         runs.sample("cat", "step-00000004-0.png")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes and sockets")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_a_file_in_a_run_neither_blocks_a_page_nor_breaks_it(runs: Runs, kind: str):
+    folder = make_run(runs, "cat", status="running", step=1, steps=9)
+    lora = runs.places.loras / "cat.safetensors"
+    state = folder / "states" / "step-00000002.safetensors"
+    picture = folder / "samples" / "step-00000001-0.png"
+    for path in (folder / "metrics.jsonl", folder / "report.html", state, picture, lora):
+        put_odd(kind, path)
+    row = returns(runs.rows)[0]
+    assert (row["status"], row["step"], row["saved_step"], row["lora"]) == ("interrupted", 1, 0, "")
+    detail = returns(lambda: runs.describe("cat", 100, 0.9))
+    assert detail["curves"]["loss"] == [] and detail["samples"] == [] and detail["report"] == ""
+    for read in (lambda: runs.report("cat"), lambda: runs.sample("cat", picture.name)):
+        with pytest.raises(Refused) if kind != "device" else pytest.raises(ValueError, match="leads out of"):
+            returns(read)
+    put_odd(kind, folder / "run.json")
+    assert returns(runs.rows) == []
+    with pytest.raises(Refused, match="no such run"):
+        returns(lambda: runs.describe("cat", 100, 0.9))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("part", ["run.json", "states"])
+def test_a_run_that_cannot_be_read_now_is_listed_with_the_reason(runs: Runs, number: int, part: str, monkeypatch):
+    make_run(runs, "dog", status="done", step=3)
+    folder = make_run(runs, "cat", status="running", steps=9)
+    (folder / "states").mkdir()
+    make_unreadable(monkeypatch, folder / part, number)
+    rows = {row["name"]: row for row in runs.rows()}
+    assert rows["dog"]["status"] == "done"
+    assert rows["cat"]["status"] == "failed" and os.strerror(number) in rows["cat"]["problem"]
+    with runs.live.running(LiveRun("cat")):
+        assert runs.row(folder)["status"] == "running" and runs.row(folder)["problem"] == ""
+
+
+def test_curves_that_cannot_be_read_now_are_an_error_and_not_empty(runs: Runs, monkeypatch):
+    folder = make_run(runs, "cat", status="done", step=3)
+    with monkeypatch.context() as patch:
+        make_unreadable(patch, folder / "metrics.jsonl", errno.EIO)
+        with pytest.raises(TrainError, match=r"metrics\.jsonl: .*try again"):
+            runs.describe("cat", 100, 0.9)
+        assert runs.row(folder)["step"] == 3
+    assert len(runs.describe("cat", 100, 0.9)["curves"]["loss"]) == 3
+
+
+NFC, NFD = "\u00e9t\u00e9", "e\u0301te\u0301"
+
+
+def test_a_run_and_its_lora_are_found_in_another_unicode_form(runs: Runs):
+    make_run(runs, NFD, status="done", step=3)
+    runs.places.loras.mkdir()
+    (runs.places.loras / f"{NFC}.safetensors").touch()
+    detail = runs.describe(NFC, 100, 0.9)
+    assert (detail["run"]["name"], detail["lora"]) == (NFD, f"{NFC}.safetensors") and detail["curves"]["loss"]
+    with runs.live.running(LiveRun(NFD)):
+        assert runs.describe(NFC, 100, 0.9)["run"]["live"]
+        with pytest.raises(Refused, match="stop it first"):
+            use(runs, NFC)
+    use(runs, NFC)
+
+
+def test_dates_in_the_future_count_as_now(runs: Runs):
+    folder = make_run(runs, "future", status="done", step=3)
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**facts, "updated": time.time() + 1e9}))
+    os.utime(folder / "metrics.jsonl", (time.time() + 1e9,) * 2)
+    before = time.time()
+    (row,) = runs.rows()
+    assert before - 1 <= row["updated"] <= time.time() + 1 and row["status"] == "done"

@@ -1,4 +1,4 @@
-"""Thumbnails: stored JPEGs unchanged, otherwise the latent in false colours; always an image."""
+"""Thumbnails: stored JPEGs unchanged, otherwise the latent in false colors; always an image."""
 
 import io
 from pathlib import Path
@@ -11,7 +11,7 @@ from streamcache.nodes.server.cache_view import (
     close_views,
     open_view,
 )
-from streamcache.nodes.server.thumbnail import false_colours, thumbnail
+from streamcache.nodes.server.thumbnail import false_colors, thumbnail
 from streamcache.nodes.server.untrusted import Refused
 
 from ...support.samples import write_cache
@@ -76,4 +76,4 @@ class TestThumbnails:
         ],
     )
     def test_any_latent_is_shown_as_an_image(self, latent):
-        assert Image.open(io.BytesIO(false_colours(latent))).format == "JPEG"
+        assert Image.open(io.BytesIO(false_colors(latent))).format == "JPEG"

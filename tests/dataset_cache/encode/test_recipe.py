@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -23,6 +24,10 @@ from streamcache.dataset_cache import (
     make_plan,
     open_cache,
 )
+from streamcache.dataset_cache.encode.encoders import Surroundings
+
+from ...support.encoders import SMALL, CountingImages, CountingTexts
+from ...support.fixtures import settle
 
 # Written out: other versions of zlib compress the same pixels to other bytes.
 GLASS = base64.b64decode(
@@ -188,4 +193,54 @@ LISTS = {
     "excluded": {"count": 0, "files": []},
     "samples": "51dbbb345717c0ac23a7cc0f93f2700d",
 }
-SIGNATURE = "555a68f743be588ddc7d8c598b2715b1"
+SIGNATURE = "0a219b769aa72c6823f9eb64038a3f0b"
+
+
+def test_a3_embeddings_named_in_a_caption_are_part_of_its_key(run, picture, texts):
+    for n in range(3):
+        picture(f"set/{n}.png", seed=n, caption="a style" if n else "plain")
+    settle()
+
+    def surround(content: str) -> None:
+        texts.surroundings = Surroundings(content, lambda caption: content if "style" in caption else "")
+
+    surround("first")
+    assert run("set").samples == 3 and sorted(texts.items) == ["", "a style", "plain"]
+    assert run("set").unchanged and not texts.items
+    surround("second")
+    report = run("set")
+    assert texts.items == ["a style"] and [made.why for made in report.made] == ["content changed"]
+    surround("first")
+    assert not run("set").unchanged and not texts.items  # that one is still there
+
+
+@pytest.mark.parametrize(
+    ("change", "encoded"),
+    [
+        ({"images": CountingImages("another VAE")}, {"latent"}),
+        ({"texts": CountingTexts("another CLIP")}, {"conditioning"}),
+        ({"images": CountingImages("images/bf16")}, {"latent"}),
+        ({"settings": Settings(Transform((64,), step=8, crop="random"), thumbnail=0)}, {"latent"}),
+        ({"settings": Settings(Transform((64,), step=8, flip=True), thumbnail=0)}, {"latent"}),
+        ({"captions": Captions(trigger="sks")}, {"conditioning"}),
+        ({"captions": Captions(shuffles=2)}, {"conditioning"}),
+    ],
+)
+def test_a21_other_encoders_and_settings_have_other_keys(change, encoded, run, picture, tmp_path):
+    for n in range(3):
+        picture(f"set/{n}.png", size=(160, 64), seed=n, caption=f"{n}, b, c, d")
+    first = run("set")
+    changed = run("set", **change)
+    assert set(changed.encoded) == encoded and changed.generation != first.generation
+    back = run("set")  # both are still there, and never mixed
+    assert back.encoded == {} and back.generation not in (changed.generation,)
+
+
+def test_a21_a_background_matters_only_for_transparent_images(run, picture, tmp_path):
+    from PIL import Image
+
+    picture("set/opaque.png")
+    Image.new("RGBA", (64, 64), (9, 9, 9, 100)).save(tmp_path / "set" / "glass.png")
+    run("set")
+    black = Settings(SMALL.transform, thumbnail=0, background=(0, 0, 0))
+    assert run("set", settings=black).encoded == {"latent": 1}

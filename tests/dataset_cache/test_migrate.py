@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, migrate, open_cache, realize, register_codec
 from streamcache.dataset_cache.format import tensors
-from streamcache.dataset_cache.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from streamcache.dataset_cache.format.manifest import FORMAT, read_manifest, write_manifest
 from streamcache.dataset_cache.upkeep import verify
 
-from ...support import golden
-from ...support.datasets import listing, write_set
+from ..support import golden
+from ..support.datasets import listing, write_set
 
-FOLDER = Path(__file__).resolve().parents[2] / "golden"
+FOLDER = Path(__file__).resolve().parents[1] / "golden"
 FORMATS = sorted(folder.name for folder in FOLDER.glob("format-*"))
 
 
@@ -72,7 +73,11 @@ def check_content(path: Path) -> None:
                 assert same(realize(cache.entry(key)), structure)
     assert same(realize(cache.entry(cache.named[golden.NAMED])), golden.caption(""))
     assert same(realize(cache.entry("unused")), golden.latent(9))
-    assert [str(bucket) for bucket in cache.buckets()] == ["4×8×8 float16", "4×8×16 float16", "16×3×4×4 bfloat16"]
+    assert [(bucket.shape, bucket.dtype) for bucket in cache.buckets()] == [
+        ((4, 8, 8), torch.float16),
+        ((4, 8, 16), torch.float16),
+        ((16, 3, 4, 4), torch.bfloat16),
+    ]
 
 
 def test_a22_every_released_format_has_a_golden_dataset():
@@ -128,7 +133,7 @@ def test_a22_an_unknown_format_is_refused_everywhere(tmp_path: Path, change: dic
 def test_keys_of_a_later_version_survive_a_rewrite(tmp_path: Path):
     path = write_set(tmp_path / "set", range(2))
     manifest = read_manifest(path)
-    later = Manifest(**{**manifest.__dict__, "extra": {"mood": {"of": ["a", 1]}}})
+    later = replace(manifest, extra={"mood": {"of": ["a", 1]}})
     (path / manifest.index_name).rename(path / later.index_name)
     write_manifest(path, later)
     write_set(path, [2], append=True)

@@ -7,38 +7,26 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.errors import TrainError
 from streamcache.lora_train.adapters import AdapterSettings, build_network
 from streamcache.lora_train.denoiser import Denoiser
-from streamcache.lora_train.errors import TrainError
 from streamcache.lora_train.memory import checkpointed
 from streamcache.lora_train.objective import ObjectiveSettings, draw_noise, evaluate
 from streamcache.reference import images
-from streamcache.reference import model as models
 from streamcache.reference.denoiser import ReferenceDenoiser
 from streamcache.reference.encoders import (
     CHANNELS,
     TEXT_WIDTH,
     ReferenceImageEncoder,
     ReferenceTextEncoder,
-    decode_latents,
     encode_caption,
     encode_image,
     latent_scale,
 )
-from streamcache.reference.model import ModelSize, ReferenceModel
-from streamcache.reference.pretrain import PretrainConfig, pretrain
+
+from .awake import awake
 
 PREDICTIONS = pytest.mark.parametrize("prediction", ["flow", "eps", "v"])
-
-
-def awake(prediction="flow", **changes) -> ReferenceModel:
-    """A small model with noise on all weights, also on those initialised to zero, so that every input matters."""
-    model = ReferenceModel(ModelSize(width=32, depth=2, heads=2, prediction=prediction, **changes))
-    made = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=made) * 0.05)
-    return model
 
 
 def tensor(picture) -> torch.Tensor:
@@ -50,54 +38,9 @@ def batch(captions, height=4, width=4):
     return SimpleNamespace(latents=latents, conditionings=[encode_caption(caption) for caption in captions])
 
 
-def test_the_vae_restores_images_closely():
-    for picture in images.shapes(8, seed=1):
-        image = tensor(picture)
-        restored = decode_latents(encode_image(image))[0]
-        assert restored.shape == image.shape and (restored - image).square().mean().sqrt() < 0.06
-
-
-def test_latents_are_an_eighth_of_the_image_and_survive_a_round_trip():
-    latent = torch.randn(1, CHANNELS, 3, 5) * 0.05
-    assert encode_image(torch.rand(24, 40, 3)).shape == (1, CHANNELS, 3, 5)
-    torch.testing.assert_close(encode_image(decode_latents(latent)[0]), latent, rtol=0, atol=1e-5)
-
-
-def test_d7_encoding_is_the_mode_twice_the_same_bits():
-    image = torch.rand(16, 24, 3)
-    assert torch.equal(encode_image(image), encode_image(image))
-
-
-def test_an_image_size_that_is_not_a_multiple_of_8_is_refused():
-    with pytest.raises(TrainError, match=r"\(20, 16, 3\).*multiples of 8"):
-        encode_image(torch.rand(20, 16, 3))
-
-
-def test_a_words_vector_depends_only_on_the_word_and_the_one_before():
-    (first, _), (second, _) = encode_caption("a red circle on blue")[0], encode_caption("one red circle on red")[0]
-    assert torch.equal(first[0, 3], second[0, 3])  # "circle", after "red"
-    assert not torch.equal(second[0, 2], second[0, 5])  # "red" after "one", and after "on"
-
-
-def test_long_captions_get_more_tokens_and_the_empty_caption_has_some():
-    assert encode_caption("")[0][0].shape == (1, 8, TEXT_WIDTH) and encode_caption("")[0][0].abs().max() > 0
-    assert encode_caption("word " * 20)[0][0].shape == (1, 24, TEXT_WIDTH)
-
-
 @PREDICTIONS
 def test_the_denoiser_follows_the_protocol(prediction):
     assert isinstance(ReferenceDenoiser(awake(prediction)), Denoiser)
-
-
-def test_initial_weights_depend_only_on_the_seed():
-    torch.manual_seed(1)
-    first = ReferenceModel(seed=3).state_dict()
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    assert torch.equal(torch.rand(1), expected)  # making a model drew nothing from the global generator
-    again, other = ReferenceModel(seed=3).state_dict(), ReferenceModel(seed=4).state_dict()
-    assert all(torch.equal(first[key], again[key]) for key in first)
-    assert not torch.equal(first["image_in.weight"], other["image_in.weight"])
 
 
 @PREDICTIONS
@@ -239,42 +182,3 @@ def test_a_conditioning_without_pooled_output_is_refused():
     rows.conditionings = [[[torch.zeros(1, 8, TEXT_WIDTH), {}]]]
     with pytest.raises(TrainError, match="expected one with a pooled_output"):
         ReferenceDenoiser(awake()).prepare(rows)
-
-
-def test_encoder_identities_name_version_and_settings():
-    assert "v1" in ReferenceImageEncoder().identity and "order 5" in ReferenceImageEncoder().identity
-    assert "v1" in ReferenceTextEncoder().identity and ReferenceImageEncoder().downscale == 8
-
-
-def test_images_depend_only_on_their_seed_and_come_in_three_sizes():
-    first, again, other = (list(images.shapes(30, seed)) for seed in (1, 1, 2))
-    assert [p.caption for p in first] == [p.caption for p in again] != [p.caption for p in other]
-    assert all(a.image.tobytes() == b.image.tobytes() for a, b in zip(first, again, strict=True))
-    assert {p.image.size for p in first} == set(images.SIZES)
-
-
-def test_a_saved_model_predicts_the_same(tmp_path):
-    model = awake("eps")
-    models.save_model(tmp_path / "base.safetensors", model)
-    again = models.load_model(tmp_path / "base.safetensors")
-    rows = torch.randn(1, CHANNELS, 4, 4), torch.tensor([0.5]), torch.randn(1, 8, 64), torch.randn(1, 64)
-    assert torch.equal(model(*rows), again(*rows)) and again.size == model.size
-
-
-def test_a_file_that_is_not_a_reference_model_is_refused(tmp_path):
-    from safetensors.torch import save_file
-
-    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(TrainError, match=r"other.safetensors: not a reference model"):
-        models.load_model(tmp_path / "other.safetensors")
-
-
-@PREDICTIONS
-def test_pretraining_lowers_the_loss_and_is_reproducible(prediction):
-    size, losses = ModelSize(width=32, depth=1, heads=2, prediction=prediction), []
-    config = PretrainConfig(steps=60, batch_size=16, images=24, warmup=3)
-    first = pretrain(config, size, lambda step, steps, loss: losses.append(loss))
-    assert sum(losses[-15:]) < 0.8 * sum(losses[:15])
-    again = pretrain(config, size)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
-    assert not any(parameter.requires_grad for parameter in first.parameters())

@@ -1,0 +1,82 @@
+"""The example workflows for common base models, each through the loaders that its files come with."""
+
+from .workflow import ModelFile, Node, Out, Workflow
+
+IMAGES = "input/my_images"
+HUB = "https://huggingface.co"
+SD15 = ModelFile(
+    "checkpoints",
+    f"{HUB}/Comfy-Org/stable-diffusion-v1-5-archive/resolve/main/v1-5-pruned-emaonly-fp16.safetensors",
+)
+SDXL = ModelFile(
+    "checkpoints", f"{HUB}/stabilityai/stable-diffusion-xl-base-1.0/resolve/main/sd_xl_base_1.0.safetensors"
+)
+FLUX = ModelFile("diffusion_models", f"{HUB}/Comfy-Org/flux1-dev/resolve/main/flux1-dev.safetensors")
+FLUX_TEXTS = [
+    ModelFile("text_encoders", f"{HUB}/comfyanonymous/flux_text_encoders/resolve/main/{name}.safetensors")
+    for name in ("clip_l", "t5xxl_fp16")
+]
+FLUX_VAE = ModelFile("vae", f"{HUB}/Comfy-Org/Lumina_Image_2.0_Repackaged/resolve/main/split_files/vae/ae.safetensors")
+Z_IMAGE = ModelFile(
+    "diffusion_models",
+    f"{HUB}/Comfy-Org/z_image/resolve/main/split_files/diffusion_models/z_image_bf16.safetensors",
+)
+Z_IMAGE_TEXT = ModelFile(
+    "text_encoders", f"{HUB}/Comfy-Org/z_image_turbo/resolve/main/split_files/text_encoders/qwen_3_4b.safetensors"
+)
+Z_IMAGE_VAE = ModelFile("vae", f"{HUB}/Comfy-Org/z_image_turbo/resolve/main/split_files/vae/ae.safetensors")
+NOTE = """# Train a LoRA on {base}
+
+1. Put 10 to 50 images into **input/my_images** below ComfyUI's folder, each with a caption: **cat.png** with \
+**cat.txt**. Then press **R** and choose the folder in **Image Folder Dataset**.
+2. {choose} If a file is missing, ComfyUI offers to download it.
+3. Press **Run**. Images are encoded once. Sample images and the loss appear in **Train LoRA** and in the tab \
+Training (Shift+T).
+
+The LoRA is saved to **output/loras**, where Load LoRA finds it. Stopping keeps the progress: run again with mode \
+**resume**.
+
+No model yet? Start with *01 First steps*.
+"""
+
+
+def train_on_sd15(w: Workflow) -> None:
+    _train_on_checkpoint(w, "SD 1.5", SD15, resolution=512)
+
+
+def train_on_sdxl(w: Workflow) -> None:
+    _train_on_checkpoint(w, "SDXL", SDXL, resolution=1024)
+
+
+def _train_on_checkpoint(w: Workflow, base: str, file: ModelFile, resolution: int) -> None:
+    w.note(NOTE.format(base=base, choose=f"Choose any {base} checkpoint in **Load Checkpoint**."), 0, 400)
+    loaded = w.add("CheckpointLoaderSimple", 0, files=[file], ckpt_name=file.name)
+    _train(w, loaded(0), loaded(1), loaded(2), resolution)
+
+
+def train_on_flux(w: Workflow) -> None:
+    w.note(NOTE.format(base="Flux.1 dev", choose="Choose the model, the text encoders and the VAE."), 0, 400)
+    model = w.add("UNETLoader", 0, files=[FLUX], unet_name=FLUX.name)
+    names = {"clip_name1": FLUX_TEXTS[0].name, "clip_name2": FLUX_TEXTS[1].name}
+    clip = w.add("DualCLIPLoader", 0, files=FLUX_TEXTS, **names, type="flux")
+    _train(w, model(), clip(), _vae(w, FLUX_VAE)(), 1024)
+
+
+def train_on_z_image(w: Workflow) -> None:
+    w.note(NOTE.format(base="Z-Image", choose="Choose the model, the text encoder and the VAE."), 0, 400)
+    model = w.add("UNETLoader", 0, files=[Z_IMAGE], unet_name=Z_IMAGE.name)
+    clip = w.add("CLIPLoader", 0, files=[Z_IMAGE_TEXT], clip_name=Z_IMAGE_TEXT.name, type="lumina2")
+    _train(w, model(), clip(), _vae(w, Z_IMAGE_VAE)(), 1024)
+
+
+def _vae(w: Workflow, file: ModelFile) -> Node:
+    return w.add("VAELoader", 0, files=[file], vae_name=file.name)
+
+
+def _train(w: Workflow, model: Out, clip: Out, vae: Out, resolution: int) -> None:
+    folder = w.add("StreamCacheImageFolder", 1, folder=IMAGES)
+    plan = w.add("StreamCacheEncode", 1, source=folder(), vae=vae, clip=clip, resolution=resolution)
+    saved = w.add("StreamCacheCacheSave", 1, room=100, dataset=plan(), name="my_dataset")
+    links = {"model": model, "dataset": saved(), "vae": vae}
+    trained = w.add("StreamCacheTrain", 2, room=120, name="my_lora", **links)
+    w.add("PreviewImage", 3, title="Loss", room=200, images=trained(3))

@@ -1,0 +1,53 @@
+"""Held-out loss."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from streamcache.lora_train.config import TrainConfig
+from streamcache.lora_train.run.folder import open_run
+from streamcache.lora_train.session import open_session
+from streamcache.lora_train.validation import hold_out
+
+from ..support.small_parts import SmallDenoiser, make_dataset, run_training
+from .short_runs import losses
+
+
+def test_validation_and_sample_images_do_not_change_the_trained_weights(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path / "plain", dataset, validation_share=0.1, validation_every=100)
+    run_training(
+        tmp_path / "watched", dataset, validation_share=0.1, validation_every=1, sample_every=1, sample_steps=1
+    )
+    assert losses(tmp_path / "plain") == losses(tmp_path / "watched")
+
+
+def test_a_held_out_sample_is_never_trained_on_and_stays_held_out_when_the_set_grows(tmp_path) -> None:
+    small, large = make_dataset(tmp_path / "small", 40), make_dataset(tmp_path / "large", 80)
+    held = [set(hold_out(data, 0.2, np.zeros(len(data), bool)).samples) for data in (small, large)]
+    assert held[0] and held[0] == {index for index in held[1] if index < 40}
+    with open_run(tmp_path / "runs", "test") as run:
+        session = open_session(SmallDenoiser(), small, TrainConfig(rank=2, validation_share=0.2), run)
+    assert set(session.order.epoch(0).samples.tolist()) == set(range(40)) - held[0]
+    assert set(session.validation.samples) == held[0]
+
+
+class Counted(tuple[int, ...]):
+    """Counts how often it is walked."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_the_rows_of_a_validation_are_listed_once_however_many_batches_are_measured(tmp_path) -> None:
+    dataset, denoiser = make_dataset(tmp_path / "set", 40), SmallDenoiser()
+    with open_run(tmp_path / "runs", "test") as run:
+        session = open_session(denoiser, dataset, TrainConfig(rank=2, batch_size=2, validation_share=0.4), run)
+    validation = replace(session.validation, samples=Counted(session.validation.samples))
+    losses = [validation.measure(denoiser, session.stepper.precision) for _ in range(2)]
+    assert losses[0] == losses[1] and len(denoiser.calls) > 10
+    assert Counted.walks == 1
