@@ -1,4 +1,4 @@
-"""Commands for contributors, on a machine with only Python: `python dev.py demo | test | lint | bench | host`."""
+"""Commands for contributors, on a machine with only Python: `python dev.py demo`, `test`, `lint`, `bench` …"""
 
 import platform
 import sys
@@ -13,7 +13,9 @@ if sys.version_info < (3, 10):
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
+import signal
 import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
@@ -27,8 +29,13 @@ VENV = ROOT / ".venv"
 WINDOWS = os.name == "nt"
 PYTHON = VENV / ("Scripts/python.exe" if WINDOWS else "bin/python")
 STAMP = VENV / "streamcache-installed.txt"
+FRONT_ENDS = VENV / "front-ends"  # a folder per version
 PINS = ROOT / "requirements-dev.txt"
+PYTEST_INTERRUPTED, INTERRUPTED, TERMINATED = 2, 130, 143
+STOPPED = (PYTEST_INTERRUPTED, INTERRUPTED, TERMINATED)
 MOST_WORKERS = 4  # each of them starts its own ComfyUI
+# pytest's options that take the next argument as their value.
+VALUE_FOLLOWS = {"-k", "-m", "-n", "-o", "-p", "-c", "-r", "-W", "--ignore", "--deselect", "--rootdir", "--maxfail"}
 HOW_TO_GET_A_HOST = (
     "not found. To install it: git clone https://github.com/comfyanonymous/ComfyUI ~/comfy/ComfyUI, then "
     "python -m venv ~/comfy/ComfyUI/.venv, and install its requirements.txt there; or set COMFYUI_PATH "
@@ -49,7 +56,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         print(f"usage: python dev.py {' | '.join(COMMANDS)}\n")
         for name, command in COMMANDS.items():
-            print(f"  {name:6} {command.__doc__}")
+            print(f"  {name:8} {command.__doc__}")
         return 0 if arguments in (["-h"], ["--help"]) else 2
     return COMMANDS[arguments[0]](arguments[1:])
 
@@ -63,7 +70,8 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """run all tests, or those given; other arguments go to pytest (--slow runs the slow ones too)"""
     install()
-    chosen = [] if any((ROOT / a.split("::")[0]).exists() for a in arguments) else ["tests"]
+    install_front_end()
+    chosen = [] if named_tests(arguments) else ["tests"]
     # The whole suite runs on several cores, file by file: the tests of a file share fixtures.
     workers = [f"-n{min(os.cpu_count() or 1, MOST_WORKERS)}", "--dist=loadfile"] if chosen else []
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers that each use all cores only wait for each other
@@ -73,6 +81,12 @@ def test(arguments: list[str]) -> int:
     code = run([PYTHON, "-m", "pytest", f"--junitxml={report}", *workers, *arguments, *chosen])
     report_tests(report, code, time.monotonic() - started)
     return code
+
+
+def named_tests(arguments: Sequence[str]) -> list[str]:
+    """The arguments that are paths of tests, and not values of options: `-k nodes` is not the folder nodes."""
+    own = [argument for before, argument in zip(["", *arguments], arguments) if before not in VALUE_FOLLOWS]
+    return [argument for argument in own if argument[:1] != "-" and (ROOT / argument.split("::")[0]).exists()]
 
 
 def lint(arguments: list[str]) -> int:
@@ -91,18 +105,23 @@ def bench(arguments: list[str]) -> int:
     return run([PYTHON, "-m", "streamcache.bench", *arguments])
 
 
+def pretrain(arguments: list[str]) -> int:
+    """train the tiny models that come with the pack again, with ComfyUI's Python; half an hour"""
+    found = host_or_reason()
+    if isinstance(found, str):
+        return say(found, code=1)
+    return run([found.python, ROOT / "pretrain" / "make_weights.py", found.folder, ROOT / "pretrained", *arguments])
+
+
 def host(arguments: list[str]) -> int:
     """show where ComfyUI was found, or how to get it"""
-    try:
-        found = find_host()
-    except ValueError as problem:
-        return say(f"ComfyUI: {problem}", code=1)
-    if found is None:
-        return say(f"ComfyUI: {HOW_TO_GET_A_HOST}.", code=1)
+    found = host_or_reason()
+    if isinstance(found, str):
+        return say(found, code=1)
     return say(f"ComfyUI: {found.folder}, with {found.python}")
 
 
-COMMANDS = {"demo": demo, "test": test, "lint": lint, "bench": bench, "host": host}
+COMMANDS = {"demo": demo, "test": test, "lint": lint, "bench": bench, "pretrain": pretrain, "host": host}
 
 
 def find_host() -> Host | None:
@@ -151,6 +170,49 @@ def install() -> None:
     say(f"Installed in {time.monotonic() - started:.0f} s")
 
 
+def install_front_end() -> None:
+    """Get ComfyUI's newest supported front end for the browser tests. Without a network they run on ComfyUI's own."""
+    version, folder = newest_front_end()
+    if folder.exists() or not host_found():
+        return
+    target = FRONT_ENDS / version
+    say(f"Downloading ComfyUI's front end {version} (once)")
+    partial = FRONT_ENDS / "partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    # Few retries: this must not hold up a machine without a network.
+    options = ["--quiet", "--no-deps", "--no-compile", "--retries=1", "--timeout=20", "--target", partial]
+    if run([*pip_command(), "install", *options, f"comfyui-frontend-package=={version}"]):
+        say("Not available now: browser tests run on ComfyUI's own front end only")
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+
+
+def newest_front_end() -> tuple[str, Path]:
+    """The newest front end that pyproject.toml names as supported, and the folder that ComfyUI would serve."""
+    # tomllib is missing in Python 3.10.
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^newest-front-end = "([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        raise ValueError("pyproject.toml has no newest-front-end in [tool.streamcache]")
+    return found[1], FRONT_ENDS / found[1] / "comfyui_frontend_package" / "static"
+
+
+def host_or_reason() -> Host | str:
+    """ComfyUI, or a line that says why there is none and how to get it."""
+    try:
+        return find_host() or f"ComfyUI: {HOW_TO_GET_A_HOST}."
+    except ValueError as problem:
+        return f"ComfyUI: {problem}"
+
+
+def host_found() -> bool:
+    try:
+        return find_host() is not None
+    except ValueError:
+        return False
+
+
 def fingerprint() -> str:
     """Changes with the pins, with pyproject.toml, and with the folder, to which the editable install points."""
     digest = hashlib.sha256()
@@ -186,17 +248,19 @@ def pip_command() -> list[object]:
 def report_tests(report: Path, code: int, seconds: float) -> None:
     """Print how many tests passed and failed, and which were skipped and why, from pytest's report."""
     if not report.exists():
-        say(f"\nDone: pytest stopped with exit code {code} before it ran a test")
+        how = "was stopped" if code in STOPPED else f"ended with exit code {code}"
+        say(f"\npytest {how} before it wrote its report; after {seconds:.0f} s")
         return
     cases = list(ElementTree.parse(report).iter("testcase"))
     skips = [skip for case in cases if (skip := case.find("skipped")) is not None]
     skipped = Counter(skip.get("message", "") for skip in skips)
     failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
     passed = len(cases) - failed - sum(skipped.values())
-    say(f"\nDone: {count_tests(passed)} passed, {failed} failed, in {seconds:.0f} s")
+    began = "Stopped, not all tests ran" if code in STOPPED else "Done"
+    say(f"\n{began}: {count_tests(passed)} passed, {failed} failed, in {seconds:.0f} s")
     for reason, count in skipped.most_common():
         say(f"Skipped: {count_tests(count)}: {reason}")
-    if not skipped:
+    if not skipped and code not in STOPPED:
         say("Skipped: nothing")
 
 
@@ -205,11 +269,21 @@ def count_tests(count: int) -> str:
 
 
 def run(command: Sequence[object]) -> int:
-    """Run a command in the project's folder and show its output; Ctrl-C ends both."""
+    """Run a command in the project's folder and show its output; Ctrl-C and SIGTERM end both."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        return subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode
+        code = subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode
+        return code if code >= 0 else 128 - code  # as shells report a signal
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def require(code: int, what: str) -> None:
