@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import ConsoleMessage, ElementHandle, Route
+    from playwright.sync_api import APIResponse, ConsoleMessage, ElementHandle, Route
     from playwright.sync_api import Page as Tab
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -99,6 +99,18 @@ class Page:
         finally:
             for request in waiting:
                 request.continue_()
+            self._tab.unroute(address)
+
+    @contextmanager
+    def late(self, address: str) -> Iterator[None]:
+        """The server answers requests to this address, but the page gets the answers only when the block ends."""
+        answers: list[tuple[Route, APIResponse]] = []
+        self._tab.route(address, lambda request: answers.append((request, request.fetch())))
+        try:
+            yield
+        finally:
+            for request, answer in answers:
+                request.fulfill(response=answer)
             self._tab.unroute(address)
 
     def resize(self, width: int, height: int) -> None:

@@ -29,8 +29,9 @@ export class Jobs {
   update(job) {
     if (job.state === "sent") return this.forget(job.id); // a job on the server goes on with it
     const known = this.lines.get(job.id);
-    // The response to the request that started it may arrive after the event that it is done.
-    if (known && known.job.state !== "running") return;
+    // The response to the request that started a job may arrive after the event that it is done, and only then this page knows
+    // which files it did not send: the job is drawn again as it ended.
+    if (known && known.job.state !== "running") job = known.job;
     if (!known) this.tidy();
     const element = this.draw(job);
     if (known) known.element.replaceWith(element);
