@@ -8,12 +8,23 @@ docs/training.md explains a run and has a complete example of a denoiser.
 
 from ..errors import TrainError
 from .adapters import build_network, read_lora
-from .config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig, load_config, read_toml
+from .config import TRAIN_SETTINGS, TrainConfig
+from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
 from .memory import choose_precision, replaced_forward
-from .noise_schedule import SNR_BOUND, DiffusionSchedule, FlowSchedule, per_row, scaled_linear_alphas
-from .objective import EPS_PER_NATIVE, ObjectiveSettings, draw_noise, draw_times, row_losses
+from .objective import (
+    EPS_PER_NATIVE,
+    SNR_BOUND,
+    DiffusionSchedule,
+    FlowSchedule,
+    ObjectiveSettings,
+    draw_noise,
+    draw_times,
+    per_row,
+    row_losses,
+    scaled_linear_alphas,
+)
 from .report_page import Section, render_page
 from .run import (
     Curves,

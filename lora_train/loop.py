@@ -18,7 +18,7 @@ from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
 from .memory import checkpointed
-from .optim import set_rate
+from .optimizers import set_rate
 from .report_page import write_report
 from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images

@@ -22,7 +22,7 @@ from .data import Order, SetRule, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
 from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
-from .optim import load_optimizer, make_optimizer, set_mode
+from .optimizers import load_optimizer, make_optimizer, set_mode
 from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position
 from .samples import Decode, check_samples
 from .step import Dropout, Ema, KnownSizes, NonFiniteLoss, Stepper, Weights, signals_held

@@ -112,7 +112,8 @@ def noise_that_the_host_scales_is_scaled_equally_and_weighted_the_same(folder: P
     """HiDream-O1 uses noise of eight times the size, and one of ComfyUI's nodes sets any size."""
     from comfy_extras.nodes_model_advanced import ModelNoiseScale
 
-    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings, time_weights
+    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings
+    from streamcache.lora_train.objective.loss import time_weights
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     plain = make_patcher("Lumina 2")

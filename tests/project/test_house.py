@@ -31,6 +31,8 @@ ROOMS = (
     "dataset_cache",
     "lora_train.adapters",
     "lora_train.data",
+    "lora_train.objective",
+    "lora_train.optimizers",
     "lora_train.run",
     "lora_train",
     "reference",

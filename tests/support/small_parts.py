@@ -15,7 +15,7 @@ from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.denoiser import PreparedBatch
 from streamcache.lora_train.loop import TrainHooks, TrainResult, train
-from streamcache.lora_train.noise_schedule import FlowSchedule
+from streamcache.lora_train.objective.noise_schedule import FlowSchedule
 from streamcache.lora_train.run.folder import open_run
 
 SHAPES = ((8, 8), (4, 12), (6, 6))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import TrainError
-from .denoiser import Prediction
+from ...errors import TrainError
+from ..denoiser import Prediction
 
 # The SNR goes to 0 at one end and to infinity at the other; clamping keeps weights finite in float32.
 SNR_BOUND = 1e8

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from ..errors import TrainError
+from ...errors import TrainError
 
 
 @dataclass(frozen=True)

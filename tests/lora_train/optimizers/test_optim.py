@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from streamcache.errors import TrainError
-from streamcache.lora_train.optim import (
+from streamcache.lora_train.optimizers.optim import (
     OPTIMIZERS,
     SCHEDULES,
     Curve,

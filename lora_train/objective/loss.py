@@ -1,24 +1,19 @@
-"""The training objective: the noise and timestep of each row, and the loss of its prediction. Pure functions."""
+"""The loss of a prediction: row by row, weighted by timestep, mask and sample. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import TrainError
-from .denoiser import Denoiser, NoiseSchedule, PreparedBatch
+from ...errors import TrainError
+from ..denoiser import Denoiser, NoiseSchedule, PreparedBatch
+from .settings import ObjectiveSettings
 
 # The SNR is clamped for weightings: beyond this range, 1/√snr would let single rows dominate the batch.
 WEIGHTING_SNR = (1e-3, 1e3)
-
-# The version of the rules below and of warmup that new runs follow. A run keeps the version that it began with, so that
-# it resumes bit for bit. 1: the first and last noise level were drawn half as often as the others, "debiased" weighted
-# v models by √snr / (1 + snr), and warmup began at 1 / (warmup_steps + 1).
-RULES = 2
 
 LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "mse": lambda error, delta: error**2,
@@ -34,74 +29,12 @@ WEIGHTINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "debiased": lambda snr, gamma: snr.rsqrt(),
 }
 
-TIMESTEPS = ("uniform", "logit_normal")
-
 # (error in eps space / error in native space)²: eps = x_t·… + c·prediction gives c² = ᾱ for v and (1 - t)² for flow.
 EPS_PER_NATIVE: dict[str, Callable[[Tensor], Tensor]] = {
     "eps": torch.ones_like,
     "v": lambda snr: snr / (1 + snr),
     "flow": lambda snr: snr / (1 + snr.sqrt()) ** 2,
 }
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """How noise and timesteps are drawn and the loss is computed. `TrainConfig` validates the values."""
-
-    loss: str = "mse"
-    huber_delta: float = 0.1
-    weighting: str = "none"
-    min_snr_gamma: float = 5.0
-    timesteps: str = "uniform"
-    logit_mean: float = 0.0
-    logit_std: float = 1.0
-    shift: float = 1.0
-    t_min: float = 0.0
-    t_max: float = 1.0
-    noise_offset: float = 0.0
-    prior_weight: float = 1.0
-    masked_loss: bool = False
-    unmasked_weight: float = 0.0  # weight of the area outside a mask
-    rules: int = RULES
-
-
-def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
-    """Noise for these latents, drawn on the CPU so that a seed gives the same noise on every device."""
-    noise = torch.randn(latents.shape, generator=generator)
-    if settings.noise_offset:
-        flat = torch.randn(*latents.shape[:2], *[1] * (latents.ndim - 2), generator=generator)
-        noise = noise + settings.noise_offset * flat
-    return noise.to(latents.device)
-
-
-def draw_times(count: int, schedule: NoiseSchedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:
-    """[count] timesteps on the CPU: drawn, shifted, then scaled to the range t_min to t_max.
-
-    A schedule with a number of `levels` has no timesteps in between; with "uniform", all levels are equally likely.
-    """
-    if settings.timesteps == "uniform":
-        t = torch.rand(count, generator=generator)
-    else:
-        t = torch.sigmoid(settings.logit_mean + settings.logit_std * torch.randn(count, generator=generator))
-    levels = getattr(schedule, "levels", None)
-    if levels is not None and levels > 1 and settings.rules > 1:
-        return _draw_levels(t, levels, schedule, settings)
-    if settings.shift != 1:
-        t = schedule.shifted(t, settings.shift)
-    return settings.t_min + (settings.t_max - settings.t_min) * t
-
-
-def _draw_levels(t: Tensor, levels: int, schedule: NoiseSchedule, settings: ObjectiveSettings) -> Tensor:
-    """The timesteps of the levels that values in [0, 1) fall into. Rounding would halve the share of both ends."""
-    last = levels - 1
-    if settings.shift != 1:
-        shifted = schedule.shifted(_level(t, 0, last) / last, settings.shift)
-        t = ((shifted * last).round() + 0.5) / levels  # the middle of the level's part of [0, 1)
-    return (_level(t, round(settings.t_min * last), round(settings.t_max * last)) / last).float()
-
-
-def _level(t: Tensor, low: int, high: int) -> Tensor:
-    return (low + (t.double() * (high - low + 1)).floor()).clamp(low, high)
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""The objective: native targets, draws from a private generator, weights and masks."""
+"""Losses against native targets, weights and masks."""
 
 import pytest
 import torch
@@ -6,11 +6,7 @@ import torch
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.denoiser import PreparedBatch
-from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
-from streamcache.lora_train.objective import (
-    ObjectiveSettings,
-    draw_noise,
-    draw_times,
+from streamcache.lora_train.objective.loss import (
     evaluate,
     join_masks,
     mean_loss,
@@ -18,6 +14,8 @@ from streamcache.lora_train.objective import (
     row_weights,
     time_weights,
 )
+from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
+from streamcache.lora_train.objective.settings import ObjectiveSettings
 
 FLOW = FlowSchedule()
 EPS = DiffusionSchedule(scaled_linear_alphas())
@@ -55,88 +53,6 @@ def test_defect_4_an_error_of_one_in_native_space_costs_one_at_every_time(schedu
     t = torch.tensor([0.01, 0.5, 0.99])
     losses = evaluate(denoiser, PreparedBatch(latents, None), noise, t, ObjectiveSettings())
     torch.testing.assert_close(losses, torch.ones(3), rtol=1e-4, atol=0)
-
-
-def test_defect_7_draws_leave_the_global_generator_alone():
-    torch.manual_seed(7)
-    expected = torch.rand(4)
-    torch.manual_seed(7)
-    settings = ObjectiveSettings(timesteps="logit_normal", noise_offset=0.1)
-    draw_noise(torch.zeros(2, 4, 3, 3), settings, seeded())
-    draw_times(2, FLOW, settings, seeded())
-    assert torch.equal(torch.rand(4), expected)
-
-
-def test_the_same_seed_draws_the_same_noise_and_times():
-    settings = ObjectiveSettings(timesteps="logit_normal", shift=3.0)
-    first, again = (
-        (draw_noise(torch.zeros(2, 4, 3, 3), settings, g), draw_times(5, FLOW, settings, g))
-        for g in (seeded(3), seeded(3))
-    )
-    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
-
-
-@EVERY
-@pytest.mark.parametrize("kind", ["uniform", "logit_normal"])
-@pytest.mark.parametrize("shift", [1.0, 3.0])
-def test_times_never_leave_the_chosen_range(schedule, kind, shift):
-    settings = ObjectiveSettings(timesteps=kind, shift=shift, t_min=0.3, t_max=0.6)
-    t = draw_times(2000, schedule, settings, seeded())
-    assert t.min() >= 0.3 and t.max() <= 0.6 and t.std() > 0.02
-
-
-def test_uniform_times_cover_the_whole_range():
-    t = draw_times(4000, FLOW, ObjectiveSettings(), seeded())
-    assert abs(t.mean() - 0.5) < 0.02 and t.min() < 0.01 and t.max() > 0.99
-
-
-TEN = DiffusionSchedule(torch.linspace(0.99, 0.01, 10))
-
-
-@pytest.mark.parametrize(
-    ("settings", "levels"),
-    [({}, range(10)), ({"t_min": 0.2, "t_max": 0.6}, range(2, 6))],
-)
-def test_every_noise_level_is_equally_likely_also_the_first_and_the_last(settings, levels):
-    drawn = TEN.timestep(draw_times(100_000, TEN, ObjectiveSettings(**settings), seeded()))
-    shares = torch.bincount(drawn, minlength=10) / 100_000
-    expected = torch.zeros(10)
-    expected[list(levels)] = 1 / len(levels)
-    torch.testing.assert_close(shares, expected, atol=0.006, rtol=0)
-
-
-def test_a_run_of_the_old_rules_draws_the_times_that_it_drew():
-    drawn = draw_times(1000, TEN, ObjectiveSettings(t_min=0.1, rules=1), seeded())
-    torch.testing.assert_close(drawn, 0.1 + 0.9 * torch.rand(1000, generator=seeded()), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("levels", [2, 1000, 10_000])
-@pytest.mark.parametrize("shift", [1.0, 3.0])
-def test_a_drawn_time_is_exactly_a_noise_level(levels, shift):
-    schedule = DiffusionSchedule(torch.linspace(0.999, 0.001, levels, dtype=torch.float64))
-    settings = ObjectiveSettings(shift=shift)
-    drawn = draw_times(20_000, schedule, settings, seeded())
-    torch.testing.assert_close(drawn, schedule.timestep(drawn) / (levels - 1), rtol=0, atol=1e-7)
-    assert drawn.min() >= 0 and drawn.max() <= 1 and drawn.dtype is torch.float32
-
-
-def test_logit_normal_times_cluster_around_the_mean():
-    middle = draw_times(4000, FLOW, ObjectiveSettings(timesteps="logit_normal"), seeded())
-    early = draw_times(4000, FLOW, ObjectiveSettings(timesteps="logit_normal", logit_mean=-1.0), seeded())
-    assert abs(middle.median() - 0.5) < 0.02 and abs(early.median() - torch.sigmoid(torch.tensor(-1.0))) < 0.02
-
-
-@EVERY
-def test_a_shift_above_one_moves_times_toward_the_noise(schedule):
-    plain = draw_times(2000, schedule, ObjectiveSettings(), seeded())
-    moved = draw_times(2000, schedule, ObjectiveSettings(shift=3.0), seeded())
-    assert moved.mean() > plain.mean() + 0.1
-
-
-def test_noise_offset_moves_whole_channels():
-    plain = draw_noise(torch.zeros(64, 4, 16, 16), ObjectiveSettings(), seeded())
-    offset = draw_noise(torch.zeros(64, 4, 16, 16), ObjectiveSettings(noise_offset=1.0), seeded())
-    assert plain.mean((2, 3)).std() < 0.1 and 0.8 < offset.mean((2, 3)).std() < 1.2
 
 
 @pytest.mark.parametrize("loss, expected", [("mse", 4.0), ("l1", 2.0), ("huber", 2 * 0.1 * ((4 + 0.01) ** 0.5 - 0.1))])

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from streamcache.lora_train.adafactor import Adafactor
-from streamcache.lora_train.optim import Rates, make_optimizer
+from streamcache.lora_train.optimizers.adafactor import Adafactor
+from streamcache.lora_train.optimizers.optim import Rates, make_optimizer
 
 
 def reference_step(weight, grad, kept, lr, decay, step) -> None:

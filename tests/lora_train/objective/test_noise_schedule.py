@@ -5,7 +5,7 @@ import torch
 
 from streamcache.errors import TrainError
 from streamcache.lora_train.denoiser import NoiseSchedule
-from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
+from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 FLOW = FlowSchedule()
 EPS = DiffusionSchedule(scaled_linear_alphas())

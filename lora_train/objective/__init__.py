@@ -1,0 +1,34 @@
+"""What a step trains on: noise schedules, draws of noise and timesteps, losses and their weights."""
+
+from .draws import draw_noise, draw_times
+from .loss import (
+    EPS_PER_NATIVE,
+    LOSSES,
+    WEIGHTINGS,
+    evaluate,
+    mean_loss,
+    row_losses,
+    row_weights,
+)
+from .noise_schedule import SNR_BOUND, DiffusionSchedule, FlowSchedule, per_row, scaled_linear_alphas
+from .settings import RULES, TIMESTEPS, ObjectiveSettings
+
+__all__ = [
+    "EPS_PER_NATIVE",
+    "LOSSES",
+    "RULES",
+    "SNR_BOUND",
+    "TIMESTEPS",
+    "WEIGHTINGS",
+    "DiffusionSchedule",
+    "FlowSchedule",
+    "ObjectiveSettings",
+    "draw_noise",
+    "draw_times",
+    "evaluate",
+    "mean_loss",
+    "per_row",
+    "row_losses",
+    "row_weights",
+    "scaled_linear_alphas",
+]

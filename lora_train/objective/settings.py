@@ -1,0 +1,33 @@
+"""How noise and timesteps are drawn and how the loss is computed: the settings, without code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The version of the rules of timesteps, weights and warmup that new runs follow. A run keeps the version that it began
+# with, so that it resumes bit for bit. 1: the first and last noise level were drawn half as often as the others,
+# "debiased" weighted v models by √snr / (1 + snr), and warmup began at 1 / (warmup_steps + 1).
+RULES = 2
+
+TIMESTEPS = ("uniform", "logit_normal")
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """How noise and timesteps are drawn and the loss is computed. `TrainConfig` validates the values."""
+
+    loss: str = "mse"
+    huber_delta: float = 0.1
+    weighting: str = "none"
+    min_snr_gamma: float = 5.0
+    timesteps: str = "uniform"
+    logit_mean: float = 0.0
+    logit_std: float = 1.0
+    shift: float = 1.0
+    t_min: float = 0.0
+    t_max: float = 1.0
+    noise_offset: float = 0.0
+    prior_weight: float = 1.0
+    masked_loss: bool = False
+    unmasked_weight: float = 0.0  # weight of the area outside a mask
+    rules: int = RULES

@@ -1,0 +1,14 @@
+"""Optimizers and learning-rate schedules, by name."""
+
+from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates, load_optimizer, make_optimizer, set_mode, set_rate
+
+__all__ = [
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "Curve",
+    "Rates",
+    "load_optimizer",
+    "make_optimizer",
+    "set_mode",
+    "set_rate",
+]
