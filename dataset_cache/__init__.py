@@ -35,6 +35,7 @@ from .encode import (
     Report,
     Settings,
     Surroundings,
+    cut_captions,
     digest_of,
     encode,
     file_identity,
@@ -45,6 +46,7 @@ from .encode import (
     load_source,
     load_transform,
     make_plan,
+    missing_parts,
     object_identity,
 )
 from .format import (
@@ -252,6 +254,7 @@ __all__ = [
     "convert",
     "curate",
     "current_publisher",
+    "cut_captions",
     "describe_folder",
     "digest_of",
     "draw_sheet",
@@ -287,6 +290,7 @@ __all__ = [
     "memory_folder",
     "merge",
     "migrate",
+    "missing_parts",
     "move_locked_folder",
     "name_problem",
     "named_publisher",

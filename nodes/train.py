@@ -44,6 +44,7 @@ from .library import (
     contained,
     handle_of,
     list_caches,
+    nothing_given,
     parse_name,
     path_to_save,
     problem_of,
@@ -51,6 +52,7 @@ from .library import (
     result_fingerprint,
     save,
 )
+from .sockets import OPEN
 from .train_watch import TrainWatch
 
 
@@ -76,9 +78,9 @@ class StreamCacheTrain(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, name: Any = None) -> bool | str:
-        name = sockets.first(name)
-        return problem_of(name, _check_name)
+    def validate_inputs(cls, name: Any = None, dataset: Any = OPEN, latents: Any = OPEN) -> bool | str:
+        # Now, and not after the model is loaded.
+        return nothing_given("train on") if dataset is latents is OPEN else problem_of(sockets.first(name), _check_name)
 
     @classmethod
     def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:

@@ -7,6 +7,7 @@ import { useStyle } from "./lib/style.js";
 import { registerTab, TabSlot } from "./lib/tab.js";
 import { loadWords } from "./lib/words.js";
 import { keepListsFresh } from "./nodes/cache_list.js";
+import { ENCODE, showMissingEncoder, watchEncoders } from "./nodes/encode_notice.js";
 import { keepPanelsFresh } from "./nodes/node_panel.js";
 import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
 import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
@@ -40,6 +41,7 @@ app.registerExtension({
     await store.start();
   },
   nodeCreated(node) {
+    if (node.comfyClass === ENCODE) watchEncoders(node);
     if (![TRAIN, SAVE, LOAD].includes(node.comfyClass)) return;
     if (node.comfyClass === TRAIN) hideImages(node);
     const before = node.onExecuted;
@@ -51,7 +53,10 @@ app.registerExtension({
   // Another workflow, or the same after a reload.
   afterConfigureGraph() {
     showLiveRuns();
-    for (const node of app.rootGraph?.nodes ?? []) show(node, app.nodeOutputs?.[node.id]);
+    for (const node of app.rootGraph?.nodes ?? []) {
+      show(node, app.nodeOutputs?.[node.id]);
+      if (node.comfyClass === ENCODE) showMissingEncoder(node);
+    }
     showLastRuns();
   },
 });

@@ -18,7 +18,7 @@ from .paths import (
     path_to_save,
     problem_of,
 )
-from .saving import Given, Saved, check_given, save, save_parts, summarize
+from .saving import Given, Saved, check_given, nothing_given, save, save_parts, summarize
 
 __all__ = [
     "DATASETS",
@@ -37,6 +37,7 @@ __all__ = [
     "list_caches",
     "list_folders",
     "list_names",
+    "nothing_given",
     "parse_name",
     "path_of_folder",
     "path_of_new_folder",

@@ -16,6 +16,7 @@ from ...dataset_cache import (
     Manifest,
     Part,
     byte_count,
+    cut_captions,
     encode,
     few_names,
     gather,
@@ -42,6 +43,10 @@ class Watcher(Protocol):
     def check(self) -> None: ...
 
     def show(self, text: str) -> None: ...
+
+    def remark(self, text: str) -> None:
+        """Show this below every further text."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,18 @@ def check_given(given: Given, use: str) -> None:
     if given.dataset is not None and (latents or conditionings):
         raise CacheError("both a dataset and lists are connected; connect only one of them")
     if given.dataset is None and not latents and not conditionings:
-        raise CacheError(f"nothing to {use}: connect a dataset, or latents and conditioning")
+        raise CacheError(nothing_given(use))
     if latents != conditionings:
         raise CacheError(f"found {latents:,} latents and {conditionings:,} conditionings, expected one per latent")
     if given.dataset is None and captions not in (0, 1, latents):
         raise CacheError(
             f"found {captions:,} captions for {latents:,} latents, expected one each, one for all, or none"
         )
+
+
+def nothing_given(use: str) -> str:
+    source = "a dataset (from Encode Dataset or Streamable Cache Load)"
+    return f"nothing to {use}: connect {source}, or latents and conditioning"
 
 
 def save_parts(parts: Sequence[Part], name: str, path: Path, watch: Watcher, merged: bool = False) -> Saved:
@@ -109,14 +119,18 @@ def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose
         watch.check()
         return False
 
+    def begin(report: EncodeReport) -> None:
+        watch.remark("\n".join(_notices(report)))
+
     watch(0, None, "Scanning the images")
     try:
-        report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
+        report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose, begin=begin)
     except BaseException as error:
         # Otherwise the node keeps showing the progress at which the run ended.
         how = "Failed" if isinstance(error, Exception) else "Stopped"
         watch.show(f"{how}. Encoded entries are kept; queue again to continue")
         raise
+    watch.remark("")  # the summary has it
     return _describe(name, path, report.generation, _report_lines(report), report)
 
 
@@ -151,7 +165,7 @@ def _describe(
         plain = [{"source": e.source, "reason": e.reason} for e in report.skipped]
         facts |= {"encoded": report.encoded, "reused": report.reused, "excluded": plain, "unchanged": report.unchanged}
         facts |= {"removed": report.removed, "missing": report.missing, "warnings": _warnings(report)}
-        facts |= {"chosen": [e.source for e in report.chosen]}
+        facts |= {"chosen": [e.source for e in report.chosen], "notices": _notices(report)}
     return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
 
 
@@ -189,5 +203,10 @@ def _warnings(report: EncodeReport) -> list[str]:
     if report.skipped:
         lines.append(f"Skipped: {plural(len(report.skipped), 'file')}")
         lines += [f"{e.source}: {e.reason}" for e in report.skipped[:_LISTED]]
-    lines += [f"{note.source}: {note.text}" if note.source else note.text for note in report.notes[:_LISTED]]
-    return lines
+    return lines + _notices(report)
+
+
+def _notices(report: EncodeReport) -> list[str]:
+    """What is probably not as it was meant. Notes are known before anything is encoded."""
+    cut = [cut_captions(report.cut)] if report.cut else []
+    return cut + [f"{note.source}: {note.text}" if note.source else note.text for note in report.notes[:_LISTED]]

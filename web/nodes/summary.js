@@ -9,6 +9,8 @@ import { addPanel } from "./node_panel.js";
 export const SAVE = "StreamCacheCacheSave";
 export const LOAD = "StreamCacheCacheLoad";
 const MAX_BARS = 5;
+const MAX_NOTICES = 3;
+const NOTICE = 36; // pixels: two lines
 
 const panels = new WeakMap();
 
@@ -23,23 +25,37 @@ class Summary {
     this.line = h("div", { class: "sc-line", role: "status" });
     this.chart = h("div");
     this.rows = 0;
+    this.remarks = [];
     this.element = h("div", { class: "sc sc-node sc-summary" }, this.line, this.chart);
     this.panel = addPanel(node, this.element, {
-      height: () => 48 + 20 * this.rows + (this.more ? 20 : 0),
-      text: (text) => (this.line.textContent = text.split("\n")[0]),
+      height: () => 48 + 20 * this.rows + (this.more ? 20 : 0) + NOTICE * Math.min(this.remarks.length, MAX_NOTICES),
+      text: (text) => this.#progress(text),
       redraw: () => this.show(this.facts),
     });
+  }
+
+  /** The first line is the progress; the others are remarks that are known before anything is encoded. */
+  #progress(text) {
+    const [first, ...remarks] = text.split("\n");
+    this.line.textContent = first;
+    if (remarks.join() !== this.remarks.join()) this.#fill(this.bars, remarks);
+  }
+
+  #fill(bars, remarks, more) {
+    this.bars = bars;
+    this.remarks = remarks;
+    this.more = more;
+    fill(this.chart, bars, more, remarks.length > 0 && notices(remarks));
+    this.panel.fit();
   }
 
   show(facts) {
     this.facts = facts;
     const buckets = Object.entries(facts.buckets ?? {});
     this.rows = Math.min(buckets.length, MAX_BARS);
-    this.more = facts.excluded?.length ? excluded(facts.excluded) : null;
     this.line.textContent = summary(facts);
     this.line.title = facts.name;
-    fill(this.chart, buckets.length > 0 && chart(buckets), this.more);
-    this.panel.fit();
+    this.#fill(buckets.length > 0 && chart(buckets), facts.notices ?? [], facts.excluded?.length ? excluded(facts.excluded) : null);
   }
 }
 
@@ -62,6 +78,12 @@ function summary(facts) {
     parts.push(words("nodes.encoded", { encoded: number(encoded), reused: number(reused) }));
   }
   return parts.join(" · ");
+}
+
+/** What to know about the dataset; the tooltip has everything. */
+function notices(texts) {
+  const line = (text) => h("li", {}, text);
+  return h("ul", { class: "sc-small sc-warned sc-notices", title: texts.join("\n") }, texts.slice(0, MAX_NOTICES).map(line));
 }
 
 /** The number of skipped files; the tooltip lists them with their reasons. */
