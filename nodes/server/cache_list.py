@@ -22,7 +22,7 @@ from ...dataset_cache import (
     remembered_folders,
 )
 from ..library import list_caches
-from .untrusted import as_dict, as_list, as_time, cut_text
+from ..outside import as_dict, as_list, as_time, cut_text
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
 _MAX_KNOWN = 2000

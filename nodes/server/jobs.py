@@ -25,8 +25,8 @@ from ...dataset_cache import (
     plural,
     verify,
 )
+from ..outside import Refused, cut_text
 from .moves import move_folder
-from .untrusted import Refused, cut_text
 
 log = logging.getLogger("streamcache")
 

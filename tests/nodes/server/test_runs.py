@@ -12,9 +12,9 @@ import pytest
 from streamcache.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
 from streamcache.lora_train.run.metrics import MetricsFile
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.server.runs import RunPlaces, Runs
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.odd_files import KINDS, make_unreadable, put_odd, returns
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from streamcache.nodes.server.untrusted import allowed_hosts, cross_site, cut, foreign_host
+from streamcache.nodes.outside.untrusted import allowed_hosts, cross_site, cut, foreign_host
 
 HOST = {"Host": "comfy.example:8188"}
 OWN = [
