@@ -6,7 +6,7 @@ from pathlib import Path
 import folder_paths
 from comfy.cli_args import args
 
-from ....dataset_cache import normal_form
+from ....dataset_cache import curate, normal_form
 from ....lora_train import TrainError
 
 CACHES = "streamcache"  # the folder below output, and the key under which users register further folders
@@ -14,6 +14,10 @@ EXPORTS = "streamcache_export"
 LORAS = "loras"
 RUNS = "streamcache_runs"
 NO_LORA = "[none]"
+EXAMPLES_LOCKED = (
+    "the example images come with StreamCache and are read-only; to edit them, add a copy: Add an example dataset in "
+    "the Datasets tab, or copy the folder to ComfyUI's input folder"
+)
 EXAMPLES = Path(__file__).resolve().parents[3] / "example_images"  # come with the pack
 
 
@@ -42,6 +46,11 @@ def source_roots() -> dict[str, list[Path]]:
 def list_examples() -> dict[str, Path]:
     """The folders of example images that come with the pack, by name."""
     return {folder.name: folder for folder in sorted(EXAMPLES.iterdir()) if folder.is_dir()}
+
+
+def protect_examples() -> None:
+    """Nothing edits the example images: an update of the pack would undo it."""
+    curate.protect_folder(EXAMPLES, EXAMPLES_LOCKED)
 
 
 def input_root() -> Path:
