@@ -42,6 +42,8 @@ ROOMS = (
     "nodes.host.tiny",
     "nodes.host",
     "nodes.library",
+    "nodes.outside",
+    "nodes.folders",
     "nodes.server",
     "nodes",
     "cli",
