@@ -8,6 +8,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 
 from ..errors import TrainError
 from .adapters import build_network, read_lora
+from .compute import Ema, generator_state, restore_generator
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
@@ -50,7 +51,6 @@ from .run import (
 )
 from .samples import Decode, Prompt, sample_file_name
 from .session import rehearse
-from .step import Ema
 
 __all__ = [
     "EPS_PER_NATIVE",
@@ -86,6 +86,7 @@ __all__ = [
     "draw_noise",
     "draw_times",
     "format_seconds",
+    "generator_state",
     "hold_run",
     "is_run_locked",
     "latest_run",
@@ -104,6 +105,7 @@ __all__ = [
     "rehearse",
     "render_page",
     "replaced_forward",
+    "restore_generator",
     "row_losses",
     "sample_file_name",
     "scaled_linear_alphas",

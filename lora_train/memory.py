@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from .compute import supports_bf16
+
 PRECISIONS: dict[str, torch.dtype | None] = {
     "auto": None,
     "bf16": torch.bfloat16,
@@ -47,7 +49,7 @@ class Precision:
 def choose_precision(name: str, device: torch.device) -> Precision:
     """`auto` is bf16 on a GPU that supports it, otherwise fp32."""
     if name == "auto":
-        name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        name = "bf16" if supports_bf16(device) else "fp32"
     return Precision(name, device)
 
 

@@ -17,15 +17,16 @@ from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, Samples, 
 from ..errors import TrainError
 from . import export
 from .adapters import Network, build_network, read_lora, split_lora
+from .compute import Ema
 from .config import TrainConfig
 from .data import Order, SetRule, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
 from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
-from .optimizers import load_optimizer, make_optimizer, set_mode
+from .optimizers import load_optimizer, make_optimizer, set_mode, was_fused
 from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position
 from .samples import Decode, check_samples
-from .step import Dropout, Ema, KnownSizes, NonFiniteLoss, Stepper, Weights, signals_held
+from .step import Dropout, KnownSizes, NonFiniteLoss, Stepper, Weights, signals_held
 from .validation import HeldOut, Validation, hold_out
 
 
@@ -232,7 +233,8 @@ def _make_stepper(
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
     weights = np.asarray(dataset.column("weight"))
     network = _make_network(denoiser, config, state)
-    optimizer = make_optimizer(config.optimizer, network.parameter_groups(config.learning_rate), config.rates())
+    groups, fused = network.parameter_groups(config.learning_rate), state is None or was_fused(state.optimizer)
+    optimizer = make_optimizer(config.optimizer, groups, config.rates(), fused)
     stepper = Stepper(
         denoiser=denoiser,
         network=network,

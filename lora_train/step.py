@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..dataset_cache import Batch, Dataset, is_out_of_memory
 from ..errors import TrainError
-from .adapters import Network, seeded_generator
+from .adapters import Network, draw_numbers, seeded_generator
+from .compute import Ema, can_pin, device_streams, is_accelerator, upload
 from .data import BatchPlan, Loaded
 from .denoiser import Denoiser
 from .memory import Precision
@@ -55,82 +56,39 @@ class LossEntry:
     rate: float
     loss: Tensor
     rows: int = 1
-    arrived: torch.cuda.Event | None = None
+    arrived: Any = None  # the event after its copy to the host; None: it is read from where it is
 
 
 class LossLedger:
     """Reads losses without stalling the GPU.
 
     On the CPU a loss is read at once. On a GPU it is copied asynchronously and read when the next one is added:
-    reading it at once would make the GPU wait for Python in every step.
+    reading it at once would make the GPU wait for Python in every step. A device that cannot copy that way keeps it
+    until then.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._copies = device.type == "cuda"
+        self._waits = is_accelerator(device)
+        self._events = device_streams(device) if can_pin(device) else None
         self._waiting: LossEntry | None = None
 
     def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[LossEntry, float]]:
         """Add a loss; returns the losses that can be read now."""
-        if not self._copies:
+        if not self._waits:
             return [_read(LossEntry(step, epoch, rate, loss, rows))]
         before = self.drain()
-        host = torch.empty((), dtype=loss.dtype, pin_memory=True)
-        host.copy_(loss, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._waiting = LossEntry(step, epoch, rate, host, rows, arrived)
+        arrived = None
+        if self._events is not None:
+            loss = torch.empty((), dtype=loss.dtype, pin_memory=True).copy_(loss, non_blocking=True)
+            arrived = self._events.Event()
+            arrived.record()
+        self._waiting = LossEntry(step, epoch, rate, loss, rows, arrived)
         return before
 
     def drain(self) -> list[tuple[LossEntry, float]]:
         """The losses that have not been read yet."""
         entry, self._waiting = self._waiting, None
         return [] if entry is None else [_read(entry)]
-
-
-class Ema:
-    """The moving average of a module's trained parameters, in float32 on their device."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay, self.updates = decay, 0
-        self._live = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        self._mean = {name: value.detach().float().clone() for name, value in self._live.items()}
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Add the weights after a step. The decay rises at first, so that the random start is forgotten."""
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        for name, value in self._live.items():
-            self._mean[name].lerp_(value.float(), 1 - decay)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Inside the `with`, the module has the averaged weights; after it, its own again."""
-        own = {name: value.detach().clone() for name, value in self._live.items()}
-        try:
-            self._write(self._mean)
-            yield
-        finally:
-            self._write(own)
-
-    def keep(self) -> None:
-        """Replace the module's weights by the average."""
-        self._write(self._mean)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state as a flat dict for safetensors."""
-        return {**self._mean, "~updates": torch.tensor(self.updates)}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a state of the same module; parameters that are new since then start at their own value."""
-        self.updates = int(tensors["~updates"])
-        for name, mean in self._mean.items():
-            mean.copy_(tensors.get(name, mean))
-
-    @torch.no_grad()
-    def _write(self, values: Mapping[str, Tensor]) -> None:
-        for name, value in self._live.items():
-            value.copy_(values[name])
 
 
 @dataclass(frozen=True)
@@ -268,7 +226,7 @@ class Stepper:
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
             parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            clip_gradients(parameters, self.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -294,12 +252,17 @@ class Stepper:
         if noise.shape != prepared.latents.shape:  # some models change the shape of latents
             noise = self._noise(plan, prepared.latents)
         if self.draws_masks:
-            self.network.begin(plan.number)
+            self.network.begin(plan.number, self._mask_numbers(plan))
         with self.precision.autocast(), self.sizes.explained(int(plan.indices[0]), noise.shape):
             return evaluate(self.denoiser, prepared, noise, times, self.objective, batch.masks)
 
     def _noise(self, plan: BatchPlan, like: Tensor) -> Tensor:
         return draw_noise(like, self.objective, self._random(plan, "noise"))
+
+    def _mask_numbers(self, plan: BatchPlan) -> Tensor | None:
+        if self.objective.rules < 3:
+            return None
+        return upload(draw_numbers(self._random(plan, "masks")), self.denoiser.device)
 
     def _random(self, plan: BatchPlan, purpose: str) -> torch.Generator:
         return seeded_generator(f"{self.seed}:{plan.number}:{purpose}")
@@ -319,6 +282,19 @@ def plain_mean(rows: list[tuple[Tensor, int]]) -> Tensor:
     """The mean of (losses, number of rows before the prior ones) over several batches, without their prior rows."""
     own = [losses[:main] for losses, main in rows if main]
     return torch.cat(own or [losses for losses, _ in rows]).mean()
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[Tensor], largest: float) -> None:
+    """Scale all gradients so that their norm is at most `largest`.
+
+    As torch's `clip_grad_norm_`, in a few calls for all of them on every device; nothing is read from the device.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
+    total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_mul_(gradients, (largest / (total + 1e-6)).clamp(max=1.0))
 
 
 def check_calls(network: Network, place: str) -> None:

@@ -42,10 +42,13 @@ class Network(nn.Module):
         """(module name, adapter) in the model's order."""
         return ((adapter.name, adapter) for adapter in self._all())
 
-    def begin(self, step: int) -> None:
-        """Set the step that the next forward pass belongs to: dropout masks follow from it."""
+    def begin(self, step: int, numbers: Tensor | None = None) -> None:
+        """Set the step that the next forward pass belongs to, and its random numbers: dropout masks follow from them.
+
+        Without numbers the masks are those of runs that began under rules 1 or 2.
+        """
         for adapter in self._all():
-            adapter.step = step
+            adapter.step, adapter.numbers = step, numbers
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Optimizer groups, one per learning rate; `learning_rate` is for modules without a rate of their own.

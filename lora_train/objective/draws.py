@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..compute import upload
 from ..denoiser import NoiseSchedule
 from .settings import ObjectiveSettings
 
@@ -15,7 +16,7 @@ def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Ge
     if settings.noise_offset:
         flat = torch.randn(*latents.shape[:2], *[1] * (latents.ndim - 2), generator=generator)
         noise = noise + settings.noise_offset * flat
-    return noise.to(latents.device)
+    return upload(noise, latents.device)
 
 
 def draw_times(count: int, schedule: NoiseSchedule, settings: ObjectiveSettings, generator: torch.Generator) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...errors import TrainError
+from ..compute import upload
 from ..denoiser import Denoiser, NoiseSchedule, PreparedBatch
 from .settings import ObjectiveSettings
 
@@ -46,7 +47,7 @@ def evaluate(
     masks: Sequence[Tensor | None] | None = None,
 ) -> Tensor:
     """[B] the loss of each row, from one model call."""
-    t = t.to(prepared.latents.device)
+    noise, t = upload(noise, prepared.latents.device), upload(t, prepared.latents.device)
     x_t = denoiser.schedule.noisy(prepared.latents, noise, t)
     target = denoiser.schedule.target(prepared.latents, noise, t)
     return row_losses(denoiser.predict(x_t, t, prepared.conditioning), target, t, denoiser.schedule, settings, masks)
@@ -86,7 +87,7 @@ def row_weights(weights: Tensor, prior: Tensor, settings: ObjectiveSettings) -> 
 
 def mean_loss(losses: Tensor, weights: Tensor | None = None) -> Tensor:
     """The batch's loss: divided by the number of rows, so that a weight of 0.5 halves the loss of a single row too."""
-    return losses.mean() if weights is None else (losses * weights.to(losses.device)).mean()
+    return losses.mean() if weights is None else (losses * upload(weights, losses.device)).mean()
 
 
 def join_masks(masks: Sequence[Tensor | None], like: Tensor, floor: float = 0.0) -> Tensor:

@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedules, by name."""
 
-from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates, load_optimizer, make_optimizer, set_mode, set_rate
+from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates, load_optimizer, make_optimizer, set_mode, set_rate, was_fused
 
 __all__ = [
     "OPTIMIZERS",
@@ -11,4 +11,5 @@ __all__ = [
     "make_optimizer",
     "set_mode",
     "set_rate",
+    "was_fused",
 ]

@@ -10,6 +10,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -38,6 +39,7 @@ class OptimizerKind:
     install: str = ""
     one_rate: bool = False  # whether all groups must have the same learning rate
     needs_momentum: bool = False
+    fuses: bool = False  # whether torch can update all weights in one call, which also needs no answer of the device
 
 
 def _adam(rates: Rates) -> dict[str, Any]:
@@ -53,15 +55,18 @@ def _sgd(rates: Rates) -> dict[str, Any]:
 
 
 OPTIMIZERS: dict[str, OptimizerKind] = {
-    "AdamW": OptimizerKind("torch.optim", "AdamW", _adam),
-    "Adam": OptimizerKind("torch.optim", "Adam", _adam),
+    "AdamW": OptimizerKind("torch.optim", "AdamW", _adam, fuses=True),
+    "Adam": OptimizerKind("torch.optim", "Adam", _adam, fuses=True),
     "Adafactor": OptimizerKind(".adafactor", "Adafactor", _plain),
-    "SGD": OptimizerKind("torch.optim", "SGD", _sgd),
+    "SGD": OptimizerKind("torch.optim", "SGD", _sgd, fuses=True),
     "Prodigy": OptimizerKind("prodigyopt", "Prodigy", _adam, "prodigyopt", one_rate=True),
     "AdamW8bit": OptimizerKind("bitsandbytes.optim", "AdamW8bit", _adam, "bitsandbytes"),
     "AdamWScheduleFree": OptimizerKind("schedulefree", "AdamWScheduleFree", _adam, "schedulefree", needs_momentum=True),
     "SGDScheduleFree": OptimizerKind("schedulefree", "SGDScheduleFree", _sgd, "schedulefree", needs_momentum=True),
 }
+
+
+FORMS = ("foreach", "fused", "capturable")  # how torch computes an update; they depend on the device
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,13 @@ SCHEDULES: dict[str, Callable[[float, Curve], float]] = {
 }
 
 
-def make_optimizer(name: str, groups: Iterable[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
-    """An optimizer over parameter groups; each group stores its own rate as `base_lr`, for schedules."""
+def make_optimizer(
+    name: str, groups: Iterable[dict[str, Any]], rates: Rates, fused: bool = True
+) -> torch.optim.Optimizer:
+    """An optimizer over parameter groups; each group stores its own rate as `base_lr`, for schedules.
+
+    A fused one rounds differently, so a run keeps the form that it began with: see `was_fused`.
+    """
     groups = [{"lr": rates.learning_rate, **group} for group in groups]
     found = sorted({group["lr"] for group in groups})
     if OPTIMIZERS[name].needs_momentum and not rates.beta1:
@@ -106,7 +116,8 @@ def make_optimizer(name: str, groups: Iterable[dict[str, Any]], rates: Rates) ->
             f'optimizer = "{name}": estimates one learning rate for all modules, but group_rates gives '
             f"{', '.join(f'{rate:g}' for rate in found)}; use 0 or {rates.learning_rate:g} there, or another optimizer"
         )
-    optimizer = cast("Any", find_class(name))(groups, lr=rates.learning_rate, **OPTIMIZERS[name].arguments(rates))
+    make = partial(cast("Any", find_class(name)), lr=rates.learning_rate, **OPTIMIZERS[name].arguments(rates))
+    optimizer = _make_fused(make, groups) if fused and OPTIMIZERS[name].fuses else make(groups)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     set_mode(optimizer, training=True)
@@ -122,7 +133,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, name: str, saved: Mapping[s
     now = optimizer.state_dict()
     if any("names" not in group for group in saved["param_groups"]):
         _name_by_position(saved["param_groups"], now["param_groups"])
-    kept = {"params", "names"}
+    kept = {"params", "names", *FORMS}
     settings = {"lr", "base_lr", *OPTIMIZERS[name].arguments(Rates(1.0))}
     wanted = [{key: group[key] for key in settings} for group in now["param_groups"]]
     owners = {member: group for group in saved["param_groups"] for member in group["names"]}
@@ -138,6 +149,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, name: str, saved: Mapping[s
     for group, new in zip(optimizer.param_groups, wanted):
         group |= new
     set_mode(optimizer, training=True)
+
+
+def was_fused(saved: Mapping[str, Any]) -> bool:
+    """Whether this `state_dict` is of a fused optimizer. Those of versions before 0.3 are not."""
+    return any(group.get("fused") for group in saved["param_groups"])
 
 
 def find_class(name: str) -> type[torch.optim.Optimizer]:
@@ -174,6 +190,13 @@ def set_mode(optimizer: torch.optim.Optimizer, training: bool) -> None:
     switch = getattr(optimizer, "train" if training else "eval", None)
     if switch is not None:
         switch()
+
+
+def _make_fused(make: Callable[..., torch.optim.Optimizer], groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    try:
+        return make([dict(group) for group in groups], fused=True)
+    except RuntimeError:  # torch has no fused form for this device
+        return make(groups)
 
 
 def _named(groups: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:

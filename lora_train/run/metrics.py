@@ -16,6 +16,7 @@ import torch
 
 from ...dataset_cache import replace_file
 from ...errors import TrainError
+from ..compute import allocated_bytes
 from .run_files import read_run_file
 
 FLUSH_SECONDS = 1.0
@@ -296,8 +297,9 @@ class Events:
 
 def memory_in_use(device: torch.device) -> int:
     """Bytes allocated on a GPU, or resident in this process; 0 if psutil is missing."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
+    found = allocated_bytes(device)
+    if found is not None:
+        return found
     try:
         import psutil
     except ImportError:

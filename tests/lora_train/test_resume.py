@@ -170,6 +170,24 @@ def test_a_run_that_began_with_an_older_version_keeps_its_warmup_to_the_end(tmp_
     assert StateFolder(tmp_path / "runs/test/states").latest().rules == 1
 
 
+def test_a_run_that_began_with_an_older_version_keeps_its_optimizer_and_its_dropout(tmp_path, monkeypatch) -> None:
+    settings = {"steps": 8, "adapter_dropout": 0.3, "ema_decay": 0.9}
+    dataset = make_dataset(tmp_path / "set")
+    with monkeypatch.context() as patch:
+        patch.setattr("streamcache.lora_train.session.RULES", 2)
+        patch.setattr("streamcache.lora_train.session.make_optimizer", lambda *args: make_optimizer(*args[:3], False))
+        run_training(tmp_path / "whole", dataset, **settings)
+        asked = iter(range(100))
+        run_training(tmp_path / "parts", dataset, hooks=TrainHooks(stop=lambda: next(asked) == 3), **settings)
+    run_training(tmp_path / "parts", dataset, mode="resume", **settings)
+    old, continued = (last_state(tmp_path / name) for name in ("whole", "parts"))
+    assert_same_state(old, continued)
+    assert continued.rules == 2 and not was_fused(continued.optimizer)
+    run_training(tmp_path / "new", dataset, **settings)
+    new = last_state(tmp_path / "new")
+    assert was_fused(new.optimizer) and not torch.equal(new.adapter["up.lora_up.weight"], old.adapter["up.lora_up.weight"])
+
+
 def test_a_run_of_a_newer_version_is_refused(tmp_path, monkeypatch) -> None:
     dataset = make_dataset(tmp_path / "set")
     with monkeypatch.context() as patch:

@@ -29,6 +29,7 @@ ROOMS = (
     "dataset_cache.upkeep",
     "dataset_cache.encode",
     "dataset_cache",
+    "lora_train.compute",
     "lora_train.adapters",
     "lora_train.data",
     "lora_train.objective",

@@ -14,6 +14,7 @@ from streamcache.lora_train.optimizers.optim import (
     make_optimizer,
     set_mode,
     set_rate,
+    was_fused,
 )
 
 
@@ -27,6 +28,23 @@ def test_every_installed_optimizer_lowers_a_loss(name: str) -> None:
         optimizer.step()
     set_mode(optimizer, training=False)
     assert (weight**2).mean() < 9
+
+
+@pytest.mark.parametrize("name", [name for name, kind in OPTIMIZERS.items() if kind.fuses])
+def test_a_fused_optimizer_equals_the_plain_one_within_rounding(name: str) -> None:
+    trained = []
+    for fused in (False, True):
+        random = torch.Generator().manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(shape, generator=random)) for shape in ((4, 6), (3,), (2, 2, 3, 3))]
+        optimizer = make_optimizer(name, [{"params": weights}], Rates(1e-2), fused)
+        assert was_fused(optimizer.state_dict()) is fused
+        for _ in range(50):
+            for weight in weights:
+                weight.grad = torch.randn(weight.shape, generator=random)
+            optimizer.step()
+        trained.append(weights)
+    for plain, other in zip(*trained, strict=True):
+        torch.testing.assert_close(other, plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - set(available())))
