@@ -30,7 +30,8 @@ class Adapter(nn.Module):
         super().__init__()
         self.name, self.layer, self.factors = name, layer, factors
         self.dropout, self.seed, self.step = dropout, seed, -1
-        self.mask, self.numbers = LayerMask.of(name), None  # the numbers of the batch; None: a run of older rules
+        self.mask = LayerMask.of(name)
+        self.numbers: Tensor | None = None  # of the batch, for masks; None: a run of older rules
         self.magnitude: nn.Parameter | None = None
         self.axis: dora.Axis = "input"
         self.register_buffer("diff", None)

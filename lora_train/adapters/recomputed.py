@@ -38,10 +38,8 @@ class _Recomputed(torch.autograd.Function):
             weight = ctx.make(*own)
             if not _has_formula(ctx.layer):
                 x = x.detach().requires_grad_()
-                out = ctx.layer.apply(x, weight)
-        if not _has_formula(ctx.layer):
-            of_x, *of_factors = torch.autograd.grad(out, [x, *own], gradient)
-            return (of_x, None, None, *of_factors)
+                of_x, *of_factors = torch.autograd.grad(ctx.layer.apply(x, weight), [x, *own], gradient)
+                return (of_x, None, None, *of_factors)
         computed = gradient.dtype  # of the forward pass
         needed = ctx.needs_input_grad[0]
         of_x, of_weight = _gradients(ctx.layer, gradient, x.to(computed), weight.detach().to(computed), needed)

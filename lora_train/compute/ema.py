@@ -22,7 +22,8 @@ class Ema:
         """Add the weights after a step. The decay rises at first, so that the random start is forgotten."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        torch._foreach_lerp_(list(self._mean.values()), [value.float() for value in self._live.values()], 1 - decay)
+        live = [value.float() for value in self._live.values()]
+        torch._foreach_lerp_(list(self._mean.values()), live, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def applied(self) -> Iterator[None]:

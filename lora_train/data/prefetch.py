@@ -43,8 +43,8 @@ class Uploader:
 
     def __init__(self, device: torch.device, streams: Any = None) -> None:
         self.device = device
-        self.streams = streams or (device_streams(device) if can_pin(device) else None)
-        self.own = None if self.streams is None else self.streams.Stream(device)
+        self.streams: Any = streams or (device_streams(device) if can_pin(device) else None)
+        self.own = self.streams.Stream(device) if self.streams else None
 
     @property
     def pins(self) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The version of the rules of timesteps, weights, warmup and adapter dropout that new runs follow. A run keeps the version that it began
-# with, so that it resumes bit for bit. 1: the first and last noise level were drawn half as often as the others,
-# "debiased" weighted v models by √snr / (1 + snr), and warmup began at 1 / (warmup_steps + 1).
-# 1 and 2: adapter dropout had a generator per layer.
+# The version of the rules of timesteps, weights, warmup and adapter dropout that new runs follow. A run keeps the one
+# that it began with, so that it resumes bit for bit. 1: the first and last noise level were drawn half as often as the
+# others, "debiased" weighted v models by √snr / (1 + snr), and warmup began at 1 / (warmup_steps + 1). 1 and 2: adapter
+# dropout had a generator per layer.
 RULES = 3
 
 TIMESTEPS = ("uniform", "logit_normal")

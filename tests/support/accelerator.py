@@ -4,8 +4,8 @@ torch has a device type for other packages (PrivateUse1). Here its tensors carry
 operations run; to torch and to the trainer they are on "gpu:0". As on a GPU,
 
 - an operation on two devices raises;
-- copies on a stream happen late: their target is nan until somebody waits for their event, and they read their source
-  then, so that a buffer that is filled again too early gives wrong values;
+- copies on a stream happen late: their target is nan until a stream or Python waits for their event, and they read
+  their source then, so that a buffer that is filled again too early gives wrong values;
 - pinned and pageable memory differ.
 
 What a GPU would make Python wait for is written down in `Accelerator.waits`: values that are read (`.item()`,
@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Wait:
 
     what: str
     thread: str
-    place: str  # the lines of the pack that led to it
+    place: str  # the lines that led to it
 
 
 @dataclass
@@ -58,9 +59,8 @@ class Accelerator:
     libraries: list[Any] = field(default_factory=list)
 
     def note(self, what: str) -> None:
-        frames = [frame for frame in traceback.extract_stack() if "streamcache" in frame.filename or "lora_train" in frame.filename]
-        own = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
-        place = " > ".join(one for one in own if not one.startswith("accelerator.py"))
+        frames = [(Path(frame.filename).name, frame) for frame in traceback.extract_stack()[-12:]]
+        place = " > ".join(f"{name}:{frame.lineno} {frame.name}" for name, frame in frames if name != "accelerator.py")
         self.waits.append(Wait(what, threading.current_thread().name, place))
 
     def is_pinned(self, tensor: Tensor) -> bool:
@@ -82,7 +82,7 @@ class Stream:
 
 
 class Event:
-    """A place in a stream: whoever waits for it sees the copies before it."""
+    """A place in a stream: after waiting for it, the copies before it have happened."""
 
     def __init__(self) -> None:
         self._copies: list[tuple[Tensor, Tensor]] = []
@@ -182,6 +182,7 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     out = func(*given[0], **given[1])
     if target is not None and torch.device(target).type == "cpu":
         return out
+
     def wrapped(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
@@ -198,7 +199,9 @@ def _check_devices(name: str, values: list[Any]) -> None:
         if here or (masks and name == "aten::index"):
             ACCELERATOR.note("index")
     elif here:
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu ({name})")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found two devices: {NAME}:0, cpu ({name})"
+        )
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -215,16 +218,12 @@ def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
             target.values.fill_(torch.nan)
         current_stream().copies.append((target.values, source))
         if current_stream() is _DEFAULT:  # whatever follows on this stream comes after the copy
-            Event_now().synchronize()
+            event = Event()
+            event.record()
+            event.synchronize()
     else:
         current_stream().copies.append((target, source.values.clone()))
     return target
-
-
-def Event_now() -> Event:
-    event = Event()
-    event.record()
-    return event
 
 
 def _empty(size: Any, *, dtype: Any = None, **_: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """Trains in a process of its own on the pretend accelerator, and on the CPU, and prints what differed as JSON.
 
-    python on_accelerator.py <folder> <with or without streams>
+python on_accelerator.py <folder> <with or without streams>
 """
 
 import json
@@ -87,9 +87,7 @@ class Bench:
         model = ReferenceModel(ModelSize(width=16, depth=1, heads=2)).to(device)
         config = TrainConfig(**{**BASE, **settings})
         with open_run(self.folder / "runs", name or f"run{self.number}", mode) as run:
-            result = train(
-                ReferenceDenoiser(model), self.dataset, config, run, hooks=hooks, decode=decode_images
-            )
+            result = train(ReferenceDenoiser(model), self.dataset, config, run, hooks=hooks, decode=decode_images)
         return load_file(result.lora)
 
 
