@@ -41,7 +41,7 @@ export class Jobs {
 
   draw(job) {
     const facts = { name: job.name, to: job.to };
-    if (job.state === "running") return this.running(job, words(`jobs.${job.kind}_running`, facts));
+    if (job.state === "running") return this.running(job, job.text || words(`jobs.${job.kind}_running`, facts));
     const adds = job.kind === "add";
     const problems = [...unsent(job.id), ...(job.problems ?? [])];
     const bad = adds && job.state === "done" ? !job.counts.images && problems.length > 0 : isBad(job);
@@ -51,7 +51,7 @@ export class Jobs {
     const text = {
       failed: () => job.error || words("jobs.failed", facts),
       cancelled: () => words(adds ? "jobs.add_cancelled" : "jobs.cancelled", facts),
-      done: () => words(done, { ...facts, count: job.problem_count, what: adds && whatWasAdded(job.counts) }),
+      done: () => words(done, { ...facts, count: job.problem_count, what: adds ? whatWasAdded(job.counts) : job.what }),
     }[job.state]();
     const all = unsent(job.id).length + (job.problem_count ?? 0);
     const close = iconButton("times", words("actions.close"), () => this.forget(job.id));

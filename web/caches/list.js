@@ -95,7 +95,7 @@ export class ListView {
   }
 
   focus() {
-    this.wantsFocus = true;
+    this.wantsFocus = this.folders.wantsFocus = true;
     if (this.list) this.restoreFocus();
   }
 

@@ -6,6 +6,8 @@ import { get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { acceptFiles } from "../folders/tab_drop.js";
 import { watchUploads } from "../folders/uploads.js";
+import { FolderView } from "../curate/folder_view.js";
+import { watchUpdates } from "../curate/update.js";
 import { CacheView } from "./cache.js";
 import { Jobs } from "./jobs.js";
 import { ListView } from "./list.js";
@@ -33,6 +35,7 @@ export class CachesPanel {
       listen("reconnected", () => (later(), this.jobs.load())), // events were missed meanwhile
       listen("streamcache.job", (job) => this.jobs.update(job)),
       watchUploads((job) => this.jobs.update(job)),
+      watchUpdates((job) => this.jobs.update(job)),
       () => window.removeEventListener("focus", later),
       later.cancel,
     ];
@@ -50,11 +53,12 @@ export class CachesPanel {
     this.root.remove();
   }
 
-  /** `view`: "list", "trash", or "cache" with a name. The focus follows if the user navigated. */
+  /** `view`: "list", "trash", or "cache" or "folder" with a name. The focus follows if the user navigated. */
   show(view, name = "", withFocus = true) {
     Object.assign(memory, { view, name });
     this.view?.destroy?.();
     if (view === "cache") this.view = new CacheView(this, name);
+    else if (view === "folder") this.view = new FolderView(this, name);
     else this.view = view === "trash" ? new TrashView(this) : new ListView(this);
     fill(this.stage, this.view.element);
     if (this.list) this.view.update(this.list);
@@ -112,6 +116,8 @@ export class CachesPanel {
   clearNotice() {
     clearTimeout(this.fading);
     this.until = "";
+    const hadFocus = this.notices.contains(document.activeElement);
     fill(this.notices);
+    if (hadFocus) this.view.regain?.();
   }
 }

@@ -16,7 +16,7 @@ export function notice(kind, text, ...more) {
  * Asks for confirmation. `act` runs when the main button is pressed; the dialog then closes, or shows the error. The
  * promise resolves to what `act` returned, or to null if the user canceled.
  */
-export function ask({ title, content, action, act, look = "primary", ready }) {
+export function ask({ title, content, action, act, look = "primary", wide = false, ready }) {
   const problem = h("div");
   const go = button(action, undefined, { look, type: "submit" });
   const no = button(words("actions.cancel"), () => window_.close());
@@ -29,7 +29,7 @@ export function ask({ title, content, action, act, look = "primary", ready }) {
     problem,
     h("div", { class: "sc-actions" }, no, go),
   );
-  const window_ = h("dialog", { class: "sc sc-dialog", "aria-labelledby": id }, form);
+  const window_ = h("dialog", { class: `sc sc-dialog ${wide ? "wide" : ""}`, "aria-labelledby": id }, form);
   ready?.((can) => (go.disabled = !can));
   return new Promise((resolve) => {
     let result = null;

@@ -17,6 +17,7 @@ export class SamplesTab {
     this.filter = { search: "", bucket: "" };
     this.grid = new Grid({
       size: Number(setting("StreamCache.ThumbnailSize", 88)),
+      label: words("caches.samples_label"),
       opened: (place) => this.open(place),
       looked: (place) => this.look(place),
     });
@@ -113,6 +114,7 @@ export class SamplesTab {
 
   open(place) {
     this.window = new SampleDialog(this.samples, place, {
+      panel: this.view.panel,
       moved: (to) => this.grid.go(to),
       closed: () => (this.window = undefined),
     });
