@@ -18,7 +18,6 @@ export class CaptionEditor {
       spellcheck: false,
       "aria-describedby": "sc-caption-hint",
       oninput: () => this.typed(),
-      onkeydown: (event) => this.key(event),
     });
     this.tags = new TagChips((text) => this.set(text));
     this.notes = h("div", { class: "sc-stack" });
@@ -110,12 +109,6 @@ export class CaptionEditor {
   set(text) {
     this.field.value = text;
     this.typed();
-  }
-
-  key(event) {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-    event.preventDefault();
-    this.save();
   }
 
   /** Resolves to whether everything is saved, so that another image can be shown. */

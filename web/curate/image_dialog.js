@@ -59,6 +59,10 @@ export class ImageDialog {
   }
 
   key(event) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      return void this.editor.save();
+    }
     const step = { PageUp: -1, PageDown: 1 }[event.key] ?? (isText(event.target) ? undefined : { ArrowLeft: -1, ArrowRight: 1 }[event.key]);
     if (step === undefined) return;
     event.preventDefault();
