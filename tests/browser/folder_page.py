@@ -12,6 +12,7 @@ GRID = "document.querySelector('.sc-curate .sc-grid')"
 COUNT = "document.querySelector('.sc-curate .sc-countline [role=status]')?.textContent"
 BAR = "document.querySelector('.sc-selection')"
 SAVED = "document.querySelector('.sc-image [role=status]')?.textContent === 'Saved.'"
+TWO_FRAMES = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
 PREVIEW = "document.querySelector('.sc-preview')"
 
 
@@ -38,14 +39,23 @@ class FolderPage:
         start = json.dumps(f"{name}: ")
         return f"{TILES}.find((tile) => tile.getAttribute('aria-label').startsWith({start}))"
 
-    def label(self, name: str) -> str:
-        return self.page.run(f"{self.tile(name)}.getAttribute('aria-label')")
+    def show(self, name: str) -> None:
+        """Scroll until an image has a tile. There are elements only for visible ones."""
+        for share in (None, 0, 0.25, 0.5, 0.75, 1):
+            if share is not None:
+                self.page.run(f"{GRID}.scrollTop = {GRID}.scrollHeight * {share}")
+                self.page.run(TWO_FRAMES)
+            if self.page.run(f"Boolean({self.tile(name)})"):
+                return
+        raise AssertionError(f"{name} is not in the grid")
 
     def wait_for_label(self, name: str, text: str) -> None:
+        self.show(name)
         self.page.wait_for(f"{self.tile(name)}?.getAttribute('aria-label').includes({json.dumps(text)})", 60)
 
     def edit(self, name: str) -> None:
         """Open the dialog of an image."""
+        self.show(name)
         self.page.click(self.tile(name))
         self.page.wait_for(f"{FIELD} && {DIALOG}.querySelector('h2').title === {json.dumps(name)}")
 
@@ -65,6 +75,7 @@ class FolderPage:
 
     def select(self, *names: str) -> None:
         for name in names:
+            self.show(name)
             self.page.run(f"{self.tile(name)}.querySelector('.sc-tile-check').click()")
             self.page.wait_for(f"{self.tile(name)}.getAttribute('aria-selected') === 'true'")
 

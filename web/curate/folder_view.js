@@ -93,6 +93,7 @@ export class FolderView {
     this.gone = true;
     for (const stop of this.stops) stop();
     this.window?.element.close();
+    this.panel.clearNotice(); // its Undo would be another folder's
     this.grid.destroy();
   }
 

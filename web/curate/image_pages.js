@@ -43,7 +43,7 @@ export class ImagePages extends Pages {
 
   pictureAt(place) {
     const image = this.at(place);
-    return image && `${image.name}|${image.image_stamp}`;
+    return image?.width ? `${image.name}|${image.image_stamp}` : undefined; // without a size it cannot be read
   }
 
   addressAt(place) {
