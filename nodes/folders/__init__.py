@@ -3,13 +3,14 @@
 from .alike import MAX_GROUPS, find_alike, groups_of
 from .charts import folder_charts
 from .folder_view import MAX_PAGE, image_row, view_page
-from .open_folders import FolderNow, look_at
+from .open_folders import LAST, FolderNow, look_at
 from .previews import KINDS, MAX_EDITS, MAX_SHOWN, PREVIEWS, make_edit
 from .query import LEAST_RESOLUTION, MOST_RESOLUTION, RESOLUTION, Query
 from .sample_source import find_source
 
 __all__ = [
     "KINDS",
+    "LAST",
     "LEAST_RESOLUTION",
     "MAX_EDITS",
     "MAX_GROUPS",

@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from ...dataset_cache import CacheError, curate
+from ...dataset_cache import CacheBusy, CacheError, curate
 from ..library import contained
 
 MAX_FOLDERS = 4
 MAX_IMAGES = 300_000  # of all folders in memory; the last one is always kept
 IDLE_SECONDS = 900.0
+PATIENCE_SECONDS = 30.0
+LAST = "last"
 _MAX_RESULTS = 8  # lists and charts that are kept per state
 _T = TypeVar("_T")
 
@@ -84,11 +86,13 @@ class _OpenFolder:
 
     def read(self, state: str) -> FolderNow:
         self.used = time.monotonic()
-        known = next((now for now in self._known if now.state == state), None)
+        known = next((now for now in self._known if state in (now.state, LAST)), None)
         if known is not None:
             return known
-        view = self._folder.read()
-        with self._lock:
+        if not self._lock.acquire(timeout=PATIENCE_SECONDS):
+            raise CacheBusy(f"{self._folder.root.name}: its images are being read, which takes long if there are many")
+        try:
+            view = self._folder.read()
             for now in self._known:
                 if now.view is view:
                     return now
@@ -98,6 +102,8 @@ class _OpenFolder:
                 return same
             self._known = [fresh, *self._known[:1]]
             return fresh
+        finally:
+            self._lock.release()
 
 
 _open: OrderedDict[str, _OpenFolder] = OrderedDict()
@@ -107,7 +113,8 @@ _lock = threading.Lock()
 def look_at(path: Path, state: str = "") -> FolderNow:
     """What is in a folder now; or, with a state that a page has and that is still in memory, what was in it then.
 
-    The second does not look at the disk: a page that scrolls through 100,000 images does not wait for it.
+    The second does not look at the disk: a page that scrolls through 100,000 images does not wait for it. LAST stands
+    for the last state in memory, for edits: they look at the files that they write.
     """
     key = os.path.realpath(path)
     with _lock:

@@ -10,6 +10,7 @@ from typing import Any
 from ...dataset_cache import CacheError, curate, file_mask, file_picture, plural
 from ..folders import (
     KINDS,
+    LAST,
     LEAST_RESOLUTION,
     MAX_EDITS,
     MAX_GROUPS,
@@ -76,16 +77,16 @@ def show_folder(params: Params) -> dict[str, Any]:
 
 
 def show_charts(params: Params) -> dict[str, Any]:
-    (_, path), resolution = _folder(params), _resolution(params)
+    (_, path), state, resolution = _folder(params), params.text("state", ""), _resolution(params)
     params.refuse_unknown()
-    return folder_charts(look_at(path), resolution)
+    return folder_charts(look_at(path, state), resolution)
 
 
 def show_caption(params: Params) -> dict[str, Any]:
     """One image, with its caption whole."""
     (_, path), name, resolution = _folder(params), params.text("name"), _resolution(params)
     params.refuse_unknown()
-    image = _find(look_at(path), name)
+    _, image = _find(path, name, "")
     return image_row(image, Query(resolution=resolution).transform, len(image.caption.text))
 
 
@@ -132,21 +133,20 @@ def preview(params: Params) -> dict[str, Any]:
 def edit(params: Params) -> dict[str, Any]:
     (_, path), token = _folder(params), params.text("token")
     params.refuse_unknown()
-    now = look_at(path)
+    now = look_at(path, LAST)
     changes, title = PREVIEWS.take(now.root, token)
-    return _result(now, curate.apply_changes(now.view, changes, title))
+    return _result(path, curate.apply_changes(now.view, changes, title))
 
 
 def set_caption(params: Params) -> dict[str, Any]:
     (_, path), name, stamp = _folder(params), params.text("name"), params.text("stamp", "")
     text = params.text("text", most=MAX_CAPTION)
     params.refuse_unknown()
-    now = look_at(path)
-    image = _find(now, name)
+    now, image = _find(path, name)
     _refuse_linked(now, [image.name])
     before = image.caption.text if image.caption.stamp == stamp else ""
     change = curate.CaptionChange(image.name, before, text, stamp)
-    return _result(now, curate.apply_changes(now.view, [change], f"Edit the caption of {image.name}"))
+    return _result(path, curate.apply_changes(now.view, [change], f"Edit the caption of {image.name}"))
 
 
 def choose(params: Params) -> dict[str, Any]:
@@ -160,17 +160,16 @@ def choose(params: Params) -> dict[str, Any]:
     now = look_at(path)
     names = wanted(now)
     _refuse_linked(now, names)
-    return _result(now, curate.choose_images(now.view, names, excluded=excluded, repeats=repeats))
+    return _result(path, curate.choose_images(now.view, names, excluded=excluded, repeats=repeats))
 
 
 def undo(params: Params) -> dict[str, Any]:
     _, path = _folder(params)
     params.refuse_unknown()
-    now = look_at(path)
-    done = curate.undo_edit(now.root)
+    done = curate.undo_edit(path)
     if done is None:
         raise Refused("there is nothing to undo in this folder", 404)
-    return _result(now, done)
+    return _result(path, done)
 
 
 def start_alike(params: Params) -> dict[str, Any]:
@@ -249,10 +248,14 @@ def _edit(params: Params) -> dict[str, Any]:
     return {"kind": kind, **values}
 
 
-def _find(now: FolderNow, name: str) -> curate.FolderImage:
+def _find(path: Path, name: str, state: str = LAST) -> tuple[FolderNow, curate.FolderImage]:
+    """An image as it was when the folder was last read; a new one makes it be read again."""
+    now = look_at(path, state)
     try:
-        return now.view.find(name)
+        return now, now.view.find(name)
     except CacheError as error:
+        if state:
+            return _find(path, name, "")
         raise Refused(str(error), 404) from None
 
 
@@ -265,8 +268,7 @@ def _picture(params: Params) -> tuple[FolderNow, curate.FolderImage, int, str]:
     (_, path), name = _folder(params), params.text("name")
     side, stamp = params.integer("side", *_SIDES, 1024), params.text("stamp", "")
     params.refuse_unknown()
-    now = look_at(path)
-    return now, _find(now, name), side, stamp
+    return *_find(path, name), side, stamp
 
 
 def _inside(now: FolderNow, name: str) -> Path:
@@ -276,7 +278,7 @@ def _inside(now: FolderNow, name: str) -> Path:
         raise Refused(str(error), 404) from None
 
 
-def _result(now: FolderNow, done: curate.EditResult) -> dict[str, Any]:
+def _result(path: Path, done: curate.EditResult) -> dict[str, Any]:
     conflicts = [
         {"name": c.name, "before": c.before, "found": c.found, "after": c.after, "stamp": c.stamp}
         for c in done.conflicts[:MAX_SHOWN]
@@ -287,5 +289,5 @@ def _result(now: FolderNow, done: curate.EditResult) -> dict[str, Any]:
         "conflict_count": len(done.conflicts),
         "refused": dict(list(done.refused.items())[:MAX_SHOWN]),
         "refused_count": len(done.refused),
-        "undo": curate.last_edit(now.root),
+        "undo": curate.last_edit(path),
     }

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ _CHUNK = 1 << 20
 _FULL = {getattr(errno, name, -1) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 _NO_STORE = {"Cache-Control": "no-store"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+# Not the event loop's own threads, which are few: ComfyUI's pages would wait for a folder of 100,000 images.
+_THREADS = ThreadPoolExecutor(32, "streamcache-http")
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,8 @@ async def _read(request: web.Request, most: int) -> bytes | None:
 async def _respond(handler: Handler, read_params: Callable[[], Params]) -> web.StreamResponse:
     try:
         # Off the event loop: neither a slow disk nor a long response may stop the server.
-        found = await asyncio.to_thread(lambda: _serialize(handler(read_params())))
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(_THREADS, lambda: _serialize(handler(read_params())))
     except Refused as refusal:
         return _refusal(refusal.status, str(refusal))
     except CacheBusy as error:

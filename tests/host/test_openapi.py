@@ -16,7 +16,7 @@ from PIL import Image
 from streamcache import __version__
 from streamcache.nodes.outside.patterns import CACHE_NAME, RUN_NAME
 from streamcache.tests.host.asking import Answer, get, post, send_zip, wait_for_job
-from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems, takes_json
+from streamcache.tests.host.schemas import DOCUMENT, PREFIX, longest_body, operations, parameters, problems, takes_json
 from streamcache.tests.host.server import ROOT, Server
 from streamcache.tests.support.samples import write_cache
 
@@ -244,12 +244,6 @@ def write_run(folder: Path) -> None:
     rows = [{"step": n, "epoch": 0, "loss": 1 / n, "learning_rate": 1e-4} for n in (1, 2, 3)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Image.new("RGB", (8, 8)).save(folder / "samples" / "step-00000003-0.png")
-
-
-def longest_body(operation: dict[str, Any]) -> int:
-    """The bytes that the document allows."""
-    found = re.search(r"longer than ([\d,]+) bytes", operation["responses"]["413"]["description"])
-    return int(found[1].replace(",", "")) if found and takes_json(operation) else 70_000
 
 
 def _wrong(schema: dict[str, Any]) -> Any:
