@@ -8,7 +8,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 
 from ..errors import TrainError
 from .adapters import build_network, read_lora
-from .compute import Ema, generator_state, restore_generator
+from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
@@ -113,5 +113,6 @@ __all__ = [
     "thin_curve",
     "train",
     "train_in_run",
+    "upload",
     "with_sample_images",
 ]

@@ -25,6 +25,7 @@ from ....lora_train import (
     TrainConfig,
     TrainError,
     choose_precision,
+    upload,
 )
 from ..settings import HostSettings
 from . import conditioning as conds
@@ -108,9 +109,10 @@ class HostDenoiser:
         if len(conditioning) == 1:
             return self._call(x_t, sigma, conditioning[0].inputs)
         # Captions of several forms: one call per form, then every row back in its place.
-        parts = [self._call(x_t[rows.places], sigma[rows.places], rows.inputs) for rows in conditioning]
-        order = torch.tensor([place for rows in conditioning for place in rows.places], device=x_t.device)
-        return torch.cat(parts)[order.argsort()]
+        places = [upload(torch.tensor(rows.places), x_t.device) for rows in conditioning]
+        parts = [self._call(x_t[own], sigma[own], rows.inputs) for own, rows in zip(places, conditioning)]
+        order = torch.tensor([place for rows in conditioning for place in rows.places])
+        return torch.cat(parts)[upload(order.argsort(), x_t.device)]
 
     def adaptable(self) -> dict[str, nn.Module]:
         return layers.adaptable(self.model.diffusion_model)
