@@ -2,6 +2,7 @@
 
 import { app } from "../../scripts/app.js";
 import { TRAINING_TAB } from "./lib/host.js";
+import { loadMessages } from "./lib/messages.js";
 import { listen } from "./lib/server.js";
 import { useStyle } from "./lib/style.js";
 import { registerTab, TabSlot } from "./lib/tab.js";
@@ -9,6 +10,7 @@ import { loadWords } from "./lib/words.js";
 import { keepListsFresh } from "./nodes/cache_list.js";
 import { ENCODE, showMissingEncoder, watchEncoders } from "./nodes/encode_notice.js";
 import { keepPanelsFresh } from "./nodes/node_panel.js";
+import { speakInLists, speakInNotes, speakOnNodes } from "./nodes/node_words.js";
 import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
 import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
@@ -30,7 +32,8 @@ function show(node, output) {
 app.registerExtension({
   name: "StreamCache.Training",
   async setup() {
-    await Promise.all([loadWords(), useStyle()]);
+    await Promise.all([loadWords().then(loadMessages), useStyle()]);
+    speakOnNodes();
     registerTab(slot, { id: TRAINING_TAB, icon: "pi pi-chart-line", texts: "training" });
     keepListsFresh();
     keepPanelsFresh();
@@ -41,6 +44,7 @@ app.registerExtension({
     await store.start();
   },
   nodeCreated(node) {
+    speakInLists(node);
     if (node.comfyClass === ENCODE) watchEncoders(node);
     if (![TRAIN, SAVE, LOAD].includes(node.comfyClass)) return;
     if (node.comfyClass === TRAIN) hideImages(node);
@@ -52,6 +56,7 @@ app.registerExtension({
   },
   // Another workflow, or the same after a reload.
   afterConfigureGraph() {
+    speakInNotes(app.rootGraph?.nodes ?? []);
     showLiveRuns();
     for (const node of app.rootGraph?.nodes ?? []) {
       show(node, app.nodeOutputs?.[node.id]);
