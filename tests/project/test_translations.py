@@ -17,7 +17,7 @@ EXAMPLES = sorted((ROOT / "example_workflows").glob("*.json"))
 NAMES = re.compile(
     r"(Ada|SGD|Prodigy)\w*|lora|loha|lokr|oft|b?fp?\d+|b?float\d+|\d+|cpu|mse|huber|l1|min_snr|comfyui|kohya|diffusers"
 )
-SAME = {"Alpha", "Epsilon", "StreamCache", "TensorBoard", "my_images"}  # texts that are the same in Chinese
+SAME = {"Alpha", "Epsilon", "Latent", "StreamCache", "TensorBoard", "my_images"}  # texts that are the same in Chinese
 NAMED_BY_USERS = re.compile(r"folder|name|start_from|type|.*_name\d?")
 
 
