@@ -19,7 +19,7 @@ Everything else is for the other layers of the pack, which import from here and 
 
 from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, SettingError
 from ..quantity import byte_count, plural
-from ..setting import COLOR, COLORS, NUMBERS, Limits, Setting, check_setting, closest_name, parse_setting
+from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
 from .encode import (
     EMPTY_CAPTION,
@@ -186,6 +186,7 @@ __all__ = [
     "MAX_ZIPS",
     "MISSING",
     "NUMBERS",
+    "OPTIONS",
     "PLAN_SETTINGS",
     "SOURCE_SETTINGS",
     "SUPERSEDED",

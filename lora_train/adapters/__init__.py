@@ -5,7 +5,7 @@ from .dora import AXES, Axis
 from .factors import AdapterSettings
 from .lora_file import read_lora, split_lora
 from .masks import draw_numbers
-from .network import Network, build_network
+from .network import Network, build_network, load_fixed
 
 __all__ = [
     "AXES",
@@ -16,6 +16,7 @@ __all__ = [
     "Network",
     "build_network",
     "draw_numbers",
+    "load_fixed",
     "read_lora",
     "seeded_generator",
     "split_lora",

@@ -2,9 +2,11 @@
 
 from .order import BatchPlan, Order, SetRule, read_columns
 from .prefetch import Loaded, Prefetcher, refuse_plan
+from .sizes import KnownSizes
 
 __all__ = [
     "BatchPlan",
+    "KnownSizes",
     "Loaded",
     "Order",
     "Prefetcher",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +12,14 @@ from torch.nn import functional as F
 from ...errors import TrainError
 from ..compute import upload
 from ..denoiser import Denoiser, NoiseSchedule, PreparedBatch
+from .noise_schedule import per_row
 from .settings import ObjectiveSettings
 
 # The SNR is clamped for weightings: beyond this range, 1/√snr would let single rows dominate the batch.
 WEIGHTING_SNR = (1e-3, 1e3)
+MASK_AREA = 1e-3  # masks of a smaller share count as this: single pixels would dominate the batch
 
-LOSSES: dict[str, Callable[[Tensor, float], Tensor]] = {
+LOSSES: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {
     "mse": lambda error, delta: error**2,
     # Pseudo-Huber, scaled to equal MSE for small errors.
     "huber": lambda error, delta: 2 * delta * (torch.sqrt(error**2 + delta**2) - delta),
@@ -45,12 +48,70 @@ def evaluate(
     t: Tensor,
     settings: ObjectiveSettings,
     masks: Sequence[Tensor | None] | None = None,
+    perturbation: Tensor | None = None,
+    without_caption: Any = None,
 ) -> Tensor:
-    """[B] the loss of each row, from one model call."""
+    """[B] the loss of each row, from one model call.
+
+    `perturbation` is noise for `input_perturbation`, and `without_caption` the conditioning of the empty caption for
+    `guidance_target`, which needs a second model call; without them the two settings have no effect.
+    """
     noise, t = upload(noise, prepared.latents.device), upload(t, prepared.latents.device)
-    x_t = denoiser.schedule.noisy(prepared.latents, noise, t)
+    x_t = noisy_input(denoiser, prepared, noise, t, settings, perturbation)
     target = denoiser.schedule.target(prepared.latents, noise, t)
+    if without_caption is not None and settings.guidance_target != 1:
+        with torch.no_grad():
+            target = guided(target, denoiser.predict(x_t, t, without_caption), t, denoiser.schedule, settings)
     return row_losses(denoiser.predict(x_t, t, prepared.conditioning), target, t, denoiser.schedule, settings, masks)
+
+
+def noisy_input(
+    denoiser: Denoiser,
+    prepared: PreparedBatch,
+    noise: Tensor,
+    t: Tensor,
+    settings: ObjectiveSettings,
+    perturbation: Tensor | None = None,
+) -> Tensor:
+    """What the model sees. Input perturbation mixes in noise + γ · other noise, while the target has the noise alone.
+
+    As in kohya's scripts (`ip_noise_gamma`) and arXiv 2301.11706.
+    """
+    if perturbation is not None:
+        noise = noise + settings.input_perturbation * upload(perturbation, noise.device)
+    return denoiser.schedule.noisy(prepared.latents, noise, t)
+
+
+def guided(
+    target: Tensor, without_caption: Tensor, t: Tensor, schedule: NoiseSchedule, settings: ObjectiveSettings
+) -> Tensor:
+    """without + s · (target - without): the prediction that classifier-free guidance of scale s would make of a target.
+
+    `without_caption` is the model's own prediction for the empty caption. It is ai-toolkit's guidance loss; the
+    CFG-augmented training of diffusion-pipe has the same target with a loss that is divided by s². The schedule "sigma"
+    is 1 + (s - 1) · σ: near the image the difference is mostly noise that no model can predict.
+    """
+    scale: Tensor | float = settings.guidance_target
+    if settings.guidance_schedule == "sigma":
+        sigma = 1 / (1 + schedule.snr(t).sqrt())  # t itself for flow models
+        scale = per_row(1 + (settings.guidance_target - 1) * sigma, target)
+    without = without_caption.to(target.dtype)
+    return without + scale * (target - without)
+
+
+def huber_deltas(t: Tensor, schedule: NoiseSchedule, settings: ObjectiveSettings) -> Tensor | float:
+    """[B] the delta at each timestep, as `get_huber_threshold_if_needed` of kohya's scripts.
+
+    "exponential": delta^(timestep / number of timesteps), from 1 without noise to delta. "snr": (1 - delta) / (1 + σ)²
+    + delta, with σ = 1 / √snr, from 1 to delta.
+    """
+    delta = settings.huber_delta
+    if settings.loss != "huber" or settings.huber_schedule == "constant":
+        return delta
+    if settings.huber_schedule == "snr":
+        return (1 - delta) / (1 + schedule.snr(t).rsqrt()) ** 2 + delta
+    levels = getattr(schedule, "levels", None)
+    return delta ** (t if levels is None else t * (levels - 1) / levels)
 
 
 def row_losses(
@@ -64,9 +125,10 @@ def row_losses(
     """[B] losses against the native target, in float32, weighted by timestep and mask."""
     # Loss functions broadcast silently; a wrong shape here would train on nonsense.
     assert prediction.shape == target.shape, f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
-    cost = LOSSES[settings.loss](prediction.float() - target.float(), settings.huber_delta)
+    error, delta = prediction.float() - target.float(), huber_deltas(t, schedule, settings)
+    cost = LOSSES[settings.loss](error, per_row(delta, error) if isinstance(delta, Tensor) else delta)
     if settings.masked_loss and masks is not None:
-        cost = cost * join_masks(masks, cost, settings.unmasked_weight)
+        cost = weigh_by_masks(cost, join_masks(masks, cost, settings.unmasked_weight), settings.normalise_masks)
     return cost.flatten(1).mean(1) * time_weights(t, schedule, settings)
 
 
@@ -88,6 +150,17 @@ def row_weights(weights: Tensor, prior: Tensor, settings: ObjectiveSettings) -> 
 def mean_loss(losses: Tensor, weights: Tensor | None = None) -> Tensor:
     """The batch's loss: divided by the number of rows, so that a weight of 0.5 halves the loss of a single row too."""
     return losses.mean() if weights is None else (losses * upload(weights, losses.device)).mean()
+
+
+def weigh_by_masks(cost: Tensor, masks: Tensor, normalise: bool) -> Tensor:
+    """The cost times the masks; normalised, also divided by the mask's mean, as OneTrainer's normalized masked area.
+
+    Then a small mask counts as much as a whole image. An empty mask counts nothing.
+    """
+    if not normalise:
+        return cost * masks
+    area = masks.flatten(1).mean(1)
+    return cost * masks * per_row(torch.where(area > 0, 1 / area.clamp(min=MASK_AREA), 0.0), cost)
 
 
 def join_masks(masks: Sequence[Tensor | None], like: Tensor, floor: float = 0.0) -> Tensor:

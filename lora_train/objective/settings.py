@@ -11,6 +11,9 @@ from dataclasses import dataclass
 RULES = 3
 
 TIMESTEPS = ("uniform", "logit_normal")
+RESOLUTION_SHIFTS = ("off", "flux", "sd3")
+HUBER_SCHEDULES = ("constant", "exponential", "snr")
+GUIDANCE_SCHEDULES = ("constant", "sigma")
 
 
 @dataclass(frozen=True)
@@ -31,4 +34,12 @@ class ObjectiveSettings:
     prior_weight: float = 1.0
     masked_loss: bool = False
     unmasked_weight: float = 0.0  # weight of the area outside a mask
+    resolution_shift: str = "off"
+    huber_schedule: str = "constant"
+    multires_noise: int = 0  # levels of coarser noise
+    multires_discount: float = 0.3
+    input_perturbation: float = 0.0
+    normalise_masks: bool = False
+    guidance_target: float = 1.0
+    guidance_schedule: str = "constant"
     rules: int = RULES

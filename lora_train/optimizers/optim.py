@@ -9,13 +9,14 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 import torch
 
 from ...errors import TrainError
+from .by_name import check_arguments, find_optimizer, group_facts, own_arguments, try_out
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,42 @@ SCHEDULES: dict[str, Callable[[float, Curve], float]] = {
 }
 
 
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """An optimizer by name, or `other`, one of another package, with arguments that override those of the settings."""
+
+    name: str
+    other: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def find(self) -> type[torch.optim.Optimizer]:
+        return find_optimizer(self.other) if self.other else find_class(self.name)
+
+    def all_arguments(self, rates: Rates) -> dict[str, Any]:
+        own = own_arguments(self.find(), rates.weight_decay) if self.other else OPTIMIZERS[self.name].arguments(rates)
+        return {**own, **self.arguments}
+
+    def check(self, rates: Rates) -> None:
+        """Refuse before the first step what the optimizer would refuse, or ignore, later."""
+        label = f'other_optimizer = "{self.other}"' if self.other else f'optimizer = "{self.name}"'
+        kind = self.find()
+        check_arguments(kind, label, self.arguments)
+        if self.other or self.arguments:
+            try_out(kind, label, self.all_arguments(rates))
+
+
 def make_optimizer(
-    name: str, groups: Iterable[dict[str, Any]], rates: Rates, fused: bool = True
+    choice: str | OptimizerChoice, groups: Iterable[dict[str, Any]], rates: Rates, fused: bool = True
 ) -> torch.optim.Optimizer:
     """An optimizer over parameter groups; each group stores its own rate as `base_lr`, for schedules.
 
     A fused one rounds differently, so a run keeps the form that it began with: see `was_fused`.
     """
+    choice = OptimizerChoice(choice) if isinstance(choice, str) else choice
+    choice.check(rates)
+    if choice.other:
+        return _with_rates(choice, [{**group_facts(group["params"]), **group} for group in groups], rates, fused=False)
+    name = choice.name
     groups = [{"lr": rates.learning_rate, **group} for group in groups]
     found = sorted({group["lr"] for group in groups})
     if OPTIMIZERS[name].needs_momentum and not rates.beta1:
@@ -116,26 +146,34 @@ def make_optimizer(
             f'optimizer = "{name}": estimates one learning rate for all modules, but group_rates gives '
             f"{', '.join(f'{rate:g}' for rate in found)}; use 0 or {rates.learning_rate:g} there, or another optimizer"
         )
-    make = partial(cast("Any", find_class(name)), lr=rates.learning_rate, **OPTIMIZERS[name].arguments(rates))
-    optimizer = _make_fused(make, groups) if fused and OPTIMIZERS[name].fuses else make(groups)
+    return _with_rates(choice, groups, rates, fused and OPTIMIZERS[name].fuses and not {*FORMS} & {*choice.arguments})
+
+
+def _with_rates(
+    choice: OptimizerChoice, groups: Iterable[dict[str, Any]], rates: Rates, fused: bool
+) -> torch.optim.Optimizer:
+    groups = [{"lr": rates.learning_rate, **group} for group in groups]
+    make = partial(cast("Any", choice.find()), lr=rates.learning_rate, **choice.all_arguments(rates))
+    optimizer = _make_fused(make, groups) if fused else make(groups)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     set_mode(optimizer, training=True)
     return optimizer
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, name: str, saved: Mapping[str, Any]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, choice: str | OptimizerChoice, saved: Mapping[str, Any]) -> None:
     """Continue from a saved `state_dict`, with the rates of this optimizer instead of the saved ones.
 
     Parameters are matched by the names in their groups, so groups may differ; a parameter without saved values starts
     without them. Everything else in a group (Prodigy's estimate, the sums of schedule-free optimizers) continues.
     """
+    choice = OptimizerChoice(choice) if isinstance(choice, str) else choice
     now = optimizer.state_dict()
     if any("names" not in group for group in saved["param_groups"]):
         _name_by_position(saved["param_groups"], now["param_groups"])
     kept = {"params", "names", *FORMS}
-    settings = {"lr", "base_lr", *OPTIMIZERS[name].arguments(Rates(1.0))}
-    wanted = [{key: group[key] for key in settings} for group in now["param_groups"]]
+    settings = {"lr", "base_lr", *choice.all_arguments(Rates(1.0))}
+    wanted = [{key: group[key] for key in settings if key in group} for group in now["param_groups"]]
     owners = {member: group for group in saved["param_groups"] for member in group["names"]}
     for group in now["param_groups"]:
         owner = next((owners[member] for member in group["names"] if member in owners), saved["param_groups"][0])

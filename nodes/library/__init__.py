@@ -18,7 +18,8 @@ from .paths import (
     path_to_save,
     problem_of,
 )
-from .saving import Given, Saved, check_given, nothing_given, save, save_parts, summarize
+from .sample_images import SampleImages
+from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
 
 __all__ = [
     "DATASETS",
@@ -27,10 +28,12 @@ __all__ = [
     "DatasetPlan",
     "Given",
     "OpenPool",
+    "SampleImages",
     "Saved",
     "check_given",
     "close_idle",
     "contained",
+    "encoded_before",
     "forget_result",
     "handle_of",
     "lazy_field",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from ...dataset_cache import (
     EncodeReport,
     Manifest,
     Part,
+    Plan,
     byte_count,
     cut_captions,
     encode,
     few_names,
     gather,
+    is_encoded,
     peek_bucket_counts,
     plural,
     read_manifest,
@@ -28,7 +31,8 @@ from ...dataset_cache import (
     storage_at,
 )
 from ...lora_train import format_seconds
-from .handles import DatasetHandle, DatasetPlan, published_generation
+from .handles import DatasetHandle, DatasetPlan, handle_of, published_generation
+from .paths import list_caches
 
 _PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
 _MAX_BUCKETS = 500  # in the facts of a saved cache
@@ -66,6 +70,16 @@ class Saved:
     handle: DatasetHandle
     lines: tuple[str, ...]
     facts: dict[str, Any]
+
+
+def encoded_before(plan: Plan, path: Path, roots: Sequence[Path]) -> DatasetHandle | None:
+    """A cache that has the samples of the plan: the one at this place, or another."""
+    caches = list_caches(roots)
+    for known in sorted(caches, key=lambda known: caches[known] != path):
+        with contextlib.suppress(CacheError):  # damaged, or being saved: not the one
+            if is_encoded(plan, caches[known]):
+                return handle_of(known, caches[known])
+    return None
 
 
 def save(given: Given, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str] = {}) -> Saved:

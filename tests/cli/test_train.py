@@ -22,7 +22,7 @@ from streamcache.reference import model as reference
 from streamcache.reference.denoiser import ReferenceDenoiser
 from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image
 from streamcache.reference.images import creatures
-from streamcache.setting import parse_setting
+from streamcache.setting import OPTIONS, parse_setting
 
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
@@ -53,7 +53,7 @@ def small(tmp_path: Path) -> list[str]:
 
 
 def test_every_setting_is_a_flag() -> None:
-    examples = {int: "3", float: "0.5", bool: "true", str: "x", tuple: "a|b", dict: "main=2"}
+    examples = {int: "3", float: "0.5", bool: "true", str: "x", tuple: "a|b", dict: "main=2", OPTIONS: "x=1"}
     for name, setting in TRAIN_SETTINGS.items():
         text = setting.limits.choices[-1] if setting.limits.choices else examples[setting.type]
         config = config_of("--" + name.replace("_", "-"), text)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from streamcache.errors import TrainError
-from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig, differences
+from streamcache.lora_train.changes import differences
+from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
 from streamcache.setting import parse_setting
 
 

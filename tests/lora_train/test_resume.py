@@ -24,7 +24,7 @@ from streamcache.lora_train.step import plain_mean
 
 from ..support.odd_files import KINDS, make_unreadable, put_odd, returns
 from ..support.small_parts import SHAPES, SmallDenoiser, decode, latent_of, make_dataset, run_training, words_of
-from .short_runs import assert_same_state, last_state
+from .short_runs import assert_same_state, last_state, losses
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKS = {"steps": 8, "validation_share": 0.1, "validation_every": 4, "sample_every": 4, "sample_steps": 1}
@@ -420,3 +420,32 @@ def test_a_full_disk_at_the_end_does_not_hide_why_a_run_failed(tmp_path, monkeyp
 
     with pytest.raises(RuntimeError, match="out of memory"):
         run_training(tmp_path, make_dataset(tmp_path / "set"), hooks=TrainHooks(progress=fail))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"multires_noise": 4, "input_perturbation": 0.1, "resolution_shift": "flux", "validation_share": 0.2},
+        {"loss": "huber", "huber_schedule": "snr", "lora_plus": 4.0, "scale_weight_norms": 0.05},
+        {"optimizer_args": {"amsgrad": True, "betas": (0.8, 0.9)}, "group_ranks": {"up": 3}, "group_alphas": {"up": 1}},
+        {"guidance_target": 3.0, "guidance_schedule": "sigma", "preservation_weight": 0.5, "accumulate": 2},
+    ],
+    ids=["noise", "learning", "adapter", "captions"],
+)
+def test_j6_a_run_with_these_settings_resumes_bit_for_bit(tmp_path, settings: dict) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path / "whole", dataset, steps=10, **settings)
+    run_training(tmp_path / "parts", dataset, steps=4, **settings)
+    run_training(tmp_path / "parts", dataset, mode="resume", steps=10, **settings)
+    assert_same_state(last_state(tmp_path / "whole"), last_state(tmp_path / "parts"))
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+
+
+def test_j6_every_step_has_its_learning_rate_and_gradient_norm(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    for clip in (1.0, 0.0):
+        run_training(tmp_path / str(clip), dataset, lr_schedule="linear", clip_norm=clip)
+    curves = [read_curves(tmp_path / str(clip) / "runs" / "test" / "metrics.jsonl") for clip in (1.0, 0.0)]
+    assert [step for step, _ in curves[0].norms] == [step for step, _ in curves[0].rates] == list(range(1, 7))
+    assert curves[0].norms[0] == pytest.approx(curves[1].norms[0]) and curves[0].norms[0][1] > 0
+    assert (tmp_path / "1.0" / "runs" / "test" / "gradient_norm.png").exists()

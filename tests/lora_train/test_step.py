@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from streamcache.dataset_cache import CacheWriter, Dataset, open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train.compute import Ema
+from streamcache.lora_train.data.sizes import KnownSizes
 from streamcache.lora_train.run.folder import read_run_json
 from streamcache.lora_train.run.metrics import read_curves
-from streamcache.lora_train.step import KnownSizes, clip_gradients, signals_held
+from streamcache.lora_train.run.signals import signals_held
+from streamcache.lora_train.step import clip_gradients
 
 from ..support.small_parts import SmallDenoiser, latent_of, make_dataset, run_training, words_of
 

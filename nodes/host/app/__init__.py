@@ -15,6 +15,7 @@ from .folders import (
     runs_folder,
     source_roots,
     state_root,
+    store_lora,
 )
 from .server import NodeProgress, caches_changed, caller_of, current_client, send_event
 
@@ -38,4 +39,5 @@ __all__ = [
     "send_event",
     "source_roots",
     "state_root",
+    "store_lora",
 ]

@@ -1,12 +1,16 @@
 """ComfyUI's folders that the pack reads from and writes to, and the LoRA files in them."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import folder_paths
+import safetensors.torch
 from comfy.cli_args import args
+from torch import Tensor
 
-from ....dataset_cache import curate, normal_form
+from ....dataset_cache import curate, normal_form, replace_file
 from ....lora_train import TrainError
 
 CACHES = "streamcache"  # the folder below output, and the key under which users register further folders
@@ -83,7 +87,7 @@ def list_loras() -> list[str]:
     return [NO_LORA, *folder_paths.get_filename_list(LORAS)]
 
 
-def find_lora(name: str) -> str:
+def find_lora(name: str, setting: str = "start_from") -> str:
     """The path of a LoRA by its name in that list; empty for none."""
     if name in ("", NO_LORA):
         return ""
@@ -91,7 +95,18 @@ def find_lora(name: str) -> str:
     found = [name] if name in known else [other for other in known if normal_form(other) == normal_form(name)]
     path = folder_paths.get_full_path(LORAS, found[0]) if len(found) == 1 else None
     if path is None:
-        raise TrainError(f'start_from = "{name}": LoRA not found in ComfyUI; choose one from the list')
+        raise TrainError(f'{setting} = "{name}": LoRA not found in ComfyUI; choose one from the list')
+    return path
+
+
+def store_lora(tensors: Mapping[str, Tensor]) -> Path:
+    """A LORA_MODEL as a file among ComfyUI's temporary ones, named by its content: the same LoRA is the same file."""
+    plain = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in sorted(tensors.items())}
+    content = safetensors.torch.save(plain)
+    name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
+    path = Path(folder_paths.get_temp_directory()) / CACHES / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
     return path
 
 

@@ -1,9 +1,13 @@
 """Noise and timesteps: drawn from a private generator, shifted and scaled as the settings say."""
 
+import math
+import random
+
 import pytest
 import torch
+from torch.nn import functional as F
 
-from streamcache.lora_train.objective.draws import draw_noise, draw_times
+from streamcache.lora_train.objective.draws import draw_noise, draw_times, resolution_factor
 from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 from streamcache.lora_train.objective.settings import ObjectiveSettings
 
@@ -97,3 +101,49 @@ def test_noise_offset_moves_whole_channels():
     plain = draw_noise(torch.zeros(64, 4, 16, 16), ObjectiveSettings(), seeded())
     offset = draw_noise(torch.zeros(64, 4, 16, 16), ObjectiveSettings(noise_offset=1.0), seeded())
     assert plain.mean((2, 3)).std() < 0.1 and 0.8 < offset.mean((2, 3)).std() < 1.2
+
+
+def test_j6_the_flux_shift_is_that_of_diffusers_for_every_size():
+    # diffusers: mu = calculate_shift(tokens, 256, 4096, 0.5, 1.15), then exp(mu) / (exp(mu) + 1 / t - 1)
+    t = torch.linspace(0.05, 0.95, 7)
+    for width, height in ((512, 512), (1024, 1024), (768, 1344)):
+        slope = (1.15 - 0.5) / (4096 - 256)
+        mu = width * height / 256 * slope + 0.5 - slope * 256
+        expected = math.exp(mu) / (math.exp(mu) + 1 / t - 1)
+        own = math.exp(1.15) * resolution_factor("flux", width * height)  # a Flux model's own shift, for 1024×1024
+        torch.testing.assert_close(FLOW.shifted(t, own), expected)
+
+
+def test_j6_the_sd3_shift_grows_with_the_square_root_of_the_area():
+    assert resolution_factor("sd3", 1024 * 1024) == resolution_factor("flux", 1024 * 1024) == 1
+    assert resolution_factor("sd3", 512 * 512) == pytest.approx(0.5)
+
+
+@EVERY
+@pytest.mark.parametrize("kind", ["flux", "sd3"])
+def test_j6_every_row_is_shifted_by_the_size_of_its_own_image(schedule, kind):
+    settings = ObjectiveSettings(resolution_shift=kind, shift=2.0)
+    sizes = [512 * 512, 1024 * 1024, 512 * 512, 2048 * 2048]
+    found = draw_times(4, schedule, settings, seeded(), sizes)
+    for row, size in enumerate(sizes):
+        factor = 2.0 * resolution_factor(kind, size)
+        alone = draw_times(4, schedule, ObjectiveSettings(shift=factor), seeded())
+        assert found[row] == alone[row]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 17, 9), (2, 4, 3, 16, 16)], ids=["image", "video"])
+def test_j6_multi_resolution_noise_is_that_of_kohyas_scripts(shape):
+    # library/custom_train_functions.py, pyramid_noise_like, with private generators instead of global ones
+    settings = ObjectiveSettings(multires_noise=6, multires_discount=0.4)
+    found = draw_noise(torch.zeros(shape), settings, seeded(5))
+    generator, sizes, (w, h) = seeded(5), random.Random(5), shape[-2:]
+    noise = torch.randn(shape, generator=generator)
+    for i in range(6):
+        r = sizes.random() * 2 + 2
+        wn, hn = max(1, int(w / (r**i))), max(1, int(h / (r**i)))
+        coarse = torch.randn(*shape[:-2], wn, hn, generator=generator)
+        noise += F.interpolate(coarse.flatten(1, -3), (w, h), mode="bilinear").reshape(shape) * 0.4**i
+        if wn == 1 or hn == 1:
+            break
+    torch.testing.assert_close(found, noise / noise.std(), rtol=0, atol=0)
+    assert found.std() == pytest.approx(1, abs=1e-5)

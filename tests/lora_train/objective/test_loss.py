@@ -1,5 +1,7 @@
 """Losses against native targets, weights and masks."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.denoiser import PreparedBatch
 from streamcache.lora_train.objective.loss import (
     evaluate,
+    guided,
+    huber_deltas,
     join_masks,
     mean_loss,
     row_losses,
@@ -157,6 +161,65 @@ def test_a_weight_counts_even_for_a_row_alone_in_its_batch():
     assert mean_loss(torch.tensor([3.0]), torch.tensor([0.5])).item() == 1.5
 
 
+@pytest.mark.parametrize("prediction", ["eps", "v"])
+def test_j6_the_huber_schedules_are_those_of_kohyas_scripts(prediction):
+    # library/train_util.py, get_huber_threshold_if_needed, with huber_scale 1
+    alphas = scaled_linear_alphas().float()
+    schedule, timesteps = DiffusionSchedule(alphas, prediction), torch.tensor([0, 1, 500, 998, 999])
+    for name, expected in (
+        ("exponential", torch.exp(math.log(0.1) / 1000 * timesteps)),
+        ("snr", (1 - 0.1) / (1 + ((1 - alphas[timesteps]) / alphas[timesteps]) ** 0.5) ** 2 + 0.1),
+    ):
+        settings = ObjectiveSettings(loss="huber", huber_delta=0.1, huber_schedule=name)
+        torch.testing.assert_close(huber_deltas(timesteps / 999, schedule, settings), expected)
+
+
+@EVERY
+@pytest.mark.parametrize("name", ["exponential", "snr"])
+def test_j6_a_scheduled_huber_loss_uses_the_delta_of_each_row(schedule, name):
+    settings = ObjectiveSettings(loss="huber", huber_schedule=name)
+    t, error = torch.tensor([0.1, 0.9]), torch.full((2, 1, 2, 2), 2.0)
+    found = row_losses(error, torch.zeros_like(error), t, schedule, settings)
+    deltas = huber_deltas(t, schedule, settings)
+    torch.testing.assert_close(found, 2 * deltas * ((4 + deltas**2).sqrt() - deltas))
+    assert deltas[0] > deltas[1]
+
+
+@EVERY
+def test_j6_input_perturbation_changes_the_input_and_not_the_target(schedule):
+    latents, noise, other = (torch.randn(2, 4, 6, 6, generator=seeded(s)) for s in range(3))
+
+    class Seeing(CountingDenoiser):
+        def predict(self, x_t, t, conditioning):
+            self.x_t = x_t
+            return self.schedule.target(latents, noise, t)
+
+    denoiser, t = Seeing(schedule, latents, noise), torch.tensor([0.3, 0.8])
+    settings, prepared = ObjectiveSettings(input_perturbation=0.1), PreparedBatch(latents, None)
+    assert evaluate(denoiser, prepared, noise, t, settings, perturbation=other).tolist() == [0, 0]
+    torch.testing.assert_close(denoiser.x_t, schedule.noisy(latents, noise + 0.1 * other, t))
+
+
+def test_j6_a_normalised_mask_costs_as_much_as_a_whole_image():
+    error, small = torch.ones(3, 2, 4, 4), torch.zeros(4, 4)
+    small[:2, :2] = 1
+    masks = [small, None, torch.zeros(4, 4)]
+    plain, settings = ObjectiveSettings(masked_loss=True), ObjectiveSettings(masked_loss=True, normalise_masks=True)
+    losses = [row_losses(error, 0 * error, torch.rand(3), FLOW, each, masks).tolist() for each in (plain, settings)]
+    assert losses == [[0.25, 1, 0], [1, 1, 0]]
+
+
+def test_j5_a_guided_target_is_that_of_the_peers():
+    # ai-toolkit: without + s · (target - without). diffusion-pipe fits (cond + (s - 1) · without) / s to the target.
+    target, without, t = torch.randn(2, 4, 3, 3), torch.randn(2, 4, 3, 3), torch.tensor([0.25, 1.0])
+    found = guided(target, without, t, FLOW, ObjectiveSettings(guidance_target=3.0))
+    torch.testing.assert_close(found, without + 3 * (target - without))
+    torch.testing.assert_close((found + 2 * without) / 3, target, rtol=1e-5, atol=1e-5)
+    faded = guided(target, without, t, FLOW, ObjectiveSettings(guidance_target=3.0, guidance_schedule="sigma"))
+    torch.testing.assert_close(faded[0], (without + 1.5 * (target - without))[0])
+    torch.testing.assert_close(faded[1], found[1], rtol=1e-3, atol=1e-3)  # the SNR is never quite 0
+
+
 @pytest.mark.parametrize(
     "wrong, message",
     [
@@ -167,6 +230,9 @@ def test_a_weight_counts_even_for_a_row_alone_in_its_batch():
         ({"min_snr_gamma": float("nan")}, "min_snr_gamma = nan"),
         ({"noise_offset": -0.1}, "at least 0"),
         ({"logit_mean": float("inf")}, "expected a finite number$"),
+        ({"huber_schedule": "cosine"}, "constant, exponential, snr"),
+        ({"resolution_shift": "auto"}, "off, flux, sd3"),
+        ({"guidance_target": 3.0, "caption_dropout": 0.1}, "a dropped caption has no guidance"),
         ({"t_min": 0.6, "t_max": 0.5}, "t_min = 0.6: not below t_max = 0.5"),
     ],
 )
