@@ -505,7 +505,7 @@ def test_a_hundred_thousand_images_open_and_scroll(tab: CacheTab, datasets: Path
     page.open("input/datasets/many")
     found = tab.page.run(SCROLL % GRID)
     record_property("frames", found)
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
     page.wait_for_pictures()
     assert found["frames"] > 10
     tab.page.run(f"{GRID}.focus()")

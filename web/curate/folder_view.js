@@ -18,7 +18,7 @@ import { EMPTY, filterBody, Filters } from "./filters.js";
 import { ImageDialog } from "./image_dialog.js";
 import { firstLine, ImagePages, OneImage, readImage } from "./image_pages.js";
 import { MOST_NAMES, Selection } from "./selection.js";
-import { resolutionOf, updateButton, watchUpdates } from "./update.js";
+import { isUpdating, resolutionOf, updateButton, watchUpdates } from "./update.js";
 
 const FIRST = 100; // images of the first request
 const MOST_REPEATS = 100_000;
@@ -178,6 +178,7 @@ export class FolderView {
 
   drawUpdate() {
     this.updater.classList.toggle("primary", wasEdited(this.folder));
+    this.updater.setAttribute("aria-disabled", String(isUpdating(this.folder))); // disabled, it would lose the focus
   }
 
   nothing() {

@@ -114,7 +114,6 @@ export class ImageDialog {
     this.editor.show(image);
     const locked = this.images.locked;
     this.exclude.lastChild.textContent = words(image.excluded ? "curate.include" : "curate.exclude");
-    this.exclude.setAttribute("aria-pressed", String(image.excluded));
     this.exclude.disabled = this.repeats.disabled = Boolean(locked);
     if (document.activeElement !== this.repeats) this.repeats.value = image.repeats;
     fill(this.problem, image.problem && notice("bad", image.problem), image.excluded && notice("warn", words("curate.excluded_note")));

@@ -25,8 +25,11 @@ export function watchUpdates(callback) {
   return () => listeners.delete(callback);
 }
 
+export const isUpdating = (folder) => [...running.values()].some((job) => job.name === folder && job.state === "running");
+
 /** Queues the Save nodes of the folder; if the workflow has none, offers to open one that has. */
 export async function updateCache(folder) {
+  if (isUpdating(folder)) return null;
   const found = await findSaves(folder);
   if (found.saves.length === 0) return offerWorkflow(folder);
   return new Update(folder, found).run();
