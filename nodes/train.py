@@ -50,6 +50,7 @@ from .library import (
     check_given,
     contained,
     encoded_before,
+    made_for_run,
     nothing_given,
     parse_name,
     path_to_save,
@@ -258,7 +259,7 @@ def _saved(given: Given, name: str, watch: TrainWatch, rehearse: Callable[[Plan 
     dataset = given.dataset
     if dataset is not None and dataset.encoded is True:
         return dataset
-    path, purpose = path_to_save(name, cache_roots()), {"made for": f"training {name}"}
+    path, purpose = path_to_save(name, cache_roots()), made_for_run(name)
     before = read_manifest(path)
     own = before is not None and purpose.items() <= before.provenance.items()
     plan = dataset.plan() if dataset is not None else None

@@ -18,6 +18,7 @@ from .paths import (
     path_to_save,
     problem_of,
 )
+from .run_caches import made_for_run, run_of, saved_names
 from .sample_images import SampleImages
 from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
 
@@ -40,6 +41,7 @@ __all__ = [
     "list_caches",
     "list_folders",
     "list_names",
+    "made_for_run",
     "nothing_given",
     "parse_name",
     "path_of_folder",
@@ -52,7 +54,9 @@ __all__ = [
     "published_manifest",
     "record_result",
     "result_fingerprint",
+    "run_of",
     "save",
     "save_parts",
+    "saved_names",
     "summarize",
 ]

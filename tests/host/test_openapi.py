@@ -135,6 +135,8 @@ def test_responses_are_as_documented(server: Server, documented: Path):
     for path, values in {"/cache/verify": {}, "/cache/duplicate": {"to": "d2"}, "/cache/export": {"to": "d3"}}.items():
         job = check(post(server, path, {**name, **values}), "POST", path)["job"]
         assert wait_for_job(server, job["id"])["state"] == "done"
+    job = check(post(server, "/cache/repair", {**name, "most": 0}), "POST", "/cache/repair")["job"]
+    assert wait_for_job(server, job["id"])["state"] == "done"
     check(get(server, "/jobs"), "GET", "/jobs")
     check(post(server, "/job/cancel", {"id": job["id"]}), "POST", "/job/cancel")
     check(post(server, "/job/cancel", {"id": "none"}), "POST", "/job/cancel")
