@@ -1,7 +1,9 @@
 // The panel of the tab "Datasets": the view that is shown, and what all views share (the list, notices, jobs).
 
 import { button, debounce, fill, h, iconButton } from "../lib/dom.js";
+import { busy } from "../lib/busy.js";
 import { notice } from "../lib/dialog.js";
+import { keepKeys } from "../lib/keys.js";
 import { get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { acceptFiles } from "../folders/tab_drop.js";
@@ -29,6 +31,7 @@ export class CachesPanel {
     element.style.height = "100%";
     fill(element, this.root);
     acceptFiles(this);
+    keepKeys(this.root);
     const later = debounce(() => this.refresh(), 250);
     this.stops = [
       listen("streamcache.caches", later),
@@ -47,6 +50,7 @@ export class CachesPanel {
 
   destroy() {
     clearTimeout(this.fading);
+    this.jobs.destroy();
     this.asked = null;
     for (const stop of this.stops) stop();
     this.view?.destroy?.();
@@ -72,7 +76,7 @@ export class CachesPanel {
   /** Only the last request counts: a response to an earlier one may be outdated. */
   async refresh() {
     const asked = (this.asked = {});
-    const found = await get("/caches").catch((error) => ({ error }));
+    const found = await busy(this.root, get("/caches")).catch((error) => ({ error }));
     if (this.asked !== asked) return;
     if (!found.error) {
       this.list = found;
@@ -85,7 +89,7 @@ export class CachesPanel {
   /** Runs an action that the server may refuse. On a refusal, shows the reason and returns null. */
   async attempt(act) {
     try {
-      return await act();
+      return await busy(this.root, Promise.resolve(act()));
     } catch (error) {
       this.fail(error);
       return null;

@@ -1,6 +1,8 @@
 // Native dialogs, so that the focus stays inside and then returns to where it was.
 
+import { busy } from "./busy.js";
 import { button, fill, h, icon } from "./dom.js";
+import { keepKeys } from "./keys.js";
 import { words } from "./words.js";
 
 let last = 0;
@@ -38,7 +40,7 @@ export function ask({ title, content, action, act, look = "primary", wide = fals
       go.disabled = true;
       fill(problem);
       try {
-        result = (await act()) ?? true;
+        result = (await busy(form, Promise.resolve(act()))) ?? true;
         window_.close();
       } catch (error) {
         fill(problem, notice("bad", error.message));
@@ -55,6 +57,7 @@ export function show(window_, closed = () => {}) {
     window_.remove();
     closed();
   });
+  keepKeys(window_);
   window_.addEventListener("keydown", (event) => event.stopPropagation());
   window_.addEventListener("mousedown", (event) => event.target === window_ && window_.close());
   document.body.append(window_);
