@@ -1,17 +1,18 @@
 // Second entry point: the tab "Training", and the panels on Train, Save and Load nodes.
 
 import { app } from "../../scripts/app.js";
+import { allNodes } from "./lib/graph.js";
 import { TRAINING_TAB } from "./lib/host.js";
 import { loadMessages } from "./lib/messages.js";
 import { listen } from "./lib/server.js";
 import { useStyle } from "./lib/style.js";
 import { registerTab, TabSlot } from "./lib/tab.js";
 import { loadWords } from "./lib/words.js";
-import { keepListsFresh } from "./nodes/cache_list.js";
+import { keepChosenCaches, keepListsFresh } from "./nodes/cache_list.js";
 import { ENCODE, showMissingEncoder, watchEncoders } from "./nodes/encode_notice.js";
 import { keepPanelsFresh } from "./nodes/node_panel.js";
 import { speakInLists, speakInNotes, speakOnNodes } from "./nodes/node_words.js";
-import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
+import { LOAD, SAVE, showLastSummary, showSummary } from "./nodes/summary.js";
 import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
 import { store } from "./training/runs.js";
@@ -62,6 +63,8 @@ app.registerExtension({
       show(node, app.nodeOutputs?.[node.id]);
       if (node.comfyClass === ENCODE) showMissingEncoder(node);
     }
+    for (const node of allNodes()) if ([SAVE, LOAD].includes(node.comfyClass)) showLastSummary(node);
+    keepChosenCaches();
     showLastRuns();
   },
 });
