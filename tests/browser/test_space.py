@@ -186,7 +186,7 @@ def test_a_blueprint_shows_the_curve_of_its_training(training: TrainingPage, ser
     values = {"folder": "input/folded", "resolution": 64, "name": name, "steps": 6, "rank": 2}
     page.run(FEED % json.dumps(values))
     training.queue()
-    until(lambda: run_row(server, name).get("live") is False)
+    until(lambda: run_row(server, name).get("status") in ("done", "failed"))
     assert run_row(server, name)["status"] == "done", run_row(server, name)
     page.wait_for(f"{NODE}?.innerText.includes('{name}') && {NODE}.querySelector('[data-state=done]')")
     until(lambda: training.drawn(NODE) > 1)
