@@ -174,6 +174,8 @@ def test_verify_reports_damage_and_repair_asks_twice_before_it_drops_much(tab: C
     tab.reopen()
     tab.page.run("app.api.fetchApi('/streamcache/jobs').then(() => new Promise((go) => setTimeout(go, 300)))")
     assert tab.page.run("document.querySelectorAll('.sc-job').length") == 0, "what was closed stays closed"
+    tab.page.run("void 0")  # the cover of a damaged cache cannot be shown
+    tab.page.errors[:] = [error for error in tab.page.errors if "/cache/thumbnail" not in error]
 
 
 def test_a_running_job_is_shown_until_it_is_done(tab: CacheTab):
