@@ -212,8 +212,8 @@ def unnamed_parameters(monkeypatch) -> Iterator[None]:
 
     real = Network.parameter_groups
 
-    def unnamed(self, rate):
-        return [{key: value for key, value in group.items() if key != "names"} for group in real(self, rate)]
+    def unnamed(self, *rates):
+        return [{key: value for key, value in group.items() if key != "names"} for group in real(self, *rates)]
 
     with monkeypatch.context() as former:
         former.setattr(Network, "parameter_groups", unnamed)
