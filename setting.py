@@ -62,7 +62,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
     for field in dataclasses.fields(kind):
         if "setting" in field.metadata:
             name, limits, old_names = field.metadata["setting"]
-            found[field.name] = Setting(name or field.name, _type_of(field.type), field.default, limits, old_names)
+            found[field.name] = Setting(name or field.name, type_of(field.type), field.default, limits, old_names)
     return found
 
 
@@ -109,7 +109,8 @@ def closest_name(name: str, known: Iterable[str]) -> str:
     return f'; did you mean "{by_lower[match[0]]}"?' if match else ""
 
 
-def _type_of(annotation: Any) -> Any:
+def type_of(annotation: Any) -> Any:
+    """The type of a setting that is declared as a dataclass field with this annotation."""
     return _TYPES[str(annotation).removesuffix(" | None")]
 
 

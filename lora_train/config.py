@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from ..dataset_cache import OPTIONS, Limits, Setting, SettingError, check_setting
+from ..dataset_cache import Limits, Setting, SettingError, check_setting
 from ..errors import TrainError
+from ..setting import type_of
 from .adapters import AXES, KINDS, AdapterSettings, Axis
 from .denoiser import NAMINGS, Naming
 from .export import DTYPES, dora_axis
@@ -323,19 +324,10 @@ class TrainConfig:
         return Curve(self.lr_schedule, steps, self.warmup_steps, *shape, warmup_from_zero=rules > 1)
 
 
-_TYPES = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "str": str,
-    "tuple[str, ...]": tuple,
-    "dict[str, float]": dict,
-    "dict[str, object]": OPTIONS,
-}
 TRAIN_SETTINGS: dict[str, Setting] = {
     f.name: Setting(
         f.name,
-        _TYPES[str(f.type)],
+        type_of(f.type),
         f.default_factory() if callable(f.default_factory) else f.default,
         f.metadata["limits"],
     )

@@ -177,7 +177,7 @@ def test_a_run_that_began_with_an_older_version_keeps_its_optimizer_and_its_drop
     dataset = make_dataset(tmp_path / "set")
     with monkeypatch.context() as patch:
         patch.setattr("streamcache.lora_train.session.RULES", 2)
-        patch.setattr("streamcache.lora_train.session.make_optimizer", lambda *args: make_optimizer(*args[:3], False))
+        patch.setattr("streamcache.lora_train.parts.make_optimizer", lambda *args: make_optimizer(*args[:3], False))
         run_training(tmp_path / "whole", dataset, **settings)
         asked = iter(range(100))
         run_training(tmp_path / "parts", dataset, hooks=TrainHooks(stop=lambda: next(asked) == 3), **settings)
