@@ -26,6 +26,11 @@ export function pathTo(id) {
   return path;
 }
 
+/** The last of them: the node itself. */
+export function findNode(id) {
+  return pathTo(id).at(-1) ?? null;
+}
+
 /** All nodes of a type with their paths, as `pathTo` returns them. */
 export function* pathsOf(type, graph = app.rootGraph, above = []) {
   for (const node of graph?.nodes ?? []) {
