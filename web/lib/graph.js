@@ -39,14 +39,20 @@ export function* pathsOf(type, graph = app.rootGraph, above = []) {
   }
 }
 
+/** The link of an input, null if it is not connected. */
+export function linkOf(node, name) {
+  const slot = node.inputs?.findIndex((input) => input.name === name) ?? -1;
+  return slot >= 0 && node.isInputConnected(slot) ? node.getInputLink(slot) : null;
+}
+
 /**
  * The value of a widget of the last node of a path. If the subgraph around it has an input for it, the value is that of the node
  * with the subgraph. undefined if another node gives the value.
  */
 export function valueOn(path, name) {
   const [node, outer] = [path.at(-1), path.at(-2)];
-  const link = node.inputs?.find((input) => input.name === name)?.link ?? null;
-  if (link === null) return node.widgets?.find((widget) => widget.name === name)?.value;
-  const { origin_id: from, origin_slot: slot } = outer?.subgraph.getLink?.(link) ?? {};
-  return Number(from) === SUBGRAPH_INPUTS ? valueOn(path.slice(0, -1), outer.subgraph.inputs[slot].name) : undefined;
+  const link = linkOf(node, name);
+  if (!link) return node.widgets?.find((widget) => widget.name === name)?.value;
+  if (Number(link.origin_id) !== SUBGRAPH_INPUTS) return undefined;
+  return valueOn(path.slice(0, -1), outer.subgraph.inputs[link.origin_slot].name);
 }

@@ -1,6 +1,7 @@
 // The notice on an Encode Dataset node that has only one of its two encoders: what the dataset will lack.
 
 import { h } from "../lib/dom.js";
+import { linkOf } from "../lib/graph.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "./node_panel.js";
 
@@ -31,7 +32,7 @@ export function showMissingEncoder(node) {
 
 /** The key of the text; nothing while no images are connected, or if neither encoder is: that is an error when it is queued. */
 function missing(node) {
-  const connected = (name) => node.inputs?.some((input) => input.name === name && input.link != null);
+  const connected = (name) => linkOf(node, name) !== null;
   if (!connected("source") && !connected("images")) return undefined;
   const open = Object.keys(ENCODERS).filter((name) => !connected(name));
   return open.length === 1 ? ENCODERS[open[0]] : undefined;
