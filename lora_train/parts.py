@@ -14,7 +14,7 @@ from .compute import Ema
 from .config import TrainConfig
 from .data import KnownSizes
 from .denoiser import Denoiser, Naming
-from .memory import choose_precision
+from .memory import choose_precision, with_data
 from .objective import ObjectiveSettings
 from .optimizers import load_optimizer, make_optimizer, was_fused
 from .other_captions import Dropout, Preservation, find_conditioning
@@ -39,6 +39,7 @@ def make_stepper(
             f"scale_weight_norms = {config.scale_weight_norms:g}: not possible with a schedule-free optimizer, whose "
             "weights follow from an average; set it to 0, or choose another optimizer"
         )
+    adapter = _load_training_adapter(denoiser, config)
     stepper = Stepper(
         denoiser=denoiser,
         network=network,
@@ -54,7 +55,7 @@ def make_stepper(
         dropout=_make_dropout(denoiser, dataset, config),
         preservation=_make_preservation(denoiser, dataset, config),
         empty=_conditioning(denoiser, dataset, "guidance_target") if config.guidance_target != 1 else None,
-        training_adapter=_load_training_adapter(denoiser, config),
+        training_adapter=adapter and adapter.moved(denoiser.device),
         max_norm=config.scale_weight_norms,
         ema=Ema(network, config.ema_decay) if config.ema_decay else None,
         draws_masks=config.adapter_dropout > 0,
@@ -73,7 +74,7 @@ def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | N
         existing = read_lora(config.start_from)
     network = build_network(denoiser, config.adapters(), existing, resumes=state is not None)
     export.check_names(network, denoiser, cast("Naming", config.naming))
-    return network.to(export.DTYPES[config.adapter_dtype])
+    return network.moved(dtype=export.DTYPES[config.adapter_dtype])
 
 
 def _restore(stepper: Stepper, state: SavedState, config: TrainConfig) -> None:
@@ -104,7 +105,8 @@ def _make_preservation(denoiser: Denoiser, dataset: Dataset, config: TrainConfig
 
 
 def _conditioning(denoiser: Denoiser, dataset: Dataset, setting: str, caption: str = "") -> Any:
-    words = find_conditioning(dataset, setting, caption)
+    with with_data():
+        words = find_conditioning(dataset, setting, caption)
     return map_tensors(words, lambda tensor: tensor.to(denoiser.device))
 
 
@@ -112,6 +114,7 @@ def _load_training_adapter(denoiser: Denoiser, config: TrainConfig) -> Network |
     if not config.training_adapter:
         return None
     try:
-        return load_fixed(denoiser, read_lora(config.training_adapter))
+        with with_data():
+            return load_fixed(denoiser, read_lora(config.training_adapter))
     except TrainError as error:
         raise TrainError(f"training_adapter: {error}") from None

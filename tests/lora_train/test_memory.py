@@ -1,10 +1,14 @@
 """Precision, gradient checkpointing, and a module's forward replaced for a while."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from streamcache.lora_train.memory import checkpointed, choose_precision, replaced_forward
+from streamcache.lora_train import PeakMemory
+from streamcache.lora_train.memory import activations_in_ram, checkpointed, choose_precision, replaced_forward
 
 CPU = torch.device("cpu")
 
@@ -123,3 +127,48 @@ def test_a_patched_forward_is_restored_after_an_error_even_below_other_patches()
     with pytest.raises(RuntimeError), replaced_forward(layer, lambda x: x), replaced_forward(layer, lambda x: x):
         raise RuntimeError
     assert layer.forward is patch
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_j3_activations_in_ram_give_bit_equal_gradients(recomputed):
+    stack, x = Stack(), torch.randn(3, 8)
+    plain = gradients(stack, x)
+    with ExitStack() as settings:
+        if recomputed:
+            settings.enter_context(checkpointed(stack.blocks))
+        settings.enter_context(activations_in_ram(stack.blocks, always=True))
+        again = gradients(stack, x)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_activations_in_ram_leave_the_device(recomputed):
+    """On tensors without data, another device stands for RAM."""
+    ram, width = torch.device("meta"), 1024
+    with FakeTensorMode():
+        stack = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(6)))
+        kept = {}
+        for moved in (False, True):
+            memory = PeakMemory(torch.device("cpu"))
+            memory.hold(stack.parameters())
+            with ExitStack() as settings, memory:
+                if recomputed:
+                    settings.enter_context(checkpointed(stack))
+                if moved:
+                    settings.enter_context(activations_in_ram(stack, ram))
+                before = memory.now
+                out = stack(torch.empty(width, width, requires_grad=True))
+                kept[moved] = memory.now - before
+                out.sum().backward()
+    assert kept[True] < kept[False] / 3
+
+
+def test_on_the_cpu_nothing_is_copied():
+    stack, x = Stack(), torch.randn(40000, 8, requires_grad=True)
+    plain = PeakMemory(CPU)
+    with plain:
+        gradients(stack, x)
+    moved = PeakMemory(CPU)
+    with activations_in_ram(stack.blocks), moved:
+        gradients(stack, x)
+    assert moved.peak <= plain.peak * 1.01
