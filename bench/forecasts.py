@@ -3,7 +3,7 @@
     python dev.py memory [name of a base …]
 
 Every base has its full size, from ComfyUI's own classes, and no data, so this needs neither weights nor a GPU. The
-blocks of a transformer are alike: it is traced with two and three blocks of each kind, and the rest is multiplied.
+blocks of a transformer are alike: it is traced with one and two blocks of each kind, and the rest is multiplied.
 Results are kept in docs/memory.json, so that an interrupted run continues.
 """
 
@@ -131,13 +131,14 @@ BASES = {
     ),
     "HunyuanVideo": Base("HunyuanVideo", HUNYUAN, (16, 9, 60, 104), (256, 4096), BOTH, 768),
 }  # fmt: skip
-# Name of the column → settings, whether weights are offloaded, whether they are fp8.
-WAYS: dict[str, tuple[dict[str, Any], bool, bool]] = {
-    "plain": ({}, False, False),
-    "checkpointing": ({"checkpointing": True}, False, False),
-    "fp8 base, checkpointing": ({"checkpointing": True}, False, True),
-    "checkpointing, offload": ({"checkpointing": True, "activation_offload": True}, True, False),
+# Name of the column → settings, and whether weights are offloaded.
+WAYS: dict[str, tuple[dict[str, Any], bool]] = {
+    "plain": ({}, False),
+    "checkpointing": ({"checkpointing": True}, False),
+    "checkpointing, offload": ({"checkpointing": True, "activation_offload": True}, True),
 }
+FP8 = "fp8 base, checkpointing"  # from "checkpointing": only the weights differ
+COLUMNS = ("plain", "checkpointing", FP8, "checkpointing, offload")
 COLORS = ("#c44e52", "#dd8452", "#4c72b0", "#55a868")
 PARTS = ("weights", "adapter", "optimizer", "activations", "peak")
 
@@ -149,35 +150,48 @@ def main(host: str, *names: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found = _read()
     with torch.inference_mode():
         for name in names or BASES:
             for way in WAYS:
-                if way in found.get(name, {}) and not names:
+                if way in found.get(name, {}):
                     continue
-                found.setdefault(name, {})[way] = _sum_up(BASES[name], way)
-                print(f"{name}, {way}: {found[name][way]}", flush=True)
+                made = _sum_up(BASES[name], way)
+                print(f"{name}, {way}: {made}", flush=True)
+                found = _read()  # another process may compute other bases
+                found.setdefault(name, {})[way] = made
                 RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     write_page(found)
 
 
-def write_page(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+def _read() -> dict[str, dict[str, dict[str, int]]]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def write_page(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
     """The table and the chart in the documents."""
+    whole = {name: ways for name, ways in found.items() if len(ways) == len(WAYS)}
+    found = {name: {**ways, FP8: _in_fp8(ways["checkpointing"])} for name, ways in whole.items()}
     CHART.write_text("\n".join(_draw(found)) + "\n", encoding="utf-8")
     head, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- table -->\n")
     tail = rest.partition("<!-- end -->")[2]
     PAGE.write_text(f"{head}<!-- table -->\n{_table(found)}<!-- end -->{tail}", encoding="utf-8")
 
 
+def _in_fp8(found: Mapping[str, int]) -> dict[str, int]:
+    saved = found["weights"] // 2
+    return {**found, "weights": found["weights"] - saved, "peak": found["peak"] - saved}
+
+
 def _sum_up(base: Base, way: str) -> dict[str, int]:
-    """Bytes of each part, from traces with two and three blocks of each kind."""
-    few = dict.fromkeys(base.blocks, 2)
+    """Bytes of each part, from traces with one and two blocks of each kind."""
+    few = dict.fromkeys(base.blocks, 1)
     first = _trace(base, way, few)
     total = dict(first)
     for name in base.blocks:
-        more = _trace(base, way, {**few, name: 3})
+        more = _trace(base, way, {**few, name: 2})
         for part in PARTS:
-            total[part] += (more[part] - first[part]) * (base.unet[name] - 2)
+            total[part] += (more[part] - first[part]) * (base.unet[name] - 1)
     return total
 
 
@@ -187,8 +201,8 @@ def _trace(base: Base, way: str, blocks: Mapping[str, int]) -> dict[str, int]:
     from streamcache.lora_train import TrainConfig, forecast_training
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
-    settings, offload, fp8 = WAYS[way]
-    denoiser = HostDenoiser(_make(base, blocks, fp8), "bf16")
+    settings, offload = WAYS[way]
+    denoiser = HostDenoiser(_make(base, blocks), "bf16")
     denoiser.ram = torch.device("meta")  # a stand-in: everything else is on the CPU
     with tempfile.TemporaryDirectory() as folder:
         dataset = _dataset(base, Path(folder) / "set")
@@ -198,7 +212,7 @@ def _trace(base: Base, way: str, blocks: Mapping[str, int]) -> dict[str, int]:
     return {part: getattr(forecast, part) for part in PARTS}
 
 
-def _make(base: Base, blocks: Mapping[str, int], fp8: bool) -> Any:
+def _make(base: Base, blocks: Mapping[str, int]) -> Any:
     """A patcher whose model has shapes only."""
     import comfy.model_base
     import comfy.model_patcher
@@ -207,7 +221,7 @@ def _make(base: Base, blocks: Mapping[str, int], fp8: bool) -> Any:
 
     unet = {**base.unet, **blocks}
     config = getattr(comfy.supported_models, base.config)({**unet, "dtype": torch.bfloat16})
-    config.set_inference_dtype(torch.float8_e4m3fn if fp8 else torch.bfloat16, torch.bfloat16 if fp8 else None)
+    config.set_inference_dtype(torch.bfloat16, None)
     with torch.device("meta"):
         model = config.get_model({}, "", device=torch.device("meta"))
     model.model_sampling = comfy.model_base.model_sampling(config, model.model_type)
@@ -230,10 +244,10 @@ def _dataset(base: Base, path: Path) -> Any:
 
 
 def _table(found: Mapping[str, Any]) -> str:
-    lines = ["| base | sample | " + " | ".join(WAYS) + " |", "|---|---|" + "---|" * len(WAYS)]
+    lines = ["| base | sample | " + " | ".join(COLUMNS) + " |", "|---|---|" + "---|" * len(COLUMNS)]
     for name, base in BASES.items():
         if name in found:
-            cells = [f"{found[name][way]['peak'] / 1e9:.1f}" if way in found[name] else "" for way in WAYS]
+            cells = [f"{found[name][way]['peak'] / 1e9:.1f}" if way in found[name] else "" for way in COLUMNS]
             lines.append(f"| {name} | {base.sample} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -244,14 +258,14 @@ def _draw(found: Mapping[str, Any]) -> Iterator[str]:
     left, bar, gap, top = 150, 13, 14, 74
     most = max(found[name][way]["peak"] for name in names for way in found[name]) / 1e9
     scale: Callable[[float], float] = lambda size: left + size * 640 / most  # noqa: E731
-    group = bar * len(WAYS) + gap
+    group = bar * len(COLUMNS) + gap
     height = top + group * len(names) + 30
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 {height}" font-family="sans-serif" font-size="12">'
     )
     yield f'<rect width="840" height="{height}" fill="white"/>'
     yield '<text x="12" y="22" font-size="15" font-weight="bold">Memory of training a LoRA, GB</text>'
-    for number, (way, color) in enumerate(zip(WAYS, COLORS, strict=True)):
+    for number, (way, color) in enumerate(zip(COLUMNS, COLORS, strict=True)):
         x = 12 + number * 190
         yield f'<rect x="{x}" y="34" width="12" height="12" fill="{color}"/><text x="{x + 18}" y="45">{way}</text>'
     for size in (8, 12, 16, 24, 32, 48, 80):
@@ -262,7 +276,7 @@ def _draw(found: Mapping[str, Any]) -> Iterator[str]:
     for row, name in enumerate(names):
         y = top + row * group
         yield f'<text x="{left - 8}" y="{y + group / 2 - 2}" text-anchor="end">{name}</text>'
-        for number, (way, color) in enumerate(zip(WAYS, COLORS, strict=True)):
+        for number, (way, color) in enumerate(zip(COLUMNS, COLORS, strict=True)):
             if way not in found[name]:
                 continue
             peak, weights = (found[name][way][part] / 1e9 for part in ("peak", "weights"))

@@ -129,7 +129,10 @@ def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
         names = [name for name, value in kwargs.items() if isinstance(value, Tensor)]
         others = {name: value for name, value in kwargs.items() if name not in names}
         call = partial(_call, forward, len(args), names, others)
-        return checkpoint(call, *args, *(kwargs[name] for name in names), use_reentrant=False)
+        given = (*args, *(kwargs[name] for name in names))
+        # A generator's state is data, which a memory forecast does not have.
+        real = not any(isinstance(value, FakeTensor) for value in given)
+        return checkpoint(call, *given, use_reentrant=False, preserve_rng_state=real)
 
     return wrapped
 

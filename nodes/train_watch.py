@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..dataset_cache import Dataset
+from ..dataset_cache import CacheError, Dataset
 from ..lora_train import (
     Denoiser,
     Run,
@@ -133,7 +133,7 @@ def with_forecast(watch: WatchRun, denoiser: Denoiser, dataset: Dataset, config:
     node.show("Computing how much memory the training needs")
     try:
         memory = report_memory(denoiser, dataset, config)
-    except TrainError:  # the training raises it too, at its own place
+    except (TrainError, CacheError):  # the training raises it too, at its own place
         return watch
     words = "\n".join(memory.lines())
     log.log(logging.INFO if memory.fits and memory.forecast else logging.WARNING, words)

@@ -92,19 +92,18 @@ def forecast_training(
             stack.enter_context(shapes.mode)
             given = shapes.of_batch(batch)
             found = _step(denoiser, dataset, config, Loaded(plan, given))
+        room, resident = denoiser.room(), denoiser.resident(found.away, found.peak)
     except Exception as failed:
         error = failed.__cause__ or failed  # the step names the images of a model call that fails
         if isinstance(error, TrainError):
             raise error from None
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise Untraceable(f"the memory of this training is not known in advance ({reason[:300]})") from error
-    room, device = denoiser.room(), str(denoiser.device)
     shape, seconds = tuple(batch.latents.shape[1:]), time.monotonic() - began
-    resident = denoiser.resident(found.away, found.peak)
     return Forecast(
         weights=found.weights + resident, adapter=found.adapter, optimizer=found.optimizer,
         activations=found.peak - found.weights - found.adapter - found.optimizer, peak=found.peak + resident,
-        room=room, device=device, rows=len(plan.indices), shape=shape, seconds=seconds,
+        room=room, device=str(denoiser.device), rows=len(plan.indices), shape=shape, seconds=seconds,
     )  # fmt: skip
 
 
