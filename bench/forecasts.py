@@ -175,7 +175,8 @@ def write_page(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
     CHART.write_text("\n".join(_draw(found)) + "\n", encoding="utf-8")
     head, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- table -->\n")
     tail = rest.partition("<!-- end -->")[2]
-    PAGE.write_text(f"{head}<!-- table -->\n{_table(found)}<!-- end -->{tail}", encoding="utf-8")
+    shown = f"{_table(found)}\nThe dark part of a bar is weights.\n\n![Memory of training by base]({CHART.name})\n"
+    PAGE.write_text(f"{head}<!-- table -->\n{shown}<!-- end -->{tail}", encoding="utf-8")
 
 
 def _in_fp8(found: Mapping[str, int]) -> dict[str, int]:
