@@ -39,7 +39,6 @@ def make_stepper(
             f"scale_weight_norms = {config.scale_weight_norms:g}: not possible with a schedule-free optimizer, whose "
             "weights follow from an average; set it to 0, or choose another optimizer"
         )
-    adapter = _load_training_adapter(denoiser, config)
     stepper = Stepper(
         denoiser=denoiser,
         network=network,
@@ -55,7 +54,7 @@ def make_stepper(
         dropout=_make_dropout(denoiser, dataset, config),
         preservation=_make_preservation(denoiser, dataset, config),
         empty=_conditioning(denoiser, dataset, "guidance_target") if config.guidance_target != 1 else None,
-        training_adapter=adapter and adapter.moved(denoiser.device),
+        training_adapter=_load_training_adapter(denoiser, config),
         max_norm=config.scale_weight_norms,
         ema=Ema(network, config.ema_decay) if config.ema_decay else None,
         draws_masks=config.adapter_dropout > 0,
@@ -115,6 +114,7 @@ def _load_training_adapter(denoiser: Denoiser, config: TrainConfig) -> Network |
         return None
     try:
         with with_data():
-            return load_fixed(denoiser, read_lora(config.training_adapter))
+            network = load_fixed(denoiser, read_lora(config.training_adapter))
     except TrainError as error:
         raise TrainError(f"training_adapter: {error}") from None
+    return network.moved(denoiser.device)

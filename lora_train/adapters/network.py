@@ -48,11 +48,10 @@ class Network(nn.Module):
     def moved(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Network:
         """Move and cast all floating-point tensors in place. Unlike `to`, it takes tensors without data."""
         for module in self.modules():
-            for name, value in list(module._parameters.items()):
+            for name, value in module._parameters.items():
                 if value is not None:
-                    made = value.detach().to(device, dtype)
-                    module._parameters[name] = nn.Parameter(made, requires_grad=value.requires_grad)
-            for name, value in list(module._buffers.items()):
+                    module._parameters[name] = nn.Parameter(value.detach().to(device, dtype), value.requires_grad)
+            for name, value in module._buffers.items():
                 if value is not None:
                     module._buffers[name] = value.to(device, dtype if value.is_floating_point() else None)
         return self

@@ -25,11 +25,13 @@ class Advice:
     settings: Mapping[str, Any]
     forecast: Forecast
 
-    def line(self) -> str:
-        """One line for people."""
+    def sentence(self) -> str:
+        """For people."""
         change = ", ".join(f"{name} = {_written(value)}" for name, value in self.settings.items())
-        end = "" if self.forecast.fits else ", which is still too much"
-        return f"With {change} it needs {byte_count(self.forecast.peak)}{end}"
+        needed = byte_count(self.forecast.peak)
+        if self.forecast.fits:
+            return f"With {change} it needs {needed}"
+        return f"With {change} it needs {needed}, which is still too much"
 
     def to_json(self) -> dict[str, Any]:
         return {"settings": dict(self.settings), "forecast": self.forecast.to_json()}
@@ -51,10 +53,10 @@ class MemoryReport:
         """For people."""
         if self.forecast is None:
             return [self.problem]
-        fitting = [advice.line() for advice in self.advice if advice.forecast.fits]
+        fitting = [advice.sentence() for advice in self.advice if advice.forecast.fits]
         if self.fits or fitting:
-            return [self.forecast.line(), *fitting]
-        return [self.forecast.line(), *(advice.line() for advice in self.advice[-1:])]
+            return [self.forecast.sentence(), *fitting]
+        return [self.forecast.sentence(), *(advice.sentence() for advice in self.advice[-1:])]
 
     def to_json(self) -> dict[str, Any]:
         forecast = None if self.forecast is None else self.forecast.to_json()

@@ -55,13 +55,19 @@ class Forecast:
     def fits(self) -> bool:
         return not self.room or self.peak * MARGIN <= self.room
 
-    def line(self) -> str:
-        """One line for people."""
-        parts = f"weights {byte_count(self.weights)}, activations {byte_count(self.activations)}"
-        more = f"adapter {byte_count(self.adapter)}, optimizer {byte_count(self.optimizer)}"
-        against = f", and {self.device} has {byte_count(self.room)}" if self.room else ""
-        end = "" if not self.room else "; it fits" if self.fits else "; it does not fit"
-        return f"Memory: the training needs {byte_count(self.peak)} ({parts}, {more}){against}{end}"
+    def sentence(self) -> str:
+        """For people."""
+        needs = (
+            f"Memory: the training needs {byte_count(self.peak)} (weights {byte_count(self.weights)}, activations "
+            f"{byte_count(self.activations)}, adapter {byte_count(self.adapter)}, optimizer "
+            f"{byte_count(self.optimizer)})"
+        )
+        if not self.room:
+            return needs
+        room = byte_count(self.room)
+        if self.fits:
+            return f"{needs}, and {self.device} has {room}; it fits"
+        return f"{needs}, and {self.device} has {room}; it does not fit"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "shape": list(self.shape), "seconds": round(self.seconds, 3), "fits": self.fits}
@@ -124,7 +130,7 @@ def largest_batch(dataset: Dataset, order: Order) -> BatchPlan:
 def adapters_attached(stepper: Stepper) -> Iterator[None]:
     """As a session attaches them for its steps."""
     layers, fixed = stepper.denoiser.adaptable(), stepper.training_adapter
-    with stepper.network.attached(layers), fixed.attached(layers, first=True) if fixed else nullcontext():
+    with stepper.network.attached(layers), nullcontext() if fixed is None else fixed.attached(layers, first=True):
         yield
 
 

@@ -33,7 +33,7 @@ def test_the_cheapest_change_that_fits_is_found_first():
     ask, asked = answer(checkpointing=5)
     tried = find_fitting(FOUND, TrainConfig(batch_size=4), ask, offloads=True)
     assert asked == [{"checkpointing": True}] and tried[-1].forecast.peak == 8 * GB
-    assert tried[-1].line() == "With checkpointing = true it needs 8 GB"
+    assert tried[-1].sentence() == "With checkpointing = true it needs 8 GB"
 
 
 def test_a_smaller_batch_keeps_the_rows_of_a_step():
