@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from .compute import supports_bf16
+from .compute import can_pin, supports_bf16
 
 PRECISIONS: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -183,7 +183,7 @@ class _Shelf:
 
 def _copy_to(tensor: Tensor, ram: torch.device) -> Tensor:
     # Copies from and to pinned memory do not stop the device; both are in order with its other work.
-    pinned = tensor.device.type == "cuda" and ram == RAM and not isinstance(tensor, FakeTensor)
+    pinned = ram == RAM and not isinstance(tensor, FakeTensor) and can_pin(tensor.device)
     copy = torch.empty_like(tensor, device=ram, pin_memory=pinned)
     return copy.copy_(tensor, non_blocking=pinned)
 

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train import TrainConfig, forecast_training
+from streamcache.lora_train import TrainConfig, TrainHooks, forecast_training, open_run, train
 from streamcache.lora_train.memory import activations_in_ram, checkpointed
 
 from ..lora_train.forecast.measured import measured_peak
+from ..lora_train.short_runs import assert_same_state, last_state
 from .claims import claim, hold
 from .family_claims import gradients, quantize
 from .small_families import SMALL, make_patcher, make_samples
@@ -119,6 +120,31 @@ def a_share_of_the_weights_is_offloaded_with_equal_gradients(folder: Path) -> No
             cast = [layer for layer in denoiser.adaptable().values() if hasattr(layer, "prev_comfy_cast_weights")]
             assert 0 < len(cast) <= len(denoiser.adaptable()) and (share == 1 or len(cast) < len(denoiser.adaptable()))
             _equal(expected, gradients(denoiser, dataset))
+
+
+@claim
+def a_run_with_a_share_of_offloaded_weights_resumes_bit_for_bit(folder: Path) -> None:
+    dataset = dataset_of("Flux", folder)
+
+    def states(name: str, shares: dict[int, float], **settings: Any) -> Any:
+        for steps, share in shares.items():
+            denoiser = denoiser_of("Flux", offload=share > 0, offload_share=share)
+            cast: set[int] = set()  # numbers of layers whose weights are in RAM
+
+            def count(progress: Any, denoiser: Any = denoiser, cast: set[int] = cast) -> None:
+                layers = denoiser.adaptable().values()
+                cast.add(sum(hasattr(layer, "prev_comfy_cast_weights") for layer in layers))
+
+            config = TrainConfig(rank=2, batch_size=2, steps=steps, learning_rate=1e-2, targets="all", **settings)
+            with open_run(folder / "runs", name, "resume" if steps > min(shares) else "new") as run:
+                train(denoiser, dataset, config, run, hooks=TrainHooks(progress=count))
+            assert (min(cast) > 0) is (share > 0), (name, steps, cast)
+        return last_state(folder, name)
+
+    for number, settings in enumerate(({}, {"checkpointing": True, "activation_offload": True})):
+        plain = states(f"plain {number}", {5: 0.0}, **settings)
+        for name, shares in {"whole": {5: 0.5}, "parts": {2: 0.5, 5: 0.5}, "changed": {2: 1.0, 5: 0.0}}.items():
+            assert_same_state(states(f"{name} {number}", shares, **settings), plain)
 
 
 @claim

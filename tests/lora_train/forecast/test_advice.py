@@ -58,6 +58,16 @@ def test_if_nothing_fits_the_last_try_says_so():
     assert "does not fit" in report.lines()[0] and "12 GB" in report.lines()[0]
 
 
+@pytest.mark.parametrize("own", [{"optimizer_args": {"amsgrad": True}}, {"other_optimizer": "Lion"}])
+def test_an_optimizer_with_arguments_or_of_another_package_is_not_replaced(own, monkeypatch):
+    monkeypatch.setattr("streamcache.lora_train.forecast.advice.available", lambda: ["AdamW", "AdamW8bit"])
+    found = replace(FOUND, optimizer=15 * GB)
+    for config, first in ((TrainConfig(), {"optimizer": "AdamW8bit"}), (TrainConfig(**own), {"checkpointing": True})):
+        ask, asked = answer(checkpointing=5)
+        find_fitting(found, config, ask, offloads=True)
+        assert asked[0] == first
+
+
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (21 * GB, True), (20 * GB, False)])
 def test_an_unknown_room_is_no_reason_to_refuse_and_a_full_one_is_too_tight(room, fits):
     assert replace(FOUND, room=room).fits is fits

@@ -1,13 +1,14 @@
 """The memory forecast of the reference model against its real peaks, and that it leaves no trace."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import EMPTY_CAPTION, CacheWriter, open_cache
 from streamcache.lora_train import TrainConfig, TrainError, Untraceable, forecast_training, open_run, train
 from streamcache.reference import ReferenceDenoiser
 from streamcache.reference.encoders import encode_caption
@@ -32,6 +33,8 @@ def dataset(tmp_path):
             size = (24, 24) if number < 8 else (24, 40)
             latent = {"samples": torch.randn(1, SIZE.channels, *size)}
             writer.add(latent, encode_caption("a creature"), f"{number}", f"{number}.png")
+        writer.put("none", encode_caption(""), "conditioning")
+        writer.name(EMPTY_CAPTION, "none")
     return open_cache(tmp_path / "set")
 
 
@@ -42,6 +45,19 @@ CASES = {
     "accumulated, averaged": {"batch_size": 2, "accumulate": 3, "ema_decay": 0.9, "rank": 16},
     "LoKr by Adafactor": {"adapter": "lokr", "batch_size": 2, "optimizer": "Adafactor"},
     "DoRA with dropout": {"dora": True, "adapter_dropout": 0.1, "batch_size": 2},
+    "arguments of the optimizer": {"optimizer_args": {"amsgrad": True}, "rank": 16, "targets": "all"},
+    "preservation of a share": {"preservation_weight": 0.5, "preservation_share": 0.1, "batch_size": 2},
+    "a guided target": {"guidance_target": 3.0, "guidance_schedule": "sigma", "batch_size": 2},
+    "settings of other trainers": {
+        "multires_noise": 4,
+        "input_perturbation": 0.1,
+        "resolution_shift": "flux",
+        "lora_plus": 4.0,
+        "scale_weight_norms": 0.05,
+        "loss": "huber",
+        "huber_schedule": "snr",
+        "batch_size": 2,
+    },
 }
 
 
@@ -53,6 +69,17 @@ def test_j2_the_forecast_is_within_a_tenth_of_the_measured_peak(denoiser, datase
     assert forecast.peak == pytest.approx(expected, rel=0.1), f"{forecast.peak / expected - 1:+.1%}"
     assert forecast.peak == sum(getattr(forecast, part) for part in ("weights", "adapter", "optimizer", "activations"))
     assert forecast.weights == sum(weight.nbytes for weight in denoiser.weights())
+
+
+def test_j2_a_training_adapter_counts_with_its_weights(denoiser, dataset, tmp_path):
+    with open_run(tmp_path / "runs", "adapter") as run:
+        made = train(denoiser, dataset, TrainConfig(steps=1, rank=32, targets="all"), run).lora
+    plain = TrainConfig(rank=4, batch_size=2)
+    config = replace(plain, training_adapter=str(made))
+    expected, forecast = measured_peak(denoiser, dataset, config), forecast_training(denoiser, dataset, config)
+    assert forecast.peak == pytest.approx(expected, rel=0.1), f"{forecast.peak / expected - 1:+.1%}"
+    weights = sum(value.nbytes for name, value in load_file(made).items() if "lora" in name)
+    assert forecast.adapter - forecast_training(denoiser, dataset, plain).adapter == weights
 
 
 def test_the_largest_bucket_counts_not_the_most_frequent(denoiser, dataset):
