@@ -12,8 +12,18 @@ from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
+from .forecast import (
+    Forecast,
+    PeakMemory,
+    Shapes,
+    Untraceable,
+    find_fitting,
+    forecast_training,
+    report_memory,
+    room_on,
+)
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
-from .memory import choose_precision, replaced_forward
+from .memory import choose_precision, is_plain, replaced_forward
 from .objective import (
     EPS_PER_NATIVE,
     SNR_BOUND,
@@ -63,20 +73,24 @@ __all__ = [
     "DiffusionSchedule",
     "Ema",
     "FlowSchedule",
+    "Forecast",
     "LayerRows",
     "Naming",
     "NoiseSchedule",
     "ObjectiveSettings",
+    "PeakMemory",
     "Prediction",
     "PreparedBatch",
     "Prompt",
     "Run",
     "Section",
+    "Shapes",
     "TrainConfig",
     "TrainError",
     "TrainHooks",
     "TrainProgress",
     "TrainResult",
+    "Untraceable",
     "WatchRun",
     "build_network",
     "can_begin",
@@ -85,9 +99,12 @@ __all__ = [
     "draw_grid",
     "draw_noise",
     "draw_times",
+    "find_fitting",
+    "forecast_training",
     "format_seconds",
     "generator_state",
     "hold_run",
+    "is_plain",
     "is_run_locked",
     "latest_run",
     "load_config",
@@ -105,7 +122,9 @@ __all__ = [
     "rehearse",
     "render_page",
     "replaced_forward",
+    "report_memory",
     "restore_generator",
+    "room_on",
     "row_losses",
     "sample_file_name",
     "scaled_linear_alphas",

@@ -205,6 +205,9 @@ class TrainConfig:
         "auto", "memory", "Compute precision (auto = bf16 if the GPU supports it, else fp32)", choices=tuple(PRECISIONS)
     )
     checkpointing: bool = _set(False, "memory", "Gradient checkpointing: less memory, slower")
+    activation_offload: bool = _set(
+        False, "memory", "Keep activations in RAM until the backward pass: less VRAM, slower", decides=False
+    )
     prefetch: int = _set(
         2, "memory", "Batches to load in advance (0 = load between steps)", low=0, high=64, decides=False
     )
@@ -259,7 +262,6 @@ class TrainConfig:
         both = sorted(set(self.set_samples) & set(self.set_weights))
         if both:
             raise TrainError(f'set "{both[0]}": is in both set_samples and set_weights; keep one of them')
-
         self._check_adapters()
 
     def _check_adapters(self) -> None:
@@ -292,6 +294,7 @@ class TrainConfig:
 
     def adapters(self) -> AdapterSettings:
         """The settings of the adapters."""
+        axis = dora_axis(cast("Naming", self.naming)) if self.dora_axis == "auto" else self.dora_axis
         return AdapterSettings(
             kind=self.adapter,
             rank=self.rank,
@@ -299,9 +302,7 @@ class TrainConfig:
             rank_stabilised=self.rank_stabilised,
             dropout=self.adapter_dropout,
             dora=self.dora,
-            dora_axis=cast(
-                "Axis", dora_axis(cast("Naming", self.naming)) if self.dora_axis == "auto" else self.dora_axis
-            ),
+            dora_axis=cast("Axis", axis),
             lokr_factor=self.lokr_factor or None,
             targets=self.targets,
             group_rates=self.group_rates,

@@ -17,7 +17,7 @@ from ..errors import TrainError
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
-from .memory import checkpointed
+from .memory import saving_memory
 from .optimizers import set_rate
 from .report_page import write_report
 from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora, signals_held
@@ -148,8 +148,8 @@ def _run(
         events = stack.enter_context(Events(run.folder / "events", session.step)) if config.tensorboard else None
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
         stack.enter_context(session.attached())
-        if config.checkpointing:
-            stack.enter_context(checkpointed(session.denoiser.blocks()))
+        blocks = session.denoiser.blocks()
+        stack.enter_context(saving_memory(blocks, config.checkpointing, config.activation_offload))
         lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
     reporter.end()
     stopped = session.step < session.steps

@@ -14,7 +14,7 @@ from .compute import Ema
 from .config import TrainConfig
 from .data import KnownSizes
 from .denoiser import Denoiser, Naming
-from .memory import choose_precision
+from .memory import choose_precision, with_data
 from .objective import ObjectiveSettings
 from .optimizers import load_optimizer, make_optimizer, was_fused
 from .other_captions import Dropout, Preservation, find_conditioning
@@ -73,7 +73,7 @@ def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | N
         existing = read_lora(config.start_from)
     network = build_network(denoiser, config.adapters(), existing, resumes=state is not None)
     export.check_names(network, denoiser, cast("Naming", config.naming))
-    return network.to(export.DTYPES[config.adapter_dtype])
+    return network.moved(dtype=export.DTYPES[config.adapter_dtype])
 
 
 def _restore(stepper: Stepper, state: SavedState, config: TrainConfig) -> None:
@@ -104,7 +104,8 @@ def _make_preservation(denoiser: Denoiser, dataset: Dataset, config: TrainConfig
 
 
 def _conditioning(denoiser: Denoiser, dataset: Dataset, setting: str, caption: str = "") -> Any:
-    words = find_conditioning(dataset, setting, caption)
+    with with_data():
+        words = find_conditioning(dataset, setting, caption)
     return map_tensors(words, lambda tensor: tensor.to(denoiser.device))
 
 
@@ -112,6 +113,8 @@ def _load_training_adapter(denoiser: Denoiser, config: TrainConfig) -> Network |
     if not config.training_adapter:
         return None
     try:
-        return load_fixed(denoiser, read_lora(config.training_adapter))
+        with with_data():
+            network = load_fixed(denoiser, read_lora(config.training_adapter))
     except TrainError as error:
         raise TrainError(f"training_adapter: {error}") from None
+    return network.moved(denoiser.device)

@@ -158,12 +158,9 @@ class Session:
 def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run) -> Session:
     """Check dataset, model and settings, then build the parts; a resumed run restores them from its last state."""
     refuse_plan(dataset)
-    columns = read_columns(dataset)
+    read_columns(dataset)  # its errors come before those of the model
     denoiser.prepare_for(dataset)
-    rules = set_rules(dataset, config)
-    held = _hold_out(dataset, rules, config)
-    trained = ~held.mask if held.samples else None
-    order = Order(columns, config.seed, config.batch_size, rules, trained, full_batches=config.batch_split == "full")
+    order, held = make_order(dataset, config)
     states = run.states(config.keep_states)
     state = states.latest() if run.resume else None
     version, changes = RULES, []
@@ -180,6 +177,15 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
         stepper.position = resumed_position(state, len(order))
         stepper.epoch = stepper.position // len(order)
     return session
+
+
+def make_order(dataset: Dataset, config: TrainConfig) -> tuple[Order, HeldOut]:
+    """The order of a run, and the samples that are held out of it."""
+    columns, rules = read_columns(dataset), set_rules(dataset, config)
+    held = _hold_out(dataset, rules, config)
+    trained = ~held.mask if held.samples else None
+    full = config.batch_split == "full"
+    return Order(columns, config.seed, config.batch_size, rules, trained, full_batches=full), held
 
 
 def rehearse(

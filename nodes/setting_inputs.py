@@ -35,6 +35,8 @@ LATER = (
     "preservation_caption",
     "guidance_target",
     "guidance_schedule",
+    "activation_offload",
+    "offload_share",
 )
 FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file

@@ -60,7 +60,7 @@ from .library import (
     save,
 )
 from .sockets import OPEN
-from .train_watch import TrainWatch
+from .train_watch import TrainWatch, with_forecast
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -182,7 +182,7 @@ def train_lora(
 
     denoiser = make_denoiser(patcher, config, host, images.negative)
     config, decode = images.settings(_with_free_name(config, loras, runs)), images.decoder(denoiser)
-    prompts = images.find_prompts(dataset)
+    prompts, watch = images.find_prompts(dataset), with_forecast(watch, denoiser, dataset, config)
     result, run = train_in_run(
         denoiser, dataset, config, runs, lambda run: loras / f"{run.name}.safetensors", watch, decode, prompts
     )

@@ -45,6 +45,17 @@ class Network(nn.Module):
         """(module name, adapter) in the model's order."""
         return ((adapter.name, adapter) for adapter in self._all())
 
+    def moved(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Network:
+        """Move and cast all floating-point tensors in place. Unlike `to`, it takes tensors without data."""
+        for module in self.modules():
+            for name, value in module._parameters.items():
+                if value is not None:
+                    module._parameters[name] = nn.Parameter(value.detach().to(device, dtype), value.requires_grad)
+            for name, value in module._buffers.items():
+                if value is not None:
+                    module._buffers[name] = value.to(device, dtype if value.is_floating_point() else None)
+        return self
+
     def begin(self, step: int, numbers: Tensor | None = None) -> None:
         """Set the step that the next forward pass belongs to, and its random numbers: dropout masks follow from them.
 
@@ -183,11 +194,11 @@ def build_network(
         adapter.requires_grad_(rates.get(name) != 0)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise TrainError("group_rates: every target has the rate 0; expected at least one module to train")
-    return network.to(denoiser.device)
+    return network.moved(denoiser.device)
 
 
 def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
-    """The adapters of a file, to be applied and not trained. A file for another model is refused."""
+    """The adapters of a file on the CPU, to be applied and not trained. A file for another model is refused."""
     modules = denoiser.adaptable()
     other_names = denoiser.other_names() if isinstance(denoiser, OtherNames) else {}
     entries, left = file.resolve((denoiser.export_names(naming) for naming in NAMINGS), other_names)
@@ -198,7 +209,7 @@ def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
     scaled = [name for name, adapter in adapters.items() if adapter.magnitude is not None]
     if scaled:
         raise TrainError(f"{file.where}: {scaled[0]} is a DoRA, which cannot be a training adapter; use a LoRA")
-    return Network(adapters).requires_grad_(False).eval().to(denoiser.device)
+    return Network(adapters).requires_grad_(False).eval()
 
 
 def _convolutions(modules: Mapping[str, nn.Module]) -> dict[str, list[str]]:

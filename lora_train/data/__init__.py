@@ -1,7 +1,7 @@
 """The training data: the order of batches, and reading them in advance."""
 
 from .order import BatchPlan, Order, SetRule, read_columns
-from .prefetch import Loaded, Prefetcher, refuse_plan
+from .prefetch import Loaded, Prefetcher, map_batch, refuse_plan
 from .sizes import KnownSizes
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Order",
     "Prefetcher",
     "SetRule",
+    "map_batch",
     "read_columns",
     "refuse_plan",
 ]

@@ -12,6 +12,7 @@ import torch
 
 from ...errors import TrainError
 from ...setting import closest_name
+from ..memory import with_data
 
 # Module → the name under which pip installs it. Every optimizer in them can be named.
 PACKAGES = {"pytorch_optimizer": "pytorch-optimizer", "prodigyplus": "prodigy-plus-schedule-free"}
@@ -61,7 +62,7 @@ def try_out(kind: type[torch.optim.Optimizer], label: str, arguments: Mapping[st
 
     Some optimizers need a closure, the model, or a graph that is kept; some draw random numbers.
     """
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with with_data(), torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             first, weights = _begin(kind, arguments)
             _step(first, weights, 0)
@@ -74,7 +75,8 @@ def try_out(kind: type[torch.optim.Optimizer], label: str, arguments: Mapping[st
         except Exception as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise TrainError(f"{label}: cannot be used with these arguments ({reason})") from error
-    if not all(torch.equal(weight, other) for weight, other in zip(weights, others)):
+        equal = all(torch.equal(weight, other) for weight, other in zip(weights, others))
+    if not equal:
         raise TrainError(f"{label}: a run could not be resumed: the same state gives other weights; choose another")
 
 

@@ -112,6 +112,7 @@ class Runs:
             "settings": cut(settings),
             "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
             "samples": list_samples(run.samples),
+            "memory": cut(as_dict(described.get("memory"))),
             "lora": self._lora(folder.name, described),
             "report": f"{self.places.runs.name}/{folder.name}/{report.name}" if report.is_file() else "",
         }

@@ -245,3 +245,20 @@ def test_d6_class_images_of_the_command_line_are_trained_with_their_prompt_which
     latents = [sample.realize().latent["samples"][0] for sample in cache]
     for latent, caption in pairs:
         assert cache[next(n for n, own in enumerate(latents) if own.equal(latent))].caption == caption
+
+
+def test_j2_a_dry_run_says_what_memory_is_needed_and_trains_nothing(small: list[str], tmp_path: Path, capsys) -> None:
+    assert main([*small, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    forecast = told["forecast"]
+    assert told["fits"] and forecast["rows"] == 2 and forecast["peak"] > forecast["weights"] > 0
+    assert not (tmp_path / "out").exists()
+    assert main([*small, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("Memory: the training needs ")
+
+
+def test_a_dry_run_of_what_does_not_fit_exits_with_1_and_names_a_change(small: list[str], monkeypatch, capsys) -> None:
+    monkeypatch.setattr(ReferenceDenoiser, "room", lambda self: 1000)
+    assert main([*small, "--dry-run"]) == 1
+    out = capsys.readouterr().out
+    assert "it does not fit" in out and "With checkpointing = true" in out

@@ -87,6 +87,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "guidance_schedule": ("sigma", {"guidance_target": 3.0}),
     "precision": ("bf16", {}),
     "checkpointing": (True, {}),
+    "activation_offload": (True, {}),
     "prefetch": (0, {}),
     "set_samples": ({"main": 5}, {}),
     "set_weights": ({"main": 0.5}, {}),
@@ -141,7 +142,7 @@ def outcome(folder: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, set
     seen: list[Any] = []
     denoiser = Named()
     with monkeypatch.context() as patch, open_run(folder, "run") as run:
-        for name in ("Prefetcher", "checkpointed"):
+        for name in ("Prefetcher", "saving_memory"):
             patch.setattr(loop, name, _noting(name, getattr(loop, name), seen))
         patch.setattr(loop, "write_report", lambda *_: None)  # it takes most of the time
         loop.train(denoiser, dataset, TrainConfig(**{**BASE, **settings}), run, decode=decode)

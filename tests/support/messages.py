@@ -20,6 +20,7 @@ ERRORS = {
     "SettingError",
     "SourceUnreadable",
     "TrainError",
+    "Untraceable",
     "Unusable",
 }
 # Calls that show or keep a text, and which argument it is.
@@ -41,6 +42,7 @@ MAKERS = {
     "nothing_given",
     "refuse",
     "_not_found",
+    "sentence",
 }
 _WORD = re.compile(r"[A-Za-z]{2,}")
 

@@ -141,6 +141,14 @@ def test_the_report_of_a_run_is_served_and_nothing_else(runs: Runs, tmp_path: Pa
         runs.report("cat")
 
 
+def test_the_memory_forecast_of_a_run_is_told(runs: Runs):
+    make_run(runs, "cat", memory={"forecast": {"peak": 7}, "problem": ""})
+    make_run(runs, "dog")
+    assert (
+        runs.describe("cat", 50, 0)["memory"]["forecast"] == {"peak": 7} and runs.describe("dog", 50, 0)["memory"] == {}
+    )
+
+
 def test_a_huge_report_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch):
     (make_run(runs, "cat") / "report.html").write_text("x" * 100)
     monkeypatch.setattr("streamcache.nodes.server.runs.MAX_REPORT", 99)
