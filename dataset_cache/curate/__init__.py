@@ -24,13 +24,12 @@ from .selection import (
     bucket_of,
     count_buckets,
     count_caption_lengths,
-    count_subfolders,
     count_tags,
     count_words,
     select_images,
     sort_images,
 )
-from .source_folder import FolderImage, FolderView, SourceFolder, protect_folder, protection_of
+from .source_folder import FolderImage, FolderView, SourceFolder
 from .writing import EditConflict, EditResult, apply_changes, choose_images, last_edit, undo_edit
 
 __all__ = [
@@ -54,7 +53,6 @@ __all__ = [
     "choose_images",
     "count_buckets",
     "count_caption_lengths",
-    "count_subfolders",
     "count_tags",
     "count_words",
     "folder_hashes",
@@ -65,8 +63,6 @@ __all__ = [
     "match_names",
     "preview_captions",
     "preview_edit",
-    "protect_folder",
-    "protection_of",
     "read_caption_list",
     "remove_tag",
     "replace_text",

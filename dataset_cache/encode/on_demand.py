@@ -142,12 +142,8 @@ class _Shared:
 def return_memory() -> None:
     """Return freed memory to the system and the device where possible."""
     gc.collect()
-    for name in ("cuda", "xpu"):
-        module = getattr(torch, name, None)
-        if module is not None and module.is_initialized():
-            module.empty_cache()
-    if torch.backends.mps.is_available():
-        torch.mps.empty_cache()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # musl has no malloc_trim
             ctypes.CDLL(None).malloc_trim(0)

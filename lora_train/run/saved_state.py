@@ -23,8 +23,7 @@ from torch import Tensor
 
 from ...dataset_cache import Dataset, byte_count, replace_file
 from ...errors import TrainError
-from ..changes import FIXED_SETTINGS, differences
-from ..config import TrainConfig
+from ..config import FIXED_SETTINGS, TrainConfig, differences
 from ..objective import RULES
 from .run_files import list_names, may_be_file, open_run_file
 

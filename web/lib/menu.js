@@ -2,7 +2,7 @@
 
 import { h, icon, roving } from "./dom.js";
 
-/** items: [{label, sign, danger, disabled, checked, act}] or null for a separator. Those with `checked` are on or off. */
+/** items: [{label, sign, danger, disabled, act}] or null for a separator. */
 export function openMenu(anchor, items) {
   const close = () => menu.hidePopover();
   const entry = (item) =>
@@ -12,8 +12,7 @@ export function openMenu(anchor, items) {
           "button",
           {
             type: "button",
-            role: item.checked === undefined ? "menuitem" : "menuitemcheckbox",
-            "aria-checked": item.checked === undefined ? undefined : String(item.checked),
+            role: "menuitem",
             tabIndex: -1,
             class: `sc-menu-item ${item.danger ? "danger" : ""}`,
             disabled: Boolean(item.disabled),
@@ -24,8 +23,7 @@ export function openMenu(anchor, items) {
             },
           },
           icon(item.sign),
-          h("span", { class: "sc-grow" }, item.label),
-          item.checked && icon("check"),
+          item.label,
         );
   const menu = h("div", { class: "sc sc-menu", role: "menu", popover: "auto" }, items.map(entry));
   roving(menu, ".sc-menu-item:not(:disabled)");

@@ -29,9 +29,6 @@ class Shown:
     def show(self, text: str) -> None:
         self.texts.append(text)
 
-    def remark(self, text: str) -> None:
-        self.texts.append(text)
-
 
 class Cancelled(BaseException):
     """As ComfyUI's interrupt."""
