@@ -104,6 +104,9 @@ def test_no_node_of_an_example_covers_another(training: TrainingPage, name: str)
     page = training.page
     training.set(vue=False)
     workflow = read_json(ROOT / "example_workflows" / f"{name}.json")
+    for node in workflow["nodes"]:
+        if node["type"] == "StreamCacheTrain":
+            node["widgets_values"][0] = "uncovered"  # the curve of a run that another test left would be drawn on it
     page.run(f"app.loadGraphData({json.dumps(workflow)}, true, true, null)")
     page.wait_for(f"app.rootGraph.nodes.length == {len(workflow['nodes'])}")
     page.run(NEXT_FRAMES)
