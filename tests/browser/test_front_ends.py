@@ -6,7 +6,7 @@ import json
 import pytest
 
 from streamcache.tests.browser.chromium import tab_button
-from streamcache.tests.browser.training_page import CARD, NODE, PANEL, TAB, TrainingPage, write_run
+from streamcache.tests.browser.training_page import CARD, IDLE, NODE, PANEL, TAB, TrainingPage, write_run
 from streamcache.tests.host.examples import EXAMPLES
 from streamcache.tests.host.published import ROOT
 from streamcache.tests.host.server import Server, read_json
@@ -15,7 +15,6 @@ from streamcache.tests.host.trainings import run_row, until
 pytestmark = [pytest.mark.browser, pytest.mark.both_front_ends]
 
 RENDERERS = pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes_2"])
-IDLE = "app.api.fetchApi('/queue').then((answer) => answer.json()).then((queue) => queue.queue_running.length === 0)"
 NEXT_FRAMES = "new Promise((go) => setTimeout(go, 500))"
 # Elements of nodes, in both renderers, that show a text.
 SHOWN = """[...document.querySelectorAll('.lg-node *, .dom-widget *')].filter((each) =>

@@ -16,6 +16,7 @@ PANEL = "document.querySelector('.sc-training')"
 NODE = "document.querySelector('.sc-run-panel')"
 CARD = "document.querySelector('.sc-run-card')"
 RUNS = "[...document.querySelectorAll('.sc-run')].map((run) => run.dataset.run)"
+IDLE = "app.api.fetchApi('/queue').then((answer) => answer.json()).then((queue) => queue.queue_running.length === 0)"
 TICK = "document.querySelector('[data-run=\"%s\"] input')"
 # The losses that a chart draws as its smoothed line, in points.
 DRAWN = (
