@@ -24,12 +24,13 @@ from .selection import (
     bucket_of,
     count_buckets,
     count_caption_lengths,
+    count_subfolders,
     count_tags,
     count_words,
     select_images,
     sort_images,
 )
-from .source_folder import FolderImage, FolderView, SourceFolder
+from .source_folder import FolderImage, FolderView, SourceFolder, protect_folder, protection_of
 from .writing import EditConflict, EditResult, apply_changes, choose_images, last_edit, undo_edit
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "choose_images",
     "count_buckets",
     "count_caption_lengths",
+    "count_subfolders",
     "count_tags",
     "count_words",
     "folder_hashes",
@@ -63,6 +65,8 @@ __all__ = [
     "match_names",
     "preview_captions",
     "preview_edit",
+    "protect_folder",
+    "protection_of",
     "read_caption_list",
     "remove_tag",
     "replace_text",

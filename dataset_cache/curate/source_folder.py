@@ -34,6 +34,7 @@ from .caption_file import CaptionText, plain_text
 
 _JSON = ".json"
 _Digest = list[tuple[str, bytes]]
+_protected: dict[str, str] = {}  # real path of a folder → why nothing in it is edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,17 @@ class SourceFolder:
             return view
 
 
+def protect_folder(folder: str | os.PathLike[str], reason: str) -> None:
+    """From now on nothing in this folder, or below it, is edited in this process."""
+    _protected[os.path.realpath(folder)] = reason
+
+
+def protection_of(folder: str | os.PathLike[str]) -> str:
+    """Why nothing in this folder is edited; "" if it can be."""
+    path = os.path.join(os.path.realpath(folder), "")
+    return next((reason for above, reason in _protected.items() if path.startswith(os.path.join(above, ""))), "")
+
+
 def folder_id(root: Path) -> str:
     """What names a folder in the local state."""
     return xxhash.xxh3_128_hexdigest(os.path.normcase(os.path.realpath(root)).encode("utf-8", "surrogatepass"))
@@ -194,6 +206,6 @@ class _Images:
 
     def _locked(self, directory: str) -> str:
         if directory not in self._read_only:
-            writable = os.access(directory, os.W_OK)
-            self._read_only[directory] = "" if writable else f"the folder {directory} is read-only"
+            reason = "" if os.access(directory, os.W_OK) else f"the folder {directory} is read-only"
+            self._read_only[directory] = protection_of(directory) or reason
         return self._read_only[directory]

@@ -107,6 +107,8 @@ class ListedFolder:
                 except Unusable as error:
                     unreadable = isinstance(error, SourceUnreadable)
                     found.excluded.append(Excluded(folder.label + name, str(error), unreadable))
+        label = folder_label(self.source.root, self.source.root)
+        found.notes += (Note(label, text) for text in found.triggers.notes(self.source.captions))
         return found
 
     def images(self, files: Folders, masks: Folders) -> Iterator[ImageFiles]:

@@ -4,7 +4,8 @@ from .adapter import KINDS, Adapter, seeded_generator
 from .dora import AXES, Axis
 from .factors import AdapterSettings
 from .lora_file import read_lora, split_lora
-from .network import Network, build_network
+from .masks import draw_numbers
+from .network import Network, build_network, load_fixed
 
 __all__ = [
     "AXES",
@@ -14,6 +15,8 @@ __all__ = [
     "Axis",
     "Network",
     "build_network",
+    "draw_numbers",
+    "load_fixed",
     "read_lora",
     "seeded_generator",
     "split_lora",

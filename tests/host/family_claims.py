@@ -112,7 +112,8 @@ def noise_that_the_host_scales_is_scaled_equally_and_weighted_the_same(folder: P
     """HiDream-O1 uses noise of eight times the size, and one of ComfyUI's nodes sets any size."""
     from comfy_extras.nodes_model_advanced import ModelNoiseScale
 
-    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings, time_weights
+    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings
+    from streamcache.lora_train.objective.loss import time_weights
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     plain = make_patcher("Lumina 2")
@@ -317,15 +318,6 @@ def weights_in_another_precision_are_not_kept_for_the_backward_pass(folder: Path
 @claim
 def quantized_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
     """A mixed-precision checkpoint: fp8 weights in ComfyUI's own tensor type."""
-    import comfy.ops
-
-    def quantize(model: Any) -> None:
-        operations = comfy.ops.mixed_precision_ops({"mixed_ops": True}, torch.float32)
-        for path, module in list(model.diffusion_model.named_modules()):
-            if path.startswith("double_blocks") and isinstance(module, torch.nn.Linear):
-                parent, _, name = path.rpartition(".")
-                setattr(model.diffusion_model.get_submodule(parent), name, _quantized(module, operations))
-
     with training("Flux", folder / "quantized", change=quantize) as (denoiser, dataset):
         kinds = {type(m.weight).__name__ for m in denoiser.adaptable().values()}
         assert kinds == {"Parameter", "QuantizedTensor"}, kinds
@@ -336,6 +328,17 @@ def quantized_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
     for key, value in expected.items():
         likeness = torch.nn.functional.cosine_similarity(found[key].flatten(), value.flatten(), dim=0)
         assert likeness > 0.8, (key, likeness)
+
+
+def quantize(model: Any) -> None:
+    """Replace linear layers of a Flux model by quantized ones."""
+    import comfy.ops
+
+    operations = comfy.ops.mixed_precision_ops({"mixed_ops": True}, torch.float32)
+    for path, module in list(model.diffusion_model.named_modules()):
+        if path.startswith("double_blocks") and isinstance(module, torch.nn.Linear):
+            parent, _, name = path.rpartition(".")
+            setattr(model.diffusion_model.get_submodule(parent), name, _quantized(module, operations))
 
 
 def _quantized(linear: torch.nn.Linear, operations: Any) -> torch.nn.Module:

@@ -13,7 +13,7 @@ from torch import nn
 from streamcache.errors import TrainError
 from streamcache.lora_train import export
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
-from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
+from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
