@@ -1,4 +1,4 @@
-"""Inside ComfyUI: the memory forecast against measured peaks and without a trace, and what makes a training need less."""
+"""Inside ComfyUI: the memory forecast against measured peaks, and what makes a training need less."""
 
 from collections.abc import Callable
 
