@@ -21,6 +21,7 @@ from .report import EncodeProgress, EncodeReport
 from .survey import Layout
 from .target import RUN, Target
 
+_CUT = "cut"  # the name under which captions that an encoder cuts are kept in memory
 _LISTED = 1000  # excluded files in the manifest
 
 
@@ -155,6 +156,7 @@ def _publish(run: Run, target: Target) -> None:
         report.unchanged = before is not None and before.generation == manifest.generation
     run.memory.remember_origins(assembly.origins(run.memory.known_origins()))
     target.settle_memory(run.memory, dataset)
+    run.memory.remember_run(_CUT, "", report.generation, report.cut)
     if run.settled and not run.plan.settings.trust:
         signature = run.plan.survey.signature(run.plan.recipe)
         run.memory.remember_run(RUN, signature, report.generation, report.as_reused())
@@ -209,8 +211,8 @@ class Assembly:
         report.count(self.included)
         encoded = report.encoded
         report.reused = {name: max(0, len(keys) - encoded.get(name, 0)) for name, keys in self._used.items()}
-        used, last = self._used.get("conditioning", set()), self.run.memory.run(RUN)
-        known = {**(last[2].get("cut", {}) if last is not None else {}), **report.cut}
+        used, last = self._used.get("conditioning", set()), self.run.memory.run(_CUT)
+        known = {**(last[2] if last is not None else {}), **report.cut}
         report.cut = {key: name for key, name in known.items() if bytes.fromhex(key) in used}
 
     def provenance(self) -> dict[str, Any]:
