@@ -119,6 +119,9 @@ class OptimizerChoice:
     def check(self, rates: Rates) -> None:
         """Refuse before the first step what the optimizer would refuse, or ignore, later."""
         label = f'other_optimizer = "{self.other}"' if self.other else f'optimizer = "{self.name}"'
+        needs_momentum = not self.other and OPTIMIZERS[self.name].needs_momentum
+        if needs_momentum and not rates.beta1 and "betas" not in self.arguments:
+            raise TrainError(f"{label}: needs beta1 above 0; found 0, usual is 0.9")
         kind = self.find()
         check_arguments(kind, label, self.arguments)
         if self.other or self.arguments:
@@ -139,8 +142,6 @@ def make_optimizer(
     name = choice.name
     groups = [{"lr": rates.learning_rate, **group} for group in groups]
     found = sorted({group["lr"] for group in groups})
-    if OPTIMIZERS[name].needs_momentum and not rates.beta1:
-        raise TrainError(f'optimizer = "{name}": needs beta1 above 0; found 0, usual is 0.9')
     if OPTIMIZERS[name].one_rate and len(found) > 1:
         raise TrainError(
             f'optimizer = "{name}": estimates one learning rate for all modules, but group_rates gives '
