@@ -73,6 +73,7 @@ def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | N
         existing = read_lora(config.start_from)
     network = build_network(denoiser, config.adapters(), existing, resumes=state is not None)
     export.check_names(network, denoiser, cast("Naming", config.naming))
+    export.warn_of_unread_names(network, denoiser, cast("Naming", config.naming))
     return network.moved(dtype=export.DTYPES[config.adapter_dtype])
 
 

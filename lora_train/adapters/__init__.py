@@ -3,6 +3,7 @@
 from .adapter import KINDS, Adapter, seeded_generator
 from .dora import AXES, Axis
 from .factors import AdapterSettings
+from .fused import split_parts, unsplittable
 from .lora_file import read_lora, split_lora
 from .masks import draw_numbers
 from .network import Network, build_network, load_fixed
@@ -20,4 +21,6 @@ __all__ = [
     "read_lora",
     "seeded_generator",
     "split_lora",
+    "split_parts",
+    "unsplittable",
 ]
