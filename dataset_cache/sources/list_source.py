@@ -12,7 +12,8 @@ from PIL import Image
 from ...errors import CacheError
 from . import images
 from .captions import TriggerCount, caption_variants, read_lines
-from .images import Header, Picture
+from .headers import Header
+from .images import Picture
 from .source import Excluded, Findings, Folders, Item, Note, Source
 from .source_files import Facts, FileRecord, Listing, content_hash
 
