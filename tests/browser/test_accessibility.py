@@ -1,16 +1,20 @@
 """Everybody can use the tabs, dialogs, menus and panels: axe-core finds no defect, the focus goes through in order, and
 keys that are pressed in them do not reach the nodes on the canvas."""
 
+import itertools
 import json
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from streamcache.tests.browser.axe import violations
-from streamcache.tests.browser.cache_tab import CacheTab, find
+from streamcache.tests.browser.cache_tab import TILES, CacheTab, find
+from streamcache.tests.browser.folder_page import BAR, COUNT, FIELD, GRID, FolderPage
 from streamcache.tests.browser.gallery import MADE, write_landscapes
+from streamcache.tests.browser.intake import write_files
 from streamcache.tests.browser.test_cache_upkeep import JOB, TELL, remove
 from streamcache.tests.browser.training_page import NODE, TrainingPage, write_run
 from streamcache.tests.host.server import Server
@@ -49,7 +53,7 @@ def colored(request: pytest.FixtureRequest, tab: CacheTab) -> Iterator[CacheTab]
     tab.page.run("app.extensionManager.setting.set('Comfy.ColorPalette', 'dark')")
 
 
-def test_axe_finds_nothing_in_the_datasets_tab(colored: CacheTab, root: Path):
+def test_k5_axe_finds_nothing_in_the_datasets_tab(colored: CacheTab, root: Path):
     tab, page = colored, colored.page
     write_landscapes(root / "seen", 8, encode=MADE)
     write_landscapes(root / "made", 2, **{"made for": "training made"})
@@ -111,8 +115,81 @@ def test_axe_finds_nothing_in_the_datasets_tab(colored: CacheTab, root: Path):
     tab.wait_for_card("seen", there=False)
 
 
+@pytest.fixture
+def pictured(tab: CacheTab, server: Server) -> Iterator[tuple[FolderPage, Path]]:
+    """A folder of images, open in the page."""
+    folder = write_files(server.base / "input" / "pictured", 12)
+    tab.refresh()
+    page = FolderPage(tab)
+    page.open("input/pictured")
+    yield page, folder
+    tab.open()
+    shutil.rmtree(folder)
+
+
+def test_k5_axe_finds_nothing_in_an_image_folder(colored: CacheTab, pictured: tuple[FolderPage, Path]):
+    tab, page, (view, folder) = colored, colored.page, pictured
+    assert violations(page, ".sc-panel") == [], "the folder"
+    page.run("document.querySelector('.sc-charts').open = true")
+    page.wait_for("document.querySelector('[data-chart=tags]')?.checkVisibility()")
+    assert violations(page, ".sc-panel") == [], "its charts"
+    page.click("document.querySelector('.sc-charts [data-value=\"picture 3\"]')")
+    view.wait_for_count("1 of 12 images")
+    page.run(SETTLED)
+    assert violations(page, ".sc-panel") == [], "a filter"
+    page.click("document.querySelector('.sc-filter-chips button')")
+    page.run("document.querySelector('.sc-charts').open = false")
+    view.wait_for_count("12 images")
+    for sign in ("filter", "sort-alt"):
+        page.click(f"document.querySelector('.sc-curate .sc-tools .pi-{sign}').parentElement")
+        page.wait_for("document.querySelector('.sc-menu')")
+        assert violations(page, ".sc-menu") == [], sign
+        page.press("Escape")
+    (folder / "broken.png").write_bytes(b"no image")
+    page.run(TELL % ("streamcache.folders", "{}"))
+    page.wait_for(f"{COUNT} === '13 images'", 60)
+    page.run(f"{GRID}.focus()")
+    page.press("Control+a")
+    page.wait_for(f"!{BAR}.hidden")
+    page.run(SETTLED)
+    assert violations(page, ".sc-panel") == [], "a selection"
+    view.act("edit_captions")
+    view.fill("find", "picture")
+    view.fill("by", "photo")
+    view.wait_for_preview("12 captions change")
+    assert violations(page, "dialog.sc") == [], "many captions"
+    page.press("Escape")
+    view.act("set_repeats")
+    page.wait_for("document.querySelector('dialog.sc input')")
+    assert violations(page, "dialog.sc") == [], "repeats"
+    page.press("Escape")
+    page.run(f"{GRID}.focus()")
+    page.press("Escape", "Home", "Enter")
+    page.wait_for(FIELD)
+    assert violations(page, "dialog.sc") == [], "an image"
+    view.write("another caption")
+    view.save()
+    view.write("a third caption")
+    (folder / "00000.txt").write_text("changed meanwhile\n" * 30)
+    page.press("Control+Enter")
+    page.wait_for("document.querySelector('.sc-versions')")
+    page.run(SETTLED)
+    assert violations(page, "dialog.sc") == [], "a conflict"
+    page.click("document.querySelector('.sc-take-theirs')")
+    view.close()
+    page.wait_for("document.querySelector('.sc-update.primary')")
+    page.run(SETTLED)
+    assert violations(page, ".sc-panel") == [], "an edited folder"
+    page.run(f"{GRID}.focus()")
+    page.press("End", "Enter")
+    page.wait_for("document.querySelector('.sc-image .sc-notice.bad')")
+    assert violations(page, "dialog.sc") == [], "a broken image"
+    view.close()
+    tab.shot("curation_accessible")
+
+
 @PALETTES
-def test_axe_finds_nothing_in_the_training_tab_and_on_nodes(training: TrainingPage, server: Server, palette: str):
+def test_k5_axe_finds_nothing_in_the_training_tab_and_on_nodes(training: TrainingPage, server: Server, palette: str):
     page = training.page
     for name in ("first_seen", "second_seen"):
         write_run(server, name, [0.5, 0.4, 0.3])
@@ -155,6 +232,25 @@ def test_keys_in_the_tabs_never_reach_the_canvas(tab: CacheTab):
     page.run("app.canvas.canvas.focus?.(); document.activeElement.blur(); app.rootGraph.clear()")
 
 
+def test_keys_in_an_image_folder_never_reach_the_canvas(pictured: tuple[FolderPage, Path]):
+    page = pictured[0].page
+    page.run("app.rootGraph.clear()")
+    for _ in range(2):
+        page.run("app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
+    page.run("app.canvas.selectItems([app.rootGraph.nodes[0]])")
+    before = page.run(CANVAS)
+    summary = "document.querySelector('.sc-charts summary')"
+    for focused in (GRID, summary, "document.querySelector('.sc-update')"):
+        for key in PRESSED:
+            page.run(f"{focused}.focus()")
+            page.press(key)
+            page.run(
+                "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go, 50))))"
+            )
+            assert page.run(CANVAS) == before, key
+    page.run("document.activeElement.blur(); app.rootGraph.clear()")
+
+
 def test_keys_on_the_panel_of_a_node_do_not_delete_it(training: TrainingPage, server: Server):
     page = training.page
     training.close_tab()
@@ -186,3 +282,29 @@ def test_the_focus_goes_through_a_cache_from_top_to_bottom(tab: CacheTab):
         page.press("Tab")
     assert tops == sorted(tops) and len(tops) >= 5
     assert page.run("document.activeElement.matches('.sc-grid')"), "the pictures are the last"
+
+
+def test_k5_the_focus_goes_through_an_image_folder_and_its_dialog_in_order(pictured: tuple[FolderPage, Path]):
+    view, page = pictured[0], pictured[0].page
+    page.run("document.querySelector('.sc-head button').focus()")
+    tops = []
+    for _ in range(14):
+        tops.append(page.run("document.activeElement.getBoundingClientRect().top"))
+        assert page.run("Boolean(document.activeElement.closest('.sc-panel'))")
+        if page.run("document.activeElement.matches('.sc-grid')"):
+            break
+        page.press("Tab")
+    assert page.run("document.activeElement.matches('.sc-grid')"), "the pictures are the last"
+    assert len(tops) >= 8 and all(after > before - 20 for before, after in itertools.pairwise(tops)), tops
+    page.press("Home", "Enter")
+    page.wait_for(f"document.activeElement === {FIELD}")
+    order = []
+    for _ in range(12):
+        page.press("Tab")
+        order.append(page.run("document.activeElement.closest('dialog.sc') ? document.activeElement.className : ''"))
+    assert all(name == "" or name.startswith("sc-") for name in order)
+    places = [next(at for at, name in enumerate(order) if kind in name) for kind in ("sc-exclude", "sc-repeats")]
+    assert places == sorted(places), order
+    view.close()
+    assert page.run(f"document.activeElement === {GRID}"), "closing returns to the pictures"
+    assert page.run(f"{TILES}.length") > 0

@@ -2,11 +2,16 @@
 notice on Encode Dataset, in both languages."""
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from streamcache.tests.browser.cache_tab import CacheTab
+from streamcache.tests.browser.folder_page import BAR, FIELD, GRID, FolderPage
+from streamcache.tests.browser.intake import write_files
+from streamcache.tests.browser.test_cache_upkeep import TELL
 from streamcache.tests.browser.training_page import TrainingPage, write_run
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.published import ROOT
@@ -31,6 +36,17 @@ CONNECT = """((from, to, input) => {
 })(%s, %s, %s)"""
 NOTICE = "[...document.querySelectorAll('.sc-node .sc-warned')].find((each) => each.checkVisibility())"
 TO_FIT = "app.canvas.ds.scale = 0.7, app.canvas.ds.offset = [120, 90], app.canvas.setDirty(true, true)"
+
+
+# Every text, label and tooltip that is on the page within a selector, except those of users.
+TEXTS = """((selector) => [...document.querySelectorAll(selector)].flatMap((root) => {
+  const shown = [root, ...root.querySelectorAll('*')].filter((each) => each.checkVisibility());
+  const own = (each) => [...each.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+  const named = (each) => ['title', 'aria-label', 'placeholder'].map((name) => each.getAttribute(name));
+  return shown.flatMap((each) => [...own(each).map((node) => node.textContent), ...named(each)]);
+}).filter(Boolean))(%s)"""
+# Keys, kinds of files, and the program that reads images.
+SAME_IN_CHINESE = {"Ctrl", "Enter", "Esc", "Delete", "Page", "Up", "Down", "png", "input", "Pillow"}
 
 
 @pytest.fixture
@@ -159,3 +175,57 @@ def test_the_tabs_in_chinese_for_the_eye(chinese: TrainingPage, server: Server, 
     page.wait_for("document.querySelector('.sc-panel')?.innerText.includes('chinese_run')")
     page.run(NEXT_FRAMES)
     page.screenshot(chinese.folder / "chinese_training.png")
+
+
+def test_k5_an_image_folder_is_chinese(chinese: TrainingPage, server: Server, tab: CacheTab):
+    page, view = chinese.page, FolderPage(tab)
+    folder = write_files(server.base / "input" / "照片", 6)
+    for path in folder.glob("*.txt"):
+        path.write_text("一只猫，沙发", encoding="utf-8")
+
+    def assert_chinese(selector: str) -> None:
+        texts = page.run(TEXTS % json.dumps(selector))
+        assert len(texts) > 3
+        assert [text for text in texts if set(re.findall("[A-Za-z]{2,}", text)) - SAME_IN_CHINESE] == [], selector
+
+    tab.refresh()
+    view.open("input/照片")
+    (folder / "损坏.png").write_bytes(b"no image")
+    page.run(TELL % ("streamcache.folders", "{}"))
+    view.wait_for_count("7 张图像")
+    page.run("document.querySelector('.sc-charts').open = true")
+    page.wait_for("document.querySelector('[data-chart=lengths]')")
+    assert_chinese(".sc-curate")
+    tab.shot("chinese_folder")
+    page.run("document.querySelector('.sc-charts').open = false")
+    for sign in ("filter", "sort-alt"):
+        page.click(f"document.querySelector('.sc-curate .sc-tools .pi-{sign}').parentElement")
+        page.wait_for("document.querySelector('.sc-menu')")
+        assert_chinese(".sc-menu")
+        page.press("Escape")
+    page.run(f"{GRID}.focus()")
+    page.press("Home", " ")
+    page.wait_for(f"!{BAR}.hidden")
+    assert_chinese(".sc-selection")
+    page.press("Delete")
+    page.wait_for("document.querySelector('.sc-notices .sc-undo, .sc-notices .sc-notice')")
+    page.wait_for("document.querySelector('.sc-curate .pi-undo').parentElement.title.includes('排除')")
+    assert_chinese(".sc-panel")
+    page.press("Control+a")
+    view.act("edit_captions")
+    view.fill("find", "猫")
+    page.wait_for("document.querySelector('.sc-changes')")
+    assert_chinese("dialog.sc")
+    tab.shot("chinese_bulk")
+    page.press("Escape")
+    page.run(f"{GRID}.focus()")
+    page.press("Escape")
+    for place in ("Home", "End"):
+        page.press(place, "Enter")
+        page.wait_for(FIELD)
+        page.run(NEXT_FRAMES)
+        assert_chinese("dialog.sc")
+        tab.shot(f"chinese_image_{place}")
+        view.close()
+    tab.open()
+    shutil.rmtree(folder)

@@ -170,7 +170,7 @@ def test_a_workflow_without_a_save_node_is_told_what_to_do(tab: CacheTab, cats: 
     tab.page.run("app.rootGraph.clear()")
 
 
-def test_a_caption_is_edited_and_saved_by_going_on(tab: CacheTab, cats: Path):
+def test_k3_a_caption_is_edited_and_saved_by_going_on(tab: CacheTab, cats: Path):
     page = FolderPage(tab)
     page.edit("00004.png")
     tab.page.wait_for(f"{DIALOG}.querySelector('.sc-picture-large').naturalWidth === 48")
@@ -192,7 +192,7 @@ def test_a_caption_is_edited_and_saved_by_going_on(tab: CacheTab, cats: Path):
     page.wait_for_label("00004.png", "one line")
 
 
-def test_a_caption_that_changed_on_disk_is_a_conflict(tab: CacheTab, cats: Path):
+def test_k3_a_caption_that_changed_on_disk_is_a_conflict(tab: CacheTab, cats: Path):
     page = FolderPage(tab)
     page.edit("00001.png")
     page.write("my text")
@@ -261,7 +261,7 @@ def test_a_second_tab_sees_edits_and_makes_conflicts(tab: CacheTab, cats: Path, 
     page.close()
 
 
-def test_a_server_restart_in_the_middle_of_an_edit_loses_nothing(
+def test_k3_a_server_restart_in_the_middle_of_an_edit_loses_nothing(
     tab: CacheTab, cats: Path, curator: Server, host: dev.Host, front_end: list[str]
 ):
     page = FolderPage(tab)
@@ -313,7 +313,7 @@ def test_script_and_right_to_left_captions_are_shown_as_text(tab: CacheTab, data
 
 
 @pytest.mark.both_front_ends
-def test_delete_in_the_grid_excludes_and_never_reaches_the_canvas(tab: CacheTab, cats: Path):
+def test_k4_delete_in_the_grid_excludes_and_never_reaches_the_canvas(tab: CacheTab, cats: Path):
     page = FolderPage(tab)
     tab.page.run(CHAIN % (json.dumps("input/datasets/cats"), json.dumps("x")))
     tab.page.run("app.canvas.selectItems(app.rootGraph.nodes)")
@@ -343,7 +343,7 @@ def test_delete_in_the_grid_excludes_and_never_reaches_the_canvas(tab: CacheTab,
     tab.page.run("app.rootGraph.clear()")
 
 
-def test_everything_works_with_keys_alone(tab: CacheTab, cats: Path):
+def test_k5_everything_works_with_keys_alone(tab: CacheTab, cats: Path):
     page = FolderPage(tab)
     tab.page.run(f"{GRID}.focus()")
     tab.page.press("Home", "ArrowRight", "Enter")
@@ -379,7 +379,7 @@ def test_everything_works_with_keys_alone(tab: CacheTab, cats: Path):
     tab.page.wait_for(f"document.activeElement === {row('input/datasets/cats')}?.querySelector('.sc-folder-open')")
 
 
-def test_filters_sort_repeats_and_charts(tab: CacheTab, datasets: Path):
+def test_k4_filters_sort_repeats_and_charts(tab: CacheTab, datasets: Path):
     folder = write_files(datasets / "mixed", 8)
     (folder / "00003.txt").unlink()
     (folder / "00007.png").write_bytes(b"no picture")
@@ -425,7 +425,7 @@ def test_filters_sort_repeats_and_charts(tab: CacheTab, datasets: Path):
     tab.page.click("document.querySelector('.sc-charts summary')")
 
 
-def test_look_alikes_are_found(tab: CacheTab, datasets: Path):
+def test_k4_look_alikes_are_found(tab: CacheTab, datasets: Path):
     folder = datasets / "alike"
     folder.mkdir(parents=True)
     for name, seed in {"a": 1, "b": 2, "c": 3, "again": 1}.items():

@@ -1,12 +1,16 @@
 """Room for the pictures at every window size, long names, signs of work, notices that end, caches that runs made."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from streamcache.tests.browser.cache_tab import PANEL, CacheTab, find
+from streamcache.tests.browser.folder_page import BAR, DIALOG, FIELD, GRID, FolderPage
 from streamcache.tests.browser.gallery import write_landscapes
+from streamcache.tests.browser.intake import row, write_files
 from streamcache.tests.browser.test_cache_upkeep import JOB, TELL, remove
 from streamcache.tests.browser.training_page import TrainingPage
 from streamcache.tests.host.server import Server
@@ -31,12 +35,19 @@ VISIBLE = """(() => {
 })()"""
 WIDTH = "parseFloat(getComputedStyle(%s, '::%s').width)"
 FRAMES = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+# Elements in one that could be scrolled sideways.
+WIDE = """[...document.querySelectorAll('%s')].flatMap((each) => [each, ...each.querySelectorAll('*')]).filter(
+  (each) => each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0 && each.checkVisibility() &&
+    ['auto', 'scroll'].includes(getComputedStyle(each).overflowX)
+).map((each) => each.className)"""
+INSIDE = """(({left, right, top, bottom}) => left >= 0 && top >= 0 && right <= innerWidth + 1 &&
+  bottom <= innerHeight + 1 && right > left && bottom > top)(%s.getBoundingClientRect())"""
 SHOWS_WORK = "getComputedStyle(document.querySelector('.sc-panel'), '::after').content !== 'none'"
 LISTED = "app.rootGraph.nodes[0].widgets.find((each) => each.name === 'name').options.values"
 
 
 @pytest.mark.parametrize("palette", ["dark", "light"])
-def test_there_are_pictures_at_every_window_size(tab: CacheTab, palette: str):
+def test_k5_there_are_pictures_at_every_window_size(tab: CacheTab, palette: str):
     page = tab.page
     page.run(f"app.extensionManager.setting.set('Comfy.ColorPalette', '{palette}')")
     try:
@@ -74,6 +85,89 @@ def test_long_names_are_cut_in_the_middle(tab: CacheTab, root: Path):
         remove(root / name)
     tab.refresh()
     tab.wait_for_card(names[0], there=False)
+
+
+@pytest.fixture
+def long_names(tab: CacheTab, server: Server) -> Iterator[FolderPage]:
+    """A folder of images with long names, in the list."""
+    folder = write_files(server.base / "input" / (LONG % 3), 12, stem=LONG % 4)
+    tab.refresh()
+    yield FolderPage(tab)
+    tab.page.resize(1500, 950)
+    tab.open()
+    shutil.rmtree(folder)
+
+
+def test_k5_an_image_folder_is_usable_at_every_window_size(tab: CacheTab, long_names: FolderPage):
+    page, view = tab.page, long_names
+    for (width, height), least in SIZES.items():
+        page.resize(width, height)
+        size = f"{width}×{height}"
+        tab.open()
+        view.open(f"input/{LONG % 3}")
+        page.run("document.querySelectorAll('.sc-job .pi-times').forEach((sign) => sign.parentElement.click())")
+        page.run(FRAMES)
+        assert page.run(VISIBLE) >= min(least, 400), size
+        assert page.run(WIDE % ".sc-panel") == [], size
+        page.run("document.querySelector('.sc-charts').open = true")
+        page.wait_for("document.querySelector('[data-chart=lengths]')")
+        assert page.run(WIDE % ".sc-panel") == [], f"{size}: charts"
+        page.run("document.querySelector('.sc-charts').open = false")
+        page.run("document.querySelector('.sc-curate .sc-tools .pi-filter').parentElement.click()")
+        assert page.run(INSIDE % "document.querySelector('.sc-menu')"), f"{size}: the menu"
+        page.press("Escape")
+        page.run(f"{GRID}.focus()")
+        page.press("Control+a")
+        page.wait_for(f"!{BAR}.hidden")
+        page.run(FRAMES)
+        assert page.run(INSIDE % BAR), f"{size}: what can be done with a selection"
+        tab.shot(f"curation_space_{width}x{height}")
+        page.run(f"{BAR}.querySelector('[data-act=edit_captions]').click()")
+        page.type("picture")
+        view.wait_for_preview("12 captions change")
+        assert page.run(INSIDE % find(".sc-dialog .primary", "Apply")), f"{size}: Apply"
+        assert page.run(WIDE % "dialog.sc") == [], f"{size}: many captions"
+        tab.shot(f"curation_space_bulk_{width}x{height}")
+        page.press("Escape")
+        page.run(f"{GRID}.focus()")
+        page.press("Escape", "Home", "Enter")
+        page.wait_for(f"{FIELD} && document.querySelector('.sc-picture-large').naturalWidth > 0")
+        assert page.run(INSIDE % "document.querySelector('.sc-picture-large')"), f"{size}: the picture"
+        assert page.run("document.querySelector('.sc-picture-large').clientHeight") >= 60, size
+        assert page.run(WIDE % "dialog.sc") == [], f"{size}: an image"
+        tab.shot(f"curation_space_image_{width}x{height}")
+        view.close()
+
+
+def test_k5_long_names_in_an_image_folder_are_cut_in_the_middle(tab: CacheTab, long_names: FolderPage):
+    page, view, name = tab.page, long_names, LONG % 3
+
+    def assert_cut(shown: str, name: str) -> None:
+        assert page.run(f"{shown}.textContent") == name
+        start, end = (page.run(WIDTH % (shown, part)) for part in ("before", "after"))
+        assert start > 20 and end > 20 and start + end <= page.run(f"{shown}.clientWidth") + 1, "both ends are seen"
+
+    view.open(f"input/{name}")
+    assert_cut("document.querySelector('.sc-curate h2')", name)
+    page.resize(640, 480)
+    page.run(f"{GRID}.focus()")
+    page.press("Control+a")
+    page.wait_for(f"!{BAR}.hidden")
+    page.run(f"{BAR}.querySelector('[data-act=edit_captions]').click()")
+    page.type("picture")
+    view.wait_for_preview("12 captions change")
+    page.resize(480, 480)
+    assert_cut("document.querySelector('.sc-changes .sc-middle')", f"{LONG % 4}00000.png")
+    page.press("Escape")
+    page.run(f"{GRID}.focus()")
+    page.press("Escape", "Home", "Enter")
+    page.wait_for(FIELD)
+    assert_cut(f"{DIALOG}.querySelector('h2')", f"{LONG % 4}00000.png")
+    view.close()
+    page.resize(1500, 950)
+    tab.open()
+    page.wait_for(row(f"input/{name}"))
+    assert_cut(f"{row(f'input/{name}')}.querySelector('.sc-card-name')", name)
 
 
 def test_what_takes_long_shows_that_it_works(tab: CacheTab):

@@ -24,7 +24,16 @@ ERRORS = {
     "Unusable",
 }
 # Calls that show or keep a text, and which argument it is.
-SHOWN = {"Excluded": 1, "Note": 1, "Failure": 0, "_refusal": 1, "watch": 2, "show": 0}
+SHOWN = {
+    "CaptionEdit": 0,
+    "apply_changes": 2,
+    "Excluded": 1,
+    "Note": 1,
+    "Failure": 0,
+    "_refusal": 1,
+    "watch": 2,
+    "show": 0,
+}
 # Functions that make a message for others to raise, return or show.
 MAKERS = {
     "_describe",

@@ -2,6 +2,7 @@
 
 import { ask, notice } from "../lib/dialog.js";
 import { debounce, fill, h } from "../lib/dom.js";
+import { nameOf } from "../lib/names.js";
 import { isAbort } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { differences } from "./differences.js";
@@ -19,7 +20,7 @@ export function editMany(edits, target, count) {
 class BulkDialog {
   constructor(edits, target) {
     Object.assign(this, { edits, target, token: "" });
-    this.preview = h("div", { class: "sc-preview", "aria-live": "polite" }, h("p", { class: "sc-soft" }, words("curate.preview_hint")));
+    this.preview = h("div", { class: "sc-preview", role: "group", "aria-label": words("curate.preview"), "aria-live": "polite" }, h("p", { class: "sc-soft" }, words("curate.preview_hint")));
     this.later = debounce(() => this.look(), QUIET);
     const field = (name) => h("input", { class: "sc-field", type: "text", dir: "auto", maxLength: 2000, spellcheck: false, autocomplete: "off", dataset: { edit: name }, oninput: () => this.typed() });
     this.fields = Object.fromEntries(FIELDS.map((name) => [name, field(name)]));
@@ -75,12 +76,12 @@ class BulkDialog {
     if (found.error) return this.show(notice("bad", found.error.message));
     this.token = found.token;
     this.enable(found.total > 0);
-    const change = ({ name, before, after }) => h("li", {}, h("bdi", { class: "sc-small sc-soft sc-clip" }, name), ...differences(before, after));
+    const change = ({ name, before, after }) => h("li", {}, nameOf(name, { class: "sc-small sc-soft" }), ...differences(before, after));
     const shown = found.changes.slice(0, MOST_SHOWN);
     this.show(
       h("p", {}, h("strong", {}, words("curate.will_change", { count: found.total }))),
       found.refused_count > 0 && notice("warn", words("curate.refused", { count: found.refused_count, reason: Object.values(found.refused)[0] })),
-      shown.length > 0 && h("ul", { class: "sc-changes", "aria-label": words("curate.preview") }, shown.map(change)),
+      shown.length > 0 && h("ul", { class: "sc-changes" }, shown.map(change)),
       found.total > shown.length && h("p", { class: "sc-small sc-soft" }, words("curate.more_changes", { count: found.total - shown.length })),
     );
   }
@@ -88,6 +89,8 @@ class BulkDialog {
   show(...content) {
     this.preview.setAttribute("aria-busy", "false");
     fill(this.preview, ...content);
+    if (this.preview.scrollHeight > this.preview.clientHeight) this.preview.tabIndex = 0; // so that keys scroll it
+    else this.preview.removeAttribute("tabindex");
   }
 
   /** Exactly what the preview showed. */

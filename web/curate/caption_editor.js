@@ -163,7 +163,7 @@ export class CaptionEditor {
       this.set(typed);
       this.save();
     };
-    const text = (title, value) => h("div", { class: "sc-stack sc-version" }, h("strong", {}, title), h("div", { class: "sc-version-text", dir: "auto" }, value || "–"));
+    const text = (title, value) => h("div", { class: "sc-stack sc-version" }, h("strong", {}, title), h("div", { class: "sc-version-text", dir: "auto", tabIndex: 0, role: "group", "aria-label": title }, value || "–"));
     fill(
       this.notes,
       notice("warn", words("curate.conflict")),

@@ -59,7 +59,7 @@ export class Charts {
     const group = bars(filter ? "div" : "ul", { role: filter && "group", "aria-label": label }, shown.map(line));
     group.classList.toggle("chosen", value !== "" && shown.some(([name]) => name === value));
     if (filter) roving(group, ".sc-bar");
-    return h("section", { class: "sc-chart-part", dataset: { chart: key } }, h("h4", {}, label), group);
+    return h("section", { class: "sc-chart-part", dataset: { chart: key } }, h("h3", {}, label), group);
   }
 }
 

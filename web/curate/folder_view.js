@@ -5,8 +5,9 @@ import { Grid } from "../caches/samples/grid.js";
 import { chooseImages } from "../folders/add_images.js";
 import { FOLDER_NODE, useFolder } from "../folders/folder_node.js";
 import { askName, notice } from "../lib/dialog.js";
-import { button, debounce, fill, h, icon, iconButton, middle } from "../lib/dom.js";
+import { button, debounce, fill, h, icon, iconButton } from "../lib/dom.js";
 import { setting } from "../lib/host.js";
+import { nameOf } from "../lib/names.js";
 import { get, listen, post } from "../lib/server.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -76,7 +77,7 @@ export class FolderView {
   head() {
     const { folder, panel } = this;
     this.back = iconButton("arrow-left", words("actions.back"), () => panel.show("list"));
-    this.title = h("h2", { title: folder, class: "sc-middle" }, middle(folder.split("/").at(-1)));
+    this.title = nameOf(folder.split("/").at(-1), { tag: "h2", title: folder });
     makeDraggable(this.title, folder, FOLDER_NODE);
     const use = iconButton("plus-circle", words("folders.use", { name: folder }), () => useFolder(folder));
     const failed = (error) => panel.fail(error);
@@ -222,10 +223,10 @@ export class FolderView {
   look(place) {
     const image = place === null ? undefined : this.images?.at(place);
     if (!image) return fill(this.caption, h("span", { class: "sc-soft" }, words("curate.point")));
-    const facts = [image.name, image.bucket, image.width && `${image.width}×${image.height}`].filter(Boolean).join(" · ");
+    const facts = [image.bucket, image.width && `${image.width}×${image.height}`].filter(Boolean).map((fact) => ` · ${fact}`);
     fill(
       this.caption,
-      h("span", { class: "sc-small sc-soft sc-clip" }, facts),
+      h("span", { class: "sc-small sc-soft sc-named-facts" }, nameOf(image.name), h("span", {}, facts)),
       h("bdi", { class: "sc-caption-text" }, image.problem || firstLine(image) || words("caches.no_caption")),
     );
   }

@@ -1,7 +1,8 @@
 // One image of a folder in a dialog: the picture, its caption to edit, and whether and how often it is used.
 
 import { notice, show } from "../lib/dialog.js";
-import { button, fill, h, iconButton, middle } from "../lib/dom.js";
+import { button, fill, h, iconButton } from "../lib/dom.js";
+import { setName } from "../lib/names.js";
 import { get } from "../lib/server.js";
 import { bytes, moment, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -23,7 +24,8 @@ export class ImageDialog {
     this.folder = folder;
     this.picture = new Picture(folder);
     this.editor = new CaptionEditor(folder, edits, (now) => this.image?.name === now.name && (this.image = { ...now, bucket: this.image.bucket }));
-    this.title = h("h2", { id: "sc-image-title", class: "sc-middle" });
+    this.title = h("h2", { id: "sc-image-title" });
+    this.where = h("span", { class: "sc-soft sc-small sc-number sc-place" });
     this.before = iconButton("chevron-left", words("curate.previous"), () => this.step(-1));
     this.after = iconButton("chevron-right", words("curate.next"), () => this.step(1));
     this.undo = iconButton("undo", words("actions.undo"), () => this.takeBack());
@@ -38,7 +40,7 @@ export class ImageDialog {
     this.element = h(
       "dialog",
       { class: "sc sc-dialog wide sc-sample sc-image", "aria-labelledby": "sc-image-title", onkeydown: (event) => this.key(event) },
-      h("header", { class: "sc-head" }, this.title, this.undo, this.before, this.after, close),
+      h("header", { class: "sc-head" }, this.title, this.where, this.undo, this.before, this.after, close),
       h("div", { class: "sc-sample-body" }, this.picture.element, text),
     );
     this.element.addEventListener("cancel", (event) => (event.preventDefault(), this.leave()));
@@ -50,7 +52,7 @@ export class ImageDialog {
       edits.dialog = null;
       closed();
     });
-    (this.image?.locked ? this.after : this.editor.field).focus();
+    (this.image?.locked ? this.after : this.editor.field).focus({ preventScroll: true }); // in a small window the picture comes first
   }
 
   /** Saves first; stays open if that is not possible. */
@@ -107,9 +109,8 @@ export class ImageDialog {
     this.undo.disabled = !this.edits.undoTitle;
     this.undo.title = [words("actions.undo"), this.edits.undoTitle].filter(Boolean).join(": ");
     this.picture.show(image);
-    const place = images.total > 1 ? words("curate.place", { place: number(this.place + 1), all: number(images.total) }) : "";
-    fill(this.title, ...middle(image?.name ?? words("caches.loading")), h("span", { class: "sc-soft sc-small sc-place" }, place));
-    this.title.title = image?.name ?? "";
+    this.where.textContent = images.total > 1 ? words("curate.place", { place: number(this.place + 1), all: number(images.total) }) : "";
+    setName(this.title, image?.name ?? words("caches.loading"), image?.name ?? "");
     if (!image) return;
     this.editor.show(image);
     const locked = this.images.locked;

@@ -3,6 +3,7 @@
 import { makeDraggable } from "../caches/canvas.js";
 import { notice } from "../lib/dialog.js";
 import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.js";
+import { nameOf } from "../lib/names.js";
 import { address, get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { chooseImages } from "./add_images.js";
@@ -88,7 +89,7 @@ export class FolderSection {
     const text = h(
       "div",
       { role: "button", class: "sc-folder-open", tabIndex: -1, title: label, onclick: open, onkeydown: press },
-      h("span", { class: "sc-card-name sc-clip" }, name.split("/").at(-1)),
+      nameOf(name.split("/").at(-1), { class: "sc-card-name" }),
       h("span", { class: "sc-small sc-soft sc-clip" }, amounts(folder)),
     );
     const use = iconButton("plus-circle", words("folders.use", { name }), () => useFolder(name), { tabIndex: -1 });

@@ -43,12 +43,6 @@ export function iconButton(sign, label, onclick, props = {}) {
   );
 }
 
-/** A long name, cut in the middle by `.sc-middle`: its end tells it from others. */
-export function middle(name) {
-  const end = name.length > 24 ? 12 : 0;
-  return [h("bdi", { class: "sc-clip" }, end ? name.slice(0, -end) : name), end > 0 && h("bdi", { class: "sc-tail" }, name.slice(-end))];
-}
-
 /** Replaces all children. */
 export function fill(element, ...children) {
   element.replaceChildren(...present(children));

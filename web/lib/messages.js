@@ -4,7 +4,7 @@
 import { locale } from "./words.js";
 
 const LANGUAGES = ["zh"];
-const KEYS = new Set(["error", "notes", "notices", "problem", "reason", "warnings", "words"]); // never the texts of users
+const KEYS = new Set(["error", "notes", "notices", "problem", "reason", "undo", "warnings", "words"]); // never the texts of users
 const DEEP = 6; // messages inside of messages
 const SEPARATORS = [": ", "; ", ". ", ", "];
 
