@@ -17,6 +17,7 @@ from .caption_edits import (
 from .caption_file import CaptionText
 from .caption_list import match_names, read_caption_list
 from .captioning import images_to_caption, write_captions
+from .first_look import look_first
 from .look_alikes import cache_hashes, folder_hashes, look_alikes
 from .selection import (
     IMAGE_ORDERS,
@@ -62,6 +63,7 @@ __all__ = [
     "in_turn",
     "last_edit",
     "look_alikes",
+    "look_first",
     "match_names",
     "preview_captions",
     "preview_edit",

@@ -3,7 +3,7 @@
 from .alike import MAX_GROUPS, find_alike, groups_of
 from .charts import folder_charts
 from .folder_view import MAX_PAGE, image_row, view_page
-from .open_folders import LAST, FolderNow, look_at
+from .open_folders import LAST, FolderNow, look_at, look_first
 from .previews import KINDS, MAX_EDITS, MAX_SHOWN, PREVIEWS, make_edit
 from .query import LEAST_RESOLUTION, MOST_RESOLUTION, RESOLUTION, Query
 from .sample_source import find_source
@@ -27,6 +27,7 @@ __all__ = [
     "groups_of",
     "image_row",
     "look_at",
+    "look_first",
     "make_edit",
     "view_page",
 ]

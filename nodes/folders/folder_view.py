@@ -20,6 +20,7 @@ def view_page(now: FolderNow, query: Query, start: int, count: int) -> dict[str,
         "total": len(found),
         "all": len(now.view.images),
         "start": start,
+        "reading": not now.view.whole,
         "locked": curate.protection_of(now.root),
         "images": [image_row(image, query.transform) for image in found[start : start + count]],
     }

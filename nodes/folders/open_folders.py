@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -21,8 +22,10 @@ MAX_IMAGES = 300_000  # of all folders in memory; the last one is always kept
 IDLE_SECONDS = 900.0
 PATIENCE_SECONDS = 30.0
 LAST = "last"
+LARGE = 2000  # images; a smaller folder is read at once
 _MAX_RESULTS = 8  # lists and charts that are kept per state
 _T = TypeVar("_T")
+Progress = Callable[[int, int], None]
 
 
 class FolderNow:
@@ -30,7 +33,7 @@ class FolderNow:
 
     def __init__(self, view: curate.FolderView) -> None:
         self.view = view
-        self.state = _digest((view.problems, *map(_facts, view.images)))
+        self.state = _digest((view.problems, *map(_facts, view.images))) if view.whole else secrets.token_hex(16)
         self._lock = threading.Lock()
         self._results: OrderedDict[Hashable, Any] = OrderedDict()
         self._links: dict[str, str] = {}  # subfolder → why it is not edited here
@@ -78,13 +81,22 @@ class _OpenFolder:
         self._folder = curate.SourceFolder(path)
         self._lock = threading.Lock()
         self._known: list[FolderNow] = []
+        self._first: FolderNow | None = None  # until it is read
         self.used = time.monotonic()
 
     @property
     def images(self) -> int:
         return sum(len(now.view.images) for now in self._known)
 
-    def read(self, state: str) -> FolderNow:
+    def look(self, state: str) -> FolderNow:
+        self.used = time.monotonic()
+        if not self._known and self._first is None:
+            view = curate.look_first(self._folder.source)
+            self._first = FolderNow(view) if len(view.images) > LARGE else None
+        first = self._first
+        return self.read(state) if self._known or first is None else first
+
+    def read(self, state: str, progress: Progress = lambda done, total: None) -> FolderNow:
         self.used = time.monotonic()
         known = next((now for now in self._known if state in (now.state, LAST)), None)
         if known is not None:
@@ -92,7 +104,7 @@ class _OpenFolder:
         if not self._lock.acquire(timeout=PATIENCE_SECONDS):
             raise CacheBusy(f"{self._folder.root.name}: its images are being read, which takes long if there are many")
         try:
-            view = self._folder.read()
+            view = self._folder.read(progress)
             for now in self._known:
                 if now.view is view:
                     return now
@@ -100,7 +112,7 @@ class _OpenFolder:
             same = next((now for now in self._known if now.state == fresh.state), None)
             if same is not None:  # files so new that they were read again
                 return same
-            self._known = [fresh, *self._known[:1]]
+            self._known, self._first = [fresh, *self._known[:1]], None
             return fresh
         finally:
             self._lock.release()
@@ -110,17 +122,26 @@ _open: OrderedDict[str, _OpenFolder] = OrderedDict()
 _lock = threading.Lock()
 
 
-def look_at(path: Path, state: str = "") -> FolderNow:
+def look_at(path: Path, state: str = "", progress: Progress = lambda done, total: None) -> FolderNow:
     """What is in a folder now; or, with a state that a page has and that is still in memory, what was in it then.
 
     The second does not look at the disk: a page that scrolls through 100,000 images does not wait for it. LAST stands
     for the last state in memory, for edits: they look at the files that they write.
     """
+    return _look(path, lambda folder: folder.read(state, progress))
+
+
+def look_first(path: Path, state: str = "") -> FolderNow:
+    """As `look_at`, but a large folder that was not read yet is not waited for: its view is not `whole`."""
+    return _look(path, lambda folder: folder.look(state))
+
+
+def _look(path: Path, look: Callable[[_OpenFolder], FolderNow]) -> FolderNow:
     key = os.path.realpath(path)
     with _lock:
         folder = _open.setdefault(key, _OpenFolder(path))
         _open.move_to_end(key)
-    now = folder.read(state)
+    now = look(folder)
     with _lock:
         _drop_least_used()
     return now

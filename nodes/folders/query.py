@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...dataset_cache import Transform, curate
@@ -35,8 +36,15 @@ class Query:
     def transform(self) -> Transform:
         return Transform(resolutions=(self.resolution,))
 
-    def images(self, now: FolderNow) -> list[curate.FolderImage]:
+    @property
+    def is_plain(self) -> bool:
+        """Whether all images are shown in their own order, so that they need not be read first."""
+        return self.wanted == curate.ImageFilter() and self.order == curate.IMAGE_ORDERS[0] and not self.descending
+
+    def images(self, now: FolderNow) -> Sequence[curate.FolderImage]:
         """The images, in order. The list is kept as long as the folder stays as it is."""
+        if self.is_plain:
+            return now.view.images
         if self.wanted.alike is None and self.order != _SIMILARITY:
             return now.result(self, lambda: self._select(now, ()))
         groups = groups_of(now)

@@ -3,6 +3,7 @@
 Edits go to the files of the folder; each can be undone, and a file that changed since it was shown is not overwritten.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ..folders import (
     groups_of,
     image_row,
     look_at,
+    look_first,
     make_edit,
     view_page,
 )
@@ -36,7 +38,7 @@ from ..outside import Refused
 from .cache_view import open_view
 from .http import FileResponse, Params, Routes, cache_param
 from .jobs import Watch, Work
-from .upkeep_routes import JOBS
+from .upkeep_routes import JOBS, READ
 
 MAX_NAMES = 10_000
 MAX_CAPTION = 1_000_000  # characters that one request may set
@@ -73,13 +75,14 @@ def show_folder(params: Params) -> dict[str, Any]:
     order = params.text("order", curate.IMAGE_ORDERS[0])
     query = Query(_filter(params), order, bool(params.flag("descending")), _resolution(params))
     params.refuse_unknown()
-    return {"folder": folder, **view_page(look_at(path, state), query, start, count)}
+    now = _look(folder, path, state, needs_all=not query.is_plain)
+    return {"folder": folder, **view_page(now, query, start, count)}
 
 
 def show_charts(params: Params) -> dict[str, Any]:
-    (_, path), state, resolution = _folder(params), params.text("state", ""), _resolution(params)
+    (folder, path), state, resolution = _folder(params), params.text("state", ""), _resolution(params)
     params.refuse_unknown()
-    return folder_charts(look_at(path, state), resolution)
+    return folder_charts(_look(folder, path, state, needs_all=True), resolution)
 
 
 def show_caption(params: Params) -> dict[str, Any]:
@@ -176,6 +179,23 @@ def start_alike(params: Params) -> dict[str, Any]:
     folder, path = _folder(params)
     params.refuse_unknown()
     return {"job": JOBS.start("alike", folder, _comparing(path))}
+
+
+def _look(folder: str, path: Path, state: str, needs_all: bool) -> FolderNow:
+    """A folder now. A large one that was not read yet is read by a job; meanwhile only its plain list is known."""
+    now = look_first(path, state)
+    if now.view.whole:
+        return now
+    if state != now.state:  # a page that scrolls does not start again what the user canceled
+        with contextlib.suppress(Refused):  # it is running, or there are too many jobs
+            JOBS.start(READ, folder, _reading(path))
+    if needs_all:
+        raise Refused(f"{folder}: its images are being read; wait until that is done", 409)
+    return now
+
+
+def _reading(path: Path) -> Work:
+    return lambda watch: f"Read {plural(len(look_at(path, progress=watch).view.images), 'image')}"
 
 
 def _comparing(path: Path) -> Work:

@@ -11,12 +11,14 @@ from .http import Params, Routes, cache_param
 from .jobs import Jobs, duplicating, exporting, repairing, verifying
 from .moves import RUN, Root, move_to_trash, remove_for_good, rename, restore, root_of, unused
 
+READ = "read"  # a folder of images, before it can be filtered
+
 
 def _report(job: dict[str, Any]) -> None:
     send_event("streamcache.job", job)
     if job["kind"] in ("duplicate", "repair") and job["state"] == "done":
         caches_changed()
-    if job["kind"] == "add" and job["state"] != "running":
+    if (job["kind"] == "add" and job["state"] != "running") or (job["kind"] == READ and job["state"] == "done"):
         send_event("streamcache.folders", {})
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,24 @@ def test_the_examples_of_the_pack_are_not_edited(server: Server):
     shown = post(server, "/folder/preview", values).json
     assert shown["total"] == 0 and shown["refused_count"] == found["all"]
     assert get(server, "/folder/view", folder=name).json["state"] == found["state"]
+
+
+def test_a_large_folder_is_shown_before_it_is_read(server: Server, folder: Path):
+    for number in range(3000):
+        os.link(folder / "a.png", folder / f"x{number:04}.png")
+    first = view(server, start=0, count=3)
+    assert first["all"] == first["total"] == 3004
+    assert [row["name"] for row in first["images"]] == ["a.png", "b.png", "c.png"], "the folder itself comes first"
+    assert [row["caption"] for row in first["images"]] == [CAPTIONS[row["name"]] for row in first["images"]]
+    assert view(server, state=first["state"], start=2999, count=1)["images"][0]["name"] == "x2996.png"
+    jobs = [job for job in get(server, "/jobs").json["jobs"] if job["kind"] == "read" and job["name"] == FOLDER]
+    assert jobs, "a job reads the rest"
+    while (answer := get(server, "/folder/view", folder=FOLDER, captioned="true")).status != 200:
+        assert answer.status == 409 and "its images are being read" in answer.json["error"]
+        time.sleep(0.05)
+    assert answer.json["total"] == 3 and not answer.json["reading"]
+    done = wait_for_job(server, jobs[0]["id"])
+    assert done["state"] == "done" and done["words"] == "Read 3,004 images"
+    assert get(server, "/folder/charts", folder=FOLDER).json["counts"]["images"] == 3004
+    names = [row["name"] for row in view(server, count=500)["images"]]
+    assert names[:3] == ["a.png", "b.png", "c.png"]

@@ -4,6 +4,7 @@ import { useFolder } from "../folders/folder_node.js";
 import { unsent } from "../folders/uploads.js";
 import { button, h, icon, iconButton } from "../lib/dom.js";
 import { get, post } from "../lib/server.js";
+import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { acceptLoss, remedy } from "./repair.js";
 
@@ -34,6 +35,7 @@ export class Jobs {
 
   update(job) {
     if (job.state === "sent") return this.forget(job.id); // a job on the server goes on with it
+    if (job.kind === "read" && job.state === "done") return this.forget(job.id); // its images are shown
     const known = this.lines.get(job.id);
     // The response to the request that started a job may arrive after the event that it is done, and only then this page knows
     // which files it did not send: the job is drawn again as it ended.
@@ -65,7 +67,7 @@ export class Jobs {
   }
 
   draw(job) {
-    const facts = { name: job.name, to: job.to };
+    const facts = { name: job.name, to: job.to, done: number(job.done ?? 0), total: number(job.total ?? 0) };
     if (job.state === "running") return this.running(job, job.text || words(`jobs.${job.kind}_running`, facts));
     const adds = job.kind === "add";
     const { dropped = 0 } = job.counts ?? {};

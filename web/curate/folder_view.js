@@ -22,6 +22,7 @@ import { MOST_NAMES, Selection } from "./selection.js";
 import { isUpdating, resolutionOf, updateButton, watchUpdates } from "./update.js";
 
 const FIRST = 100; // images of the first request
+const CONFLICT = 409;
 const MOST_REPEATS = 100_000;
 const memory = { folder: "", filter: null };
 
@@ -154,7 +155,7 @@ export class FolderView {
     }
     const again = button(words("actions.again"), () => this.ask(), { sign: "refresh" });
     if (this.shown) this.panel.fail(error);
-    else fill(this.state, notice("bad", error.message, again));
+    else fill(this.state, notice(error.status === CONFLICT ? "" : "bad", error.message, again)); // 409: it is being read
   }
 
   /** Something changed: captions, choices or files. */

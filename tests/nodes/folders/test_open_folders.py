@@ -1,12 +1,15 @@
 """Folders that pages look at: one state as long as nothing changes, and few of them in memory."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from streamcache.dataset_cache import CacheBusy
 from streamcache.nodes.folders import open_folders
-from streamcache.nodes.folders.open_folders import look_at
+from streamcache.nodes.folders.open_folders import look_at, look_first
 
 from .pictures import write_folder
 
@@ -101,3 +104,50 @@ def test_images_behind_a_link_are_shown_but_not_edited_here(tmp_path: Path):
     names = [image.name for image in now.view.images]
     assert names == ["a.png", "in/b.png", "out/c.png"]
     assert set(now.linked(names)) == {"out/c.png"}
+
+
+def test_a_large_folder_that_is_being_read_shows_its_images_and_others_do_not_wait(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(open_folders, "LARGE", 2)
+    monkeypatch.setattr(open_folders, "PATIENCE_SECONDS", 0.01)
+    folder = write_folder(tmp_path / "cats", {"a.png": "one", "b.png": "", "c.png": "three"})
+    reached, go_on, seen = threading.Event(), threading.Event(), []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+        reached.set()
+        assert go_on.wait(60)
+
+    first = look_first(folder)
+    assert not first.view.whole and look_first(folder, first.state) is first
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(look_at, folder, progress=progress)
+        try:
+            assert reached.wait(60)
+            assert look_first(folder) is first, "the page still gets its pictures"
+            assert [image.caption.text for image in first.view.images[:2]] == ["one", ""]
+            with pytest.raises(CacheBusy, match="its images are being read"):
+                look_at(folder)
+        finally:
+            go_on.set()
+        now = reading.result()
+    assert seen == [(0, 5)] and now.view.whole
+    assert look_first(folder) is now, "nothing is left of the first look"
+    assert list(first.view.images) == list(now.view.images)
+
+
+def test_a_small_folder_is_read_at_once(tmp_path: Path):
+    assert look_first(write_folder(tmp_path / "cats", {"a.png": "one"})).view.whole
+
+
+def test_a_read_that_was_stopped_leaves_the_first_look_and_can_begin_again(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(open_folders, "LARGE", 0)
+    folder = write_folder(tmp_path / "cats", {"a.png": "one"})
+    first = look_first(folder)
+
+    def stop(done: int, total: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        look_at(folder, progress=stop)
+    assert look_first(folder) is first
+    assert look_at(folder).view.whole
