@@ -20,6 +20,7 @@ _AT_ONCE = 2  # decoded images may be large
 _QUALITY, _PICTURE_QUALITY = 80, 90
 
 _made: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+_kept_bytes = 0
 _lock = threading.Lock()
 _decoding = threading.Semaphore(_AT_ONCE)
 
@@ -37,11 +38,17 @@ def file_thumbnail(path: Path) -> bytes:
             return _made[key]
     with _decoding:
         data = _make(path, SIDE, _QUALITY)
-    with _lock:
-        _made[key] = data
-        while sum(map(len, _made.values())) > _MAX_BYTES:
-            _made.popitem(last=False)
+    _keep(key, data)
     return data
+
+
+def _keep(key: tuple[str, int, int], data: bytes) -> None:
+    global _kept_bytes
+    with _lock:
+        _kept_bytes += len(data) - len(_made.pop(key, b""))
+        _made[key] = data
+        while _kept_bytes > _MAX_BYTES:
+            _kept_bytes -= len(_made.popitem(last=False)[1])
 
 
 def file_picture(path: Path, side: int) -> bytes:

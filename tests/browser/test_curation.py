@@ -487,6 +487,15 @@ def test_the_grid_keeps_its_height_in_a_small_window(tab: CacheTab, cats: Path):
         tab.page.resize(1500, 950)
 
 
+WATCH_READING = """(() => {
+  window.readingLines = [];
+  new MutationObserver(() => {
+    const line = document.querySelector('.sc-job[data-job=read][data-state=running]');
+    if (line) window.readingLines.push(line.textContent);
+  }).observe(document.body, { childList: true, subtree: true });
+})()"""
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_images_open_and_scroll(tab: CacheTab, datasets: Path, record_property):
     folder = datasets / "many"
@@ -498,9 +507,14 @@ def test_a_hundred_thousand_images_open_and_scroll(tab: CacheTab, datasets: Path
     tab.refresh()
     page = FolderPage(tab)
     tab.page.wait_for(row("input/datasets/many"), 300)
+    tab.page.run(WATCH_READING)
     tab.page.click(f"{row('input/datasets/many')}.querySelector('.sc-folder-open')")
-    tab.page.wait_for(f"{COUNT} === '100,000 images'", 600)
+    tab.page.wait_for(f"{COUNT} === '100,000 images'", 300)
     page.wait_for_pictures()
+    tab.shot("curation_reading")
+    tab.page.wait_for("window.readingLines.length && !document.querySelector('.sc-job[data-job=read]')", 600)
+    lines = tab.page.run("window.readingLines")
+    assert all("input/datasets/many: " in line and " of 100,000 files" in line for line in lines), lines
     tab.open()
     page.open("input/datasets/many")
     found = tab.page.run(SCROLL % GRID)
