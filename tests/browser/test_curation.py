@@ -509,9 +509,10 @@ def test_a_hundred_thousand_images_open_and_scroll(tab: CacheTab, datasets: Path
     tab.page.wait_for(row("input/datasets/many"), 300)
     tab.page.run(WATCH_READING)
     tab.page.click(f"{row('input/datasets/many')}.querySelector('.sc-folder-open')")
+    tab.page.wait_for("window.readingLines.length", 300)
+    tab.shot("curation_reading")
     tab.page.wait_for(f"{COUNT} === '100,000 images'", 300)
     page.wait_for_pictures()
-    tab.shot("curation_reading")
     tab.page.wait_for("window.readingLines.length && !document.querySelector('.sc-job[data-job=read]')", 600)
     lines = tab.page.run("window.readingLines")
     assert all("input/datasets/many: " in line and " of 100,000 files" in line for line in lines), lines

@@ -136,6 +136,8 @@ export class FolderView {
   arrived(images) {
     if (images !== this.images || this.gone) return;
     this.shown = true;
+    this.reading = images.reading;
+    if (this.wantsCharts && !this.reading) this.loadCharts();
     this.element.setAttribute("aria-busy", "false");
     if (this.selection.pages !== images) this.selection.show(images);
     fill(this.state, images.locked && notice("", images.locked), this.drafts(), images.total === 0 && this.nothing());
@@ -167,6 +169,8 @@ export class FolderView {
   }
 
   async loadCharts() {
+    this.wantsCharts = !this.shown || this.reading; // then they are loaded when the images have arrived
+    if (this.wantsCharts) return;
     const asked = (this.asked = {});
     const found = await this.edits.load({ resolution: this.resolution }).catch(() => null);
     if (!found || this.asked !== asked || this.gone) return;

@@ -11,6 +11,7 @@ export class ImagePages extends Pages {
   constructor(query, changed, failed) {
     super("/folder/view", "images", query, changed, failed);
     this.all = null; // images in the folder
+    this.reading = false; // whether the server still reads the folder
     this.locked = ""; // why nothing can be edited
   }
 
@@ -33,7 +34,7 @@ export class ImagePages extends Pages {
 
   take(found) {
     if (this.state && found.state !== this.state) this.outdate(); // the folder changed meanwhile
-    Object.assign(this, { state: found.state, all: found.all, locked: found.locked ?? "" });
+    Object.assign(this, { state: found.state, all: found.all, reading: found.reading, locked: found.locked ?? "" });
   }
 
   /** The image at a place, unless it is being loaded again. */

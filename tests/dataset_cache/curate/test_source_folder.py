@@ -122,7 +122,7 @@ def test_subfolders_can_be_left_out(cats):
 
 
 def test_a_read_can_be_interrupted(cats):
-    def stop() -> None:
+    def stop(done: int, total: int) -> None:
         raise InterruptedError
 
     folder = SourceFolder(cats)
