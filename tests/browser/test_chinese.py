@@ -34,6 +34,10 @@ CONNECT = """((from, to, input) => {
   const [source, target] = [from, to].map((id) => app.rootGraph.getNodeById(id));
   source.connect(0, target, target.inputs.findIndex((each) => each.name === input));
 })(%s, %s, %s)"""
+DISCONNECT = """((id, input) => {
+  const node = app.rootGraph.getNodeById(id);
+  node.disconnectInput(node.inputs.findIndex((each) => each.name === input));
+})(%s, %s)"""
 NOTICE = "[...document.querySelectorAll('.sc-node .sc-warned')].find((each) => each.checkVisibility())"
 TO_FIT = "app.canvas.ds.scale = 0.7, app.canvas.ds.offset = [120, 90], app.canvas.setDirty(true, true)"
 
@@ -66,6 +70,10 @@ def add(training: TrainingPage, kind: str, x: int = 40, y: int = 80) -> str:
 
 def connect(training: TrainingPage, source: str, target: str, name: str) -> None:
     training.page.run(CONNECT % (source, target, json.dumps(name)))
+
+
+def disconnect(training: TrainingPage, target: str, name: str) -> None:
+    training.page.run(DISCONNECT % (target, json.dumps(name)))
 
 
 @RENDERERS
@@ -149,11 +157,24 @@ def test_encode_dataset_says_what_the_dataset_will_lack(training: TrainingPage, 
     page.run("app.rootGraph.clear()")
     encode = add(training, "StreamCacheEncode", 480)
     source, vae = add(training, "StreamCacheImageFolder"), add(training, "VAELoader", 40, 400)
+    clip = add(training, "CLIPLoader", 40, 550)
     connect(training, source, encode, "source")
     page.run(NEXT_FRAMES)
     assert page.run(f"!{NOTICE}"), "nothing yet: neither encoder is connected"
     connect(training, vae, encode, "vae")
     page.wait_for(f"{NOTICE}?.textContent.startsWith('No CLIP: captions are not encoded.')")
+    connect(training, clip, encode, "clip")
+    page.wait_for(f"!{NOTICE}")
+    disconnect(training, encode, "vae")
+    page.wait_for(f"{NOTICE}?.textContent.startsWith('No VAE: images are not encoded.')")
+    connect(training, vae, encode, "vae")
+    page.wait_for(f"!{NOTICE}")
+    disconnect(training, encode, "source")
+    disconnect(training, encode, "clip")
+    page.run(NEXT_FRAMES)
+    assert page.run(f"!{NOTICE}"), "without images there is nothing to say"
+    connect(training, source, encode, "source")
+    page.wait_for(f"{NOTICE}?.textContent.startsWith('No CLIP')")
     training.set(locale="zh")
     page.wait_for(f"{NOTICE}?.textContent.startsWith('未连接 CLIP')")
     page.run(TO_FIT)

@@ -48,7 +48,7 @@ class Notice {
 
   show(key) {
     this.key = key;
-    this.element.hidden = !key;
+    this.text.hidden = this.element.hidden = !key;
     this.text.textContent = this.text.title = key ? words(key) : "";
     this.panel.fit();
   }
