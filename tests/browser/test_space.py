@@ -249,3 +249,28 @@ def test_a_summary_stays_after_a_switch_of_workflows_and_is_whole(training: Trai
         page.wait_for("!document.querySelector('.sc-summary')?.checkVisibility()")
         page.run(f"app.loadGraphData({json.dumps(first)}, true, true, null)")
     page.wait_for("document.querySelector('.sc-summary')?.innerText.includes('123,456')")
+
+
+@pytest.mark.parametrize("vue", [False, True], ids=["classic", "vue"])
+def test_a_summary_never_appears_on_the_node_of_another_workflow(training: TrainingPage, vue: bool):
+    """A job ends while another workflow is open, whose node has the same id."""
+    page, name = training.page, f"own_{vue}".lower()
+    training.close_tab()
+    training.set(vue=vue)
+    page.run("app.rootGraph.clear(); app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheSave'))")
+    page.run(f"app.rootGraph.nodes[0].widgets[0].value = '{name}'")
+    page.wait_for("!document.querySelector('.sc-summary')?.checkVisibility()")
+    first = page.run("app.rootGraph.serialize()")
+    page.run("app.rootGraph.nodes[0].widgets[0].value = 'foreign'")
+    second = page.run("app.rootGraph.serialize()")
+    assert first["nodes"][0]["id"] == second["nodes"][0]["id"]
+    facts = {"name": name, "samples": 182_340, "bytes": 12_345_678, "buckets": {"512×512": 182_340}}
+    page.run(f"app.rootGraph.nodes[0].onExecuted({{streamcache: [{json.dumps(facts)}]}})")
+    for _ in range(2):
+        page.run(FRAMES)
+        assert not page.run("Boolean(document.querySelector('.sc-summary')?.checkVisibility())")
+        page.run(f"app.loadGraphData({json.dumps(first)}, true, true, null)")
+        page.wait_for("document.querySelector('.sc-summary')?.innerText.includes('182,340')")
+        page.run(f"app.loadGraphData({json.dumps(second)}, true, true, null)")
+        page.wait_for("!document.querySelector('.sc-summary')?.checkVisibility()")
+    page.run("app.rootGraph.clear()")

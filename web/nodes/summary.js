@@ -2,6 +2,7 @@
 
 import { bar, bars, largest } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
+import { linkOf } from "../lib/graph.js";
 import { bytes, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "./node_panel.js";
@@ -14,24 +15,35 @@ const ESTIMATE = 40; // pixels of a summary that is not drawn yet
 const PADDING = 28; // of the panel, and around it
 
 const panels = new WeakMap();
-const last = new Map(); // node id and name of its cache → facts, for as long as the page is open
+const last = new Map(); // id of a node and name of its cache → facts, for as long as the page is open
 
 /** `facts` as the server sends them: {name, samples, bytes, buckets, encoded, reused, excluded, unchanged}. */
 export function showSummary(node, facts) {
+  const [wanted, name] = [nameOn(node), plain(facts.name)];
+  last.set(keyOf(node, wanted && name), facts);
+  if (wanted && name && wanted !== name) return; // of the node with the same id in another workflow, which is not open now
   if (!panels.has(node)) panels.set(node, new Summary(node));
   panels.get(node).show(facts);
-  last.set(keyOf(node), facts);
 }
 
 /** Another workflow, or the same one again: shows what its nodes had shown, if they still name the same cache. */
 export function showLastSummary(node) {
-  const facts = last.get(keyOf(node));
+  const facts = last.get(keyOf(node, nameOn(node)));
   if (facts && !panels.has(node)) showSummary(node, facts);
 }
 
-function keyOf(node) {
-  const name = node.widgets?.find((widget) => widget.name === "name")?.value;
+function keyOf(node, name) {
   return JSON.stringify([node.type, node.id, name]);
+}
+
+/** The cache that a node names; "" if another node gives the name. */
+function nameOn(node) {
+  return linkOf(node, "name") ? "" : plain(node.widgets?.find((widget) => widget.name === "name")?.value);
+}
+
+/** As the server reads names. */
+function plain(name) {
+  return String(name ?? "").trim().replaceAll("\\", "/");
 }
 
 class Summary {
