@@ -5,6 +5,8 @@
 The command line starts this file with ComfyUI's interpreter; ComfyUI's main.py does not run.
 """
 
+import atexit
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -13,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 PACK = Path(__file__).resolve().parents[2]
 OUTPUT_MODELS = (
@@ -95,5 +97,14 @@ def prepare() -> None:
     use_memory_folder(state_root())
 
 
+def leave(code: int) -> NoReturn:
+    """End the process, whose work is done. Python would also take down torch, whose threads may abort it then."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a pipe whose reader is gone, or closed
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    leave(main(*sys.argv[1:]))

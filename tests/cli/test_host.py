@@ -103,3 +103,22 @@ def test_codes_of_windows_are_translated_and_others_returned(
     real = subprocess.Popen.wait
     monkeypatch.setattr(subprocess.Popen, "wait", lambda process: real(process) or code)
     assert main(encode_with("")) == expected
+
+
+LEAVING = """
+import ctypes, runpy, sys, weakref
+class Kept: pass
+kept = Kept()
+weakref.finalize(kept, print, "released")
+library = ctypes.CDLL(None)
+library.__cxa_atexit(library.abort, None, None)  # as a thread of torch that is still there at the end of the process
+runpy.run_path(sys.argv[1])["leave"](3)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a handler of the C library")
+def test_a_library_that_aborts_at_the_end_of_the_process_does_not_change_its_exit_code():
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, str(host.HEADLESS)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (3, "released\n"), done.stderr
