@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,7 @@ def snapshot(base: Path, skip: tuple[str, ...] = ("server.log",)) -> dict[str, t
         name = path.relative_to(base).as_posix()
         if name in skip or any(part in TEMPORARY for part in path.relative_to(base).parts):
             continue
-        status = path.lstat()
-        found[name] = (status.st_size, 0 if path.is_dir() else status.st_mtime_ns)
+        with suppress(FileNotFoundError):  # removed just now
+            status = path.lstat()
+            found[name] = (status.st_size, 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns)
     return found
