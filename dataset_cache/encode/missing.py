@@ -50,7 +50,7 @@ def find_losses(
         for folder, count in gone.items()
         if folder not in populated and any(source.covers(folder) for source in sources)
     }
-    # A folder that was missing before is so until it has images again, or is no longer part of a source.
+    # A folder stays missing until it has images again or leaves the sources.
     waiting = {_folder(normal_form(problem.source)) for problem in layout.excluded if problem.unreadable}
     for folder, count in missing_folders(before.manifest).items():
         if folder not in populated - waiting and any(source.covers(folder) for source in sources):

@@ -181,7 +181,7 @@ def _superseded(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def in_grace(storage: Storage, indexes: Iterable[str]) -> list[str]:
-    """Of the current generation and the last one, those that were current within the last day, if there are no leases.
+    """Which of the current and the previous generation were current within the last day; none if readers leave leases.
 
     Earlier ones are not kept: if no reader ever came, which looks the same, every publication would leave one behind.
     `indexes` has all index files, also the current one: a generation was current until the next one was written.
