@@ -113,6 +113,14 @@ def pretrain(arguments: list[str]) -> int:
     return run([found.python, ROOT / "pretrain" / "make_weights.py", found.folder, ROOT / "pretrained", *arguments])
 
 
+def memory(arguments: list[str]) -> int:
+    """compute the memory that training needs for known bases, with ComfyUI's Python; writes docs/memory.md"""
+    found = host_or_reason()
+    if isinstance(found, str):
+        return say(found, code=1)
+    return run([found.python, ROOT / "bench" / "forecasts.py", found.folder, *arguments])
+
+
 def host(arguments: list[str]) -> int:
     """show where ComfyUI was found, or how to get it"""
     found = host_or_reason()
@@ -121,7 +129,15 @@ def host(arguments: list[str]) -> int:
     return say(f"ComfyUI: {found.folder}, with {found.python}")
 
 
-COMMANDS = {"demo": demo, "test": test, "lint": lint, "bench": bench, "pretrain": pretrain, "host": host}
+COMMANDS = {
+    "demo": demo,
+    "test": test,
+    "lint": lint,
+    "bench": bench,
+    "pretrain": pretrain,
+    "memory": memory,
+    "host": host,
+}
 
 
 def find_host() -> Host | None:

@@ -5,6 +5,7 @@ Node inputs, command-line flags, TOML files and the tables in docs/ are made fro
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import math
@@ -16,6 +17,7 @@ from typing import Any
 from .errors import SettingError
 
 NUMBERS = tuple[int, ...]  # the type of settings that are lists of whole numbers
+OPTIONS = dict[str, object]  # the type of a table of values of any kind
 COLOR = tuple[int, int, int]  # red, green and blue
 COLORS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
 
@@ -60,7 +62,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
     for field in dataclasses.fields(kind):
         if "setting" in field.metadata:
             name, limits, old_names = field.metadata["setting"]
-            found[field.name] = Setting(name or field.name, _type_of(field.type), field.default, limits, old_names)
+            found[field.name] = Setting(name or field.name, type_of(field.type), field.default, limits, old_names)
     return found
 
 
@@ -107,7 +109,8 @@ def closest_name(name: str, known: Iterable[str]) -> str:
     return f'; did you mean "{by_lower[match[0]]}"?' if match else ""
 
 
-def _type_of(annotation: Any) -> Any:
+def type_of(annotation: Any) -> Any:
+    """The type of a setting that is declared as a dataclass field with this annotation."""
     return _TYPES[str(annotation).removesuffix(" | None")]
 
 
@@ -125,9 +128,19 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return _color(name, value)
     if kind is dict and isinstance(value, Mapping):
         return {str(key): _typed(f"{name}.{key}", item, float) for key, item in value.items()}
+    if kind == OPTIONS and isinstance(value, Mapping):
+        return {str(key): _option(f"{name}.{key}", item) for key, item in value.items()}
     if kind in (bool, str) and isinstance(value, kind):
         return value
     raise SettingError(f"{name} = {value!r} ({type(value).__name__}): expected {_KINDS[kind]}")
+
+
+def _option(name: str, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_option(name, item) for item in value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise SettingError(f"{name} = {value!r} ({type(value).__name__}): expected a number, true or false, text or a list")
 
 
 def _color(name: str, value: Any) -> tuple[int, int, int]:
@@ -165,6 +178,23 @@ def _parse_table(text: str) -> dict[str, float]:
     return {key.strip(): float(value) for key, _, value in pairs}
 
 
+def _parse_options(text: str) -> dict[str, Any]:
+    # Commas inside of brackets belong to a value: betas=(0.9, 0.99).
+    pairs = [part.partition("=") for part in re.split(r"[,\n](?![^(\[]*[)\]])", text) if part.strip()]
+    if any(not equals or not key.strip() for key, equals, _ in pairs):
+        raise ValueError(text)
+    return {key.strip(): _parse_option(value.strip()) for key, _, value in pairs}
+
+
+def _parse_option(text: str) -> Any:
+    if text.lower() in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
 def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.replace("|", "\n").splitlines() if line.strip())
 
@@ -182,6 +212,7 @@ _TYPES = {
     "tuple[int, ...]": NUMBERS,
     "tuple[int, int, int]": COLOR,
     "dict[str, float]": dict,
+    "dict[str, object]": OPTIONS,
 }
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: int,
@@ -192,6 +223,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     NUMBERS: _parse_numbers,
     COLOR: str,
     dict: _parse_table,
+    OPTIONS: _parse_options,
 }
 _KINDS = {
     int: "a whole number",
@@ -202,4 +234,5 @@ _KINDS = {
     NUMBERS: "a list of whole numbers, such as 512, 768",
     COLOR: f"{', '.join(COLORS)}, or [red, green, blue] from 0 to 255",
     dict: "a table of numbers (on the command line: name=1.5,other=2)",
+    OPTIONS: "a table (on the command line: name=1.5,other=true,betas=(0.9,0.99))",
 }

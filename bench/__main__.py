@@ -17,6 +17,7 @@ from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
 from .rounds import QUICK, Settings
 from .scanning import measure_scanning
+from .steps import measure_steps
 from .table import Figure, print_table, write_json
 from .training import measure_training
 from .writing import measure_sharing, measure_writing
@@ -31,6 +32,7 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "scanning": measure_scanning,
     "encoding": measure_encoding,
     "training": measure_training,
+    "steps": measure_steps,
     "host": measure_host_training,
 }
 

@@ -7,12 +7,26 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import CacheError, TrainError
-from ..setting import COLOR, COLORS, NUMBERS, Setting, closest_name
+from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Setting, closest_name
 
 USAGE = 2
 _TITLES = {"images": "image", "captions": "caption", "masks": "mask", "samples": "sample image"}
-_VALUE_NAMES = {int: "N", float: "X", str: "TEXT", bool: "true|false", tuple: "TEXT|TEXT…", NUMBERS: "N"}
-_TABLES = {"group_rates": "PATTERN=RATE,…", "set_samples": "SET=N,…", "set_weights": "SET=X,…"}
+_VALUE_NAMES = {
+    int: "N",
+    float: "X",
+    str: "TEXT",
+    bool: "true|false",
+    tuple: "TEXT|TEXT…",
+    NUMBERS: "N",
+    OPTIONS: "NAME=VALUE,…",
+}
+_TABLES = {
+    "group_rates": "PATTERN=RATE,…",
+    "group_ranks": "PATTERN=N,…",
+    "group_alphas": "PATTERN=X,…",
+    "set_samples": "SET=N,…",
+    "set_weights": "SET=X,…",
+}
 
 
 class UsageError(CacheError):

@@ -24,6 +24,7 @@ from ..lora_train import (
     latest_run,
     load_config,
     read_toml,
+    report_memory,
     train_in_run,
     with_sample_images,
 )
@@ -51,6 +52,8 @@ def add_train_flags(parser: Parser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="Resume the run --name, or the latest of this output file"
     )
+    text = "Say how much memory the training needs and whether it fits, and do not train; exits with 1 if it does not"
+    parser.add_argument("--dry-run", action="store_true", help=text)
     add_model_options(parser)
     add_setting_flags(parser)
 
@@ -70,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
     if handed_over is not None:
         return handed_over
     denoiser, decode = open_model(args, config)
+    if args.dry_run:
+        memory = report_memory(denoiser, dataset, config)
+        show(args, {**memory.to_json(), "fits": memory.fits}, memory.lines())
+        return 0 if memory.fits else 1
     runs = args.runs or args.out.parent / "runs"
     config = replace(with_sample_images(config) if args.vae else config, name=_run_name(config, args.out.stem, runs))
     with stop_on_interrupt() as stop, Progress(args, "Training", "steps") as bar:

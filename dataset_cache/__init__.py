@@ -19,7 +19,7 @@ Everything else is for the other layers of the pack, which import from here and 
 
 from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, SettingError
 from ..quantity import byte_count, plural
-from ..setting import COLOR, COLORS, NUMBERS, Limits, Setting, check_setting, closest_name, parse_setting
+from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
 from .encode import (
     EMPTY_CAPTION,
@@ -35,6 +35,7 @@ from .encode import (
     Report,
     Settings,
     Surroundings,
+    cut_captions,
     digest_of,
     encode,
     file_identity,
@@ -45,6 +46,7 @@ from .encode import (
     load_source,
     load_transform,
     make_plan,
+    missing_parts,
     object_identity,
 )
 from .format import (
@@ -86,6 +88,8 @@ from .intake import (
     ImageFolder,
     Upload,
     describe_folder,
+    file_mask,
+    file_picture,
     file_thumbnail,
     list_image_folders,
     remove_abandoned,
@@ -182,6 +186,7 @@ __all__ = [
     "MAX_ZIPS",
     "MISSING",
     "NUMBERS",
+    "OPTIONS",
     "PLAN_SETTINGS",
     "SOURCE_SETTINGS",
     "SUPERSEDED",
@@ -252,6 +257,7 @@ __all__ = [
     "convert",
     "curate",
     "current_publisher",
+    "cut_captions",
     "describe_folder",
     "digest_of",
     "draw_sheet",
@@ -261,6 +267,8 @@ __all__ = [
     "export",
     "few_names",
     "file_identity",
+    "file_mask",
+    "file_picture",
     "file_thumbnail",
     "files_identity",
     "free_name",
@@ -287,6 +295,7 @@ __all__ = [
     "memory_folder",
     "merge",
     "migrate",
+    "missing_parts",
     "move_locked_folder",
     "name_problem",
     "named_publisher",

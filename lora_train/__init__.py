@@ -8,12 +8,34 @@ docs/training.md explains a run and has a complete example of a denoiser.
 
 from ..errors import TrainError
 from .adapters import build_network, read_lora
-from .config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig, load_config, read_toml
+from .compute import Ema, generator_state, restore_generator, upload
+from .config import TRAIN_SETTINGS, TrainConfig
+from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
+from .forecast import (
+    Forecast,
+    PeakMemory,
+    Shapes,
+    Untraceable,
+    find_fitting,
+    forecast_training,
+    report_memory,
+    room_on,
+)
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
-from .memory import choose_precision, replaced_forward
-from .noise_schedule import SNR_BOUND, DiffusionSchedule, FlowSchedule, per_row, scaled_linear_alphas
-from .objective import EPS_PER_NATIVE, ObjectiveSettings, draw_noise, draw_times, row_losses
+from .memory import choose_precision, is_plain, replaced_forward
+from .objective import (
+    EPS_PER_NATIVE,
+    SNR_BOUND,
+    DiffusionSchedule,
+    FlowSchedule,
+    ObjectiveSettings,
+    draw_noise,
+    draw_times,
+    per_row,
+    row_losses,
+    scaled_linear_alphas,
+)
 from .report_page import Section, render_page
 from .run import (
     Curves,
@@ -39,7 +61,6 @@ from .run import (
 )
 from .samples import Decode, Prompt, sample_file_name
 from .session import rehearse
-from .step import Ema
 
 __all__ = [
     "EPS_PER_NATIVE",
@@ -52,20 +73,24 @@ __all__ = [
     "DiffusionSchedule",
     "Ema",
     "FlowSchedule",
+    "Forecast",
     "LayerRows",
     "Naming",
     "NoiseSchedule",
     "ObjectiveSettings",
+    "PeakMemory",
     "Prediction",
     "PreparedBatch",
     "Prompt",
     "Run",
     "Section",
+    "Shapes",
     "TrainConfig",
     "TrainError",
     "TrainHooks",
     "TrainProgress",
     "TrainResult",
+    "Untraceable",
     "WatchRun",
     "build_network",
     "can_begin",
@@ -74,8 +99,12 @@ __all__ = [
     "draw_grid",
     "draw_noise",
     "draw_times",
+    "find_fitting",
+    "forecast_training",
     "format_seconds",
+    "generator_state",
     "hold_run",
+    "is_plain",
     "is_run_locked",
     "latest_run",
     "load_config",
@@ -93,6 +122,9 @@ __all__ = [
     "rehearse",
     "render_page",
     "replaced_forward",
+    "report_memory",
+    "restore_generator",
+    "room_on",
     "row_losses",
     "sample_file_name",
     "scaled_linear_alphas",
@@ -100,5 +132,6 @@ __all__ = [
     "thin_curve",
     "train",
     "train_in_run",
+    "upload",
     "with_sample_images",
 ]

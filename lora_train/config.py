@@ -5,62 +5,29 @@ TOML files, command-line flags, node inputs, documentation and validation all co
 
 from __future__ import annotations
 
-import importlib
-import logging
-import re
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, cast
 
-from ..dataset_cache import Limits, Setting, SettingError, check_setting, closest_name
+from ..dataset_cache import Limits, Setting, SettingError, check_setting
 from ..errors import TrainError
+from ..setting import type_of
 from .adapters import AXES, KINDS, AdapterSettings, Axis
 from .denoiser import NAMINGS, Naming
 from .export import DTYPES, dora_axis
 from .memory import PRECISIONS
-from .objective import LOSSES, RULES, TIMESTEPS, WEIGHTINGS, ObjectiveSettings
-from .optim import OPTIMIZERS, SCHEDULES, Curve, Rates
-
-log = logging.getLogger("streamcache")
+from .objective import (
+    GUIDANCE_SCHEDULES,
+    HUBER_SCHEDULES,
+    LOSSES,
+    RESOLUTION_SHIFTS,
+    RULES,
+    TIMESTEPS,
+    WEIGHTINGS,
+    ObjectiveSettings,
+)
+from .optimizers import OPTIMIZERS, SCHEDULES, Curve, OptimizerChoice, Rates
 
 MODES = ("resume", "new", "overwrite")
-
-# They decide which weights exist and what is stored for each: a resumed run cannot change them.
-FIXED_SETTINGS = (
-    "adapter", "rank", "alpha", "rank_stabilised", "dora", "dora_axis", "lokr_factor", "targets", "start_from",
-    "optimizer",
-)  # fmt: skip
-
-# Earlier names and the names of other trainers → the setting that they load into.
-RENAMED_SETTINGS = {
-    "lr": "learning_rate",
-    "network_dim": "rank",
-    "network_alpha": "alpha",
-    "algorithm": "adapter",
-    "train_batch_size": "batch_size",
-    "grad_accumulation_steps": "accumulate",
-    "gradient_accumulation_steps": "accumulate",
-    "max_train_steps": "steps",
-    "max_train_epochs": "epochs",
-    "max_grad_norm": "clip_norm",
-    "lr_scheduler": "lr_schedule",
-    "lr_warmup_steps": "warmup_steps",
-    "loss_function": "loss",
-    "loss_type": "loss",
-    "training_dtype": "precision",
-    "mixed_precision": "precision",
-    "lora_dtype": "adapter_dtype",
-    "gradient_checkpointing": "checkpointing",
-    "caption_dropout_rate": "caption_dropout",
-    "prior_loss_weight": "prior_weight",
-    "existing_lora": "start_from",
-    "dataloader_prefetch": "prefetch",
-}
-
-_TEXT = "the dataset contains encoded text, so gradients cannot reach the text encoder; train the model only"
-REFUSED = {"train_text_encoder": _TEXT, "text_encoder_lr": _TEXT, "text_encoder_learning_rate": _TEXT}
 
 
 def _limits(group: str, about: str, **limits: Any) -> dict[str, Limits]:
@@ -116,6 +83,19 @@ class TrainConfig:
     start_from: str = _set(
         "", "adapter", "LoRA file to continue training from; rank must be the same, alpha comes from the file"
     )
+    group_ranks: dict[str, float] = field(
+        default_factory=dict,
+        metadata=_limits("adapter", "Rank per module pattern, such as convolutions=8", low=1),
+    )
+    group_alphas: dict[str, float] = field(
+        default_factory=dict,
+        metadata=_limits("adapter", "Alpha per module pattern (otherwise alpha, or the rank of the module)", above=0),
+    )
+    training_adapter: str = _set(
+        "",
+        "adapter",
+        "LoRA file that corrects a distilled base: on while training, off for sample images, not in the saved file",
+    )
     naming: str = _set("comfyui", "adapter", "Key format of the saved LoRA", choices=NAMINGS, decides=False)
 
     save_dtype: str = _set("fp32", "adapter", "Data type of the saved LoRA", choices=tuple(DTYPES), decides=False)
@@ -126,6 +106,17 @@ class TrainConfig:
         metadata=_limits("learning", "Learning rate per module pattern (0 = do not train)", low=0),
     )
     optimizer: str = _set("AdamW", "learning", "Optimizer", choices=tuple(OPTIMIZERS))
+    other_optimizer: str = _set(
+        "", "learning", "Name of an optimizer of pytorch-optimizer or prodigy-plus-schedule-free, instead of optimizer"
+    )
+    optimizer_args: dict[str, object] = field(
+        default_factory=dict,
+        metadata=_limits("learning", "Further arguments of the optimizer, such as d_coef=2, betas=(0.9, 0.99)"),
+    )
+    lora_plus: float = _set(1.0, "learning", "LoRA+: factor on the learning rate of up (1 = off, usual is 16)", above=0)
+    scale_weight_norms: float = _set(
+        0.0, "learning", "Maximum norm of a LoRA's change of weight; larger ones are scaled down (0 = off)", low=0
+    )
     weight_decay: float = _set(0.01, "learning", "Weight decay", low=0)
     beta1: float = _set(0.9, "learning", "Adam beta1 (momentum for SGD)", low=0, high=0.99999)
     beta2: float = _set(0.999, "learning", "Adam beta2", low=0, high=0.9999999)
@@ -148,6 +139,12 @@ class TrainConfig:
 
     loss: str = _set("mse", "objective", "Loss function", choices=tuple(LOSSES))
     huber_delta: float = _set(0.1, "objective", "Huber delta: above this error the loss grows linearly", above=0)
+    huber_schedule: str = _set(
+        "constant",
+        "objective",
+        "Huber delta over the timesteps, from 1 without noise to huber_delta",
+        choices=HUBER_SCHEDULES,
+    )
     weighting: str = _set("none", "objective", "Loss weighting by timestep", choices=tuple(WEIGHTINGS))
     min_snr_gamma: float = _set(5.0, "objective", "Min-SNR gamma", above=0)
     timesteps: str = _set("uniform", "objective", "Timestep sampling", choices=tuple(TIMESTEPS))
@@ -159,18 +156,58 @@ class TrainConfig:
         "Timestep shift; higher values train more on noisy timesteps, for high resolutions (1 = off)",
         above=0,
     )
+    resolution_shift: str = _set(
+        "off",
+        "objective",
+        "Timestep shift by image size, as Flux or SD3 is sampled; 1024×1024 keeps the shift of the model and of shift",
+        choices=RESOLUTION_SHIFTS,
+    )
     t_min: float = _set(0.0, "objective", "Minimum timestep (0 = no noise, 1 = only noise)", low=0, high=1)
     t_max: float = _set(1.0, "objective", "Maximum timestep (0 = no noise, 1 = only noise)", low=0, high=1)
     noise_offset: float = _set(0.0, "objective", "Noise offset", low=0)
+    multires_noise: int = _set(
+        0, "objective", "Multi-resolution noise: levels of coarser noise (0 = off, usual is 6 to 10)", low=0, high=32
+    )
+    multires_discount: float = _set(0.3, "objective", "Factor from one noise level to the next", above=0, high=1)
+    input_perturbation: float = _set(
+        0.0, "objective", "Input perturbation: additional noise in the input only (0 = off, usual is 0.1)", low=0
+    )
     masked_loss: bool = _set(False, "objective", "Train on the masked area only")
     unmasked_weight: float = _set(0.0, "objective", "Loss weight of the area outside the mask", low=0, high=1)
+    normalise_masks: bool = _set(
+        False, "objective", "Divide the masked loss by the mask's area, so that small masks count as much as large ones"
+    )
     prior_weight: float = _set(1.0, "objective", "Loss weight of prior (regularization) samples", low=0)
     caption_dropout: float = _set(0.0, "objective", "Fraction of samples trained with an empty caption", low=0, high=1)
+
+    preservation_weight: float = _set(
+        0.0,
+        "objective",
+        "Preservation without images: weight of the loss that keeps what the model does for preservation_caption "
+        "(0 = off)",
+        low=0,
+    )
+    preservation_share: float = _set(1.0, "objective", "Share of batches with preservation", above=0, high=1)
+    preservation_caption: str = _set(
+        "", "objective", "Caption of the dataset to preserve, such as the class (empty = the empty caption)"
+    )
+    guidance_target: float = _set(
+        1.0, "objective", "Guidance in the target, for distilled models that are used without CFG (1 = off)", above=0
+    )
+    guidance_schedule: str = _set(
+        "constant",
+        "objective",
+        "Guidance over the timesteps: sigma fades guidance_target out with the noise",
+        choices=GUIDANCE_SCHEDULES,
+    )
 
     precision: str = _set(
         "auto", "memory", "Compute precision (auto = bf16 if the GPU supports it, else fp32)", choices=tuple(PRECISIONS)
     )
     checkpointing: bool = _set(False, "memory", "Gradient checkpointing: less memory, slower")
+    activation_offload: bool = _set(
+        False, "memory", "Keep activations in RAM until the backward pass: less VRAM, slower", decides=False
+    )
     prefetch: int = _set(
         2, "memory", "Batches to load in advance (0 = load between steps)", low=0, high=64, decides=False
     )
@@ -225,7 +262,22 @@ class TrainConfig:
         both = sorted(set(self.set_samples) & set(self.set_weights))
         if both:
             raise TrainError(f'set "{both[0]}": is in both set_samples and set_weights; keep one of them')
+        self._check_adapters()
 
+    def _check_adapters(self) -> None:
+        """Settings that fit only some adapters, optimizers or each other."""
+        for pattern, rank in self.group_ranks.items():
+            if not rank.is_integer():
+                raise TrainError(f"group_ranks.{pattern} = {rank:g}: expected a whole number")
+        for name, off in (("lora_plus", 1.0), ("scale_weight_norms", 0.0)):
+            if getattr(self, name) != off and self.adapter != "lora":
+                raise TrainError(f'{name} = {getattr(self, name):g}: only for adapter = "lora", not "{self.adapter}"')
+        if self.lora_plus != 1 and not self.other_optimizer and OPTIMIZERS[self.optimizer].one_rate:
+            raise TrainError(f'lora_plus = {self.lora_plus:g}: not possible with optimizer = "{self.optimizer}", which '
+                             "estimates one learning rate for all weights")  # fmt: skip
+        if self.guidance_target != 1 and self.caption_dropout:
+            found = f"guidance_target = {self.guidance_target:g} and caption_dropout = {self.caption_dropout:g}"
+            raise TrainError(f"{found}: a dropped caption has no guidance; turn one of them off")
         if KINDS[self.adapter].applies_to_output:
             for name in ("dora", "adapter_dropout"):
                 if getattr(self, name):
@@ -242,6 +294,7 @@ class TrainConfig:
 
     def adapters(self) -> AdapterSettings:
         """The settings of the adapters."""
+        axis = dora_axis(cast("Naming", self.naming)) if self.dora_axis == "auto" else self.dora_axis
         return AdapterSettings(
             kind=self.adapter,
             rank=self.rank,
@@ -249,12 +302,12 @@ class TrainConfig:
             rank_stabilised=self.rank_stabilised,
             dropout=self.adapter_dropout,
             dora=self.dora,
-            dora_axis=cast(
-                "Axis", dora_axis(cast("Naming", self.naming)) if self.dora_axis == "auto" else self.dora_axis
-            ),
+            dora_axis=cast("Axis", axis),
             lokr_factor=self.lokr_factor or None,
             targets=self.targets,
             group_rates=self.group_rates,
+            group_ranks=self.group_ranks,
+            group_alphas=self.group_alphas,
             seed=self.seed,
         )
 
@@ -262,17 +315,20 @@ class TrainConfig:
         """The numbers that optimizers take."""
         return Rates(**{f.name: getattr(self, f.name) for f in fields(Rates)})
 
+    def optimizer_choice(self) -> OptimizerChoice:
+        """The optimizer that is used."""
+        return OptimizerChoice(self.optimizer, self.other_optimizer, self.optimizer_args)
+
     def curve(self, steps: int, rules: int = RULES) -> Curve:
         """The learning rate over a run of this many steps."""
         shape = (self.lr_cycles, self.lr_power, self.lr_floor)
         return Curve(self.lr_schedule, steps, self.warmup_steps, *shape, warmup_from_zero=rules > 1)
 
 
-_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple, "dict[str, float]": dict}
 TRAIN_SETTINGS: dict[str, Setting] = {
     f.name: Setting(
         f.name,
-        _TYPES[str(f.type)],
+        type_of(f.type),
         f.default_factory() if callable(f.default_factory) else f.default,
         f.metadata["limits"],
     )
@@ -280,68 +336,7 @@ TRAIN_SETTINGS: dict[str, Setting] = {
 }
 
 
-def load_config(
-    values: Mapping[str, Any], place: str = "settings", notice: Callable[[str], None] = log.warning
-) -> TrainConfig:
-    """A validated configuration from named values; old names work too. Every error starts with `place`."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        known = _resolve(name, place)
-        if known in found:
-            raise TrainError(f"{place}: {name} and {known} are the same setting; keep one of them")
-        if known != name:
-            notice(f"{place}: {name} is now {known}")
-        found[known] = value
-    try:
-        return TrainConfig(**found)
-    except TrainError as error:
-        raise TrainError(f"{place}: {error}") from None
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The values in a TOML file, not validated, under the names used in the file."""
-    try:
-        with open(path, "rb") as file:
-            return _toml().load(file)
-    except OSError as error:
-        raise TrainError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except ValueError as error:
-        raise TrainError(f"{path}: not valid TOML: {error}") from None
-
-
-def differences(old: Mapping[str, Any], new: TrainConfig) -> list[str]:
-    """Settings whose change makes `new` a different run than `old`, each with both values."""
-    passing = {"steps", "epochs"} if new.lr_schedule == "constant" else set()
-    # A setting that did not exist yet had the effect of its default.
-    before = {**TrainConfig().to_dict(), **old}
-    return [
-        f"{name}: was {before[name]!r}, is {value!r}"
-        for name, value in new.to_dict().items()
-        if TRAIN_SETTINGS[name].limits.decides and name not in passing and not _same(name, before[name], value)
-    ]
-
-
-def _same(name: str, old: Any, new: Any) -> bool:
-    # A moved folder does not make another file.
-    return old == new or (name == "start_from" and re.split(r"[\\/]", str(old))[-1] == re.split(r"[\\/]", str(new))[-1])
-
-
-def _resolve(name: str, place: str) -> str:
-    if name in REFUSED:
-        raise TrainError(f"{place}: {name} is refused: {REFUSED[name]}")
-    known = RENAMED_SETTINGS.get(name, name)
-    if known not in TRAIN_SETTINGS:
-        hint = closest_name(name, TRAIN_SETTINGS) or f"; expected one of {', '.join(TRAIN_SETTINGS)}"
-        raise TrainError(f'{place}: unknown setting "{name}"{hint}')
-    return known
-
-
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, dict) else value
-
-
-def _toml() -> Any:
-    try:
-        return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError:
-        raise TrainError("TOML files need Python 3.11, or the package tomli: pip install tomli") from None
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..dataset_cache import Batch, Dataset
+    from .forecast import Shapes
 
 Prediction = Literal["eps", "v", "flow"]
 Naming = Literal["comfyui", "kohya", "diffusers"]
@@ -43,6 +46,33 @@ class OtherNames(Protocol):
 
     def other_names(self) -> dict[str, LayerRows]:
         """Key prefix in a LoRA file → layer or rows of it, for files to continue from."""
+        ...
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A denoiser whose memory can be computed in advance. Optional."""
+
+    ram: torch.device  # where offloaded weights and activations wait
+    can_offload: bool  # whether weights that are on the device could be moved off it
+
+    def traced(self, dataset: Dataset, shapes: Shapes, offload: bool | None) -> AbstractContextManager[None]:
+        """A session without data, in which the model is neither loaded nor changed.
+
+        `offload` overrides the denoiser's own setting; a denoiser without one ignores it.
+        """
+        ...
+
+    def weights(self) -> Iterable[Tensor]:
+        """All tensors of the model."""
+        ...
+
+    def room(self) -> int:
+        """Bytes that the device has for this training, with those that the model takes there already; 0 if unknown."""
+        ...
+
+    def resident(self, away: int, need: int) -> int:
+        """Of `away` bytes of offloaded weights, how many stay on the device if everything else takes `need` there."""
         ...
 
 

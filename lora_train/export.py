@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from ..dataset_cache import byte_count, replace_file
 from ..errors import TrainError
-from .adapters import Adapter, Axis, Network
-from .denoiser import NAMINGS, Denoiser, Naming
+from .adapters import Adapter, Axis, Network, split_parts, unsplittable
+from .denoiser import NAMINGS, Denoiser, Naming, OtherNames
 
 log = logging.getLogger("streamcache")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DIFFUSERS = "transformer."  # begins the keys of diffusers' models that are not a UNet
 PREDICTIONS = {"eps": "epsilon", "v": "v", "flow": "flow"}
 
 # The part of a file that the older hash of sd-webui-additional-networks covers.
@@ -37,28 +38,69 @@ def to_tensors(
 ) -> dict[str, Tensor]:
     """The tensors of the file. Alphas stay float32; diffusers' naming has no alpha: it is multiplied into `lora_B`."""
     check_names(network, denoiser, naming)
-    prefixes = denoiser.export_names(naming)
+    places = _places(network, denoiser, naming)
     tensors = dict(network.carried)
     for name, adapter in network.items():
-        parts = _file_parts(adapter)
-        if naming == "diffusers":
-            parts = _peft_parts(parts, name)
-        tensors |= {f"{prefixes[name]}.{part}": value for part, value in parts.items()}
+        whole = _file_parts(adapter)
+        for prefix, rows in places[name].items():
+            parts = whole if rows is None else split_parts(whole, rows)
+            parts = _peft_parts(parts, name) if naming == "diffusers" else parts
+            tensors |= {f"{prefix}.{part}": value for part, value in parts.items()}
     return {key: _stored(key, value, dtype) for key, value in sorted(tensors.items())}
 
 
 def check_names(network: Network, denoiser: Denoiser, naming: Naming) -> None:
-    """Refuse a naming that has no name for one of the network's modules."""
+    """Refuse a naming that has no name for one of the network's modules, or splits one that cannot be split."""
     if naming not in NAMINGS:
         raise TrainError(f'naming: found "{naming}", expected one of {", ".join(NAMINGS)}')
-    wanted = [name for name, _ in network.items()]
-    missing = [name for name in wanted if name not in denoiser.export_names(naming)]
+    wanted, places = dict(network.items()), _places(network, denoiser, naming)
+    missing = [name for name in wanted if name not in places]
     if missing:
-        others = [other for other in NAMINGS if not set(wanted) - set(denoiser.export_names(other))]
+        others = [other for other in NAMINGS if not wanted.keys() - _places(network, denoiser, other).keys()]
         raise TrainError(
             f'naming = "{naming}": has no name for {len(missing)} of {len(wanted)} layers of this model '
             f"({missing[0]}, …); choose {' or '.join(others) or 'other targets'}"
         )
+    for name, adapter in wanted.items():
+        odd = unsplittable(adapter.to_parts()) if None not in places[name].values() else ""
+        if odd:
+            raise TrainError(
+                f'naming = "{naming}": splits {name} into {", ".join(places[name])}, but {odd} cannot be split; choose '
+                "comfyui, or train a LoRA"
+            )
+
+
+def warn_of_unread_names(network: Network, denoiser: Denoiser, naming: Naming) -> None:
+    """Warn of names that the program which trains does not read again: it reads files of diffusers only in part."""
+    if naming != "diffusers" or not isinstance(denoiser, OtherNames):
+        return
+    known, places = denoiser.other_names(), _places(network, denoiser, naming)
+    prefixes = [prefix for name, _ in network.items() for prefix in places[name]]
+    unread = [prefix for prefix in prefixes if prefix not in known]
+    if unread:
+        log.warning(
+            'naming = "diffusers": the LoRA loader here does not know %d of the %d names that diffusers has (%s, …); '
+            "choose comfyui for a file to load here",
+            *(len(unread), len(prefixes), unread[0]),
+        )
+
+
+def _places(network: Network, denoiser: Denoiser, naming: Naming) -> dict[str, dict[str, Sequence[int] | None]]:
+    """Module name → its prefixes in the file, each with the module's rows that it stands for (None: all)."""
+    places: dict[str, dict[str, Sequence[int] | None]] = {
+        name: {prefix: None} for name, prefix in denoiser.export_names(naming).items()
+    }
+    if naming != "diffusers" or not isinstance(denoiser, OtherNames):
+        return places
+    outputs = {name: adapter.layer.outputs for name, adapter in network.items() if name not in places}
+    split: dict[str, dict[str, Sequence[int] | None]] = {}
+    taken: dict[str, set[int]] = {}
+    for prefix, place in denoiser.other_names().items():
+        name, rows = place.module, set(place.rows or ())
+        if name in outputs and rows and prefix.startswith(DIFFUSERS) and not rows & taken.setdefault(name, set()):
+            split.setdefault(name, {})[prefix] = place.rows
+            taken[name] |= rows
+    return places | {name: found for name, found in split.items() if len(taken[name]) == outputs[name]}
 
 
 def describe(

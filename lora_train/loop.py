@@ -17,13 +17,13 @@ from ..errors import TrainError
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
-from .memory import checkpointed
-from .optim import set_rate
+from .memory import saving_memory
+from .optimizers import set_rate
 from .report_page import write_report
-from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora
+from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora, signals_held
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
 from .session import Session, open_session
-from .step import LossEntry, LossLedger, NonFiniteLoss, check_calls, share_windows, signals_held
+from .step import LossEntry, LossLedger, NonFiniteLoss, check_calls, share_windows
 
 log = logging.getLogger("streamcache")
 
@@ -145,12 +145,11 @@ def _run(
     with ExitStack() as stack:
         metrics = stack.enter_context(MetricsFile(run.metrics, resume_at=session.step))
         remove_later_images(run.samples, session.step)
-        events_folder = run.folder / "events"
-        events = stack.enter_context(Events(events_folder, session.step)) if config.tensorboard else None
+        events = stack.enter_context(Events(run.folder / "events", session.step)) if config.tensorboard else None
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
-        stack.enter_context(session.network.attached(session.denoiser.adaptable()))
-        if config.checkpointing:
-            stack.enter_context(checkpointed(session.denoiser.blocks()))
+        stack.enter_context(session.attached())
+        blocks = session.denoiser.blocks()
+        stack.enter_context(saving_memory(blocks, config.checkpointing, config.activation_offload))
         lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
     reporter.end()
     stopped = session.step < session.steps
@@ -218,7 +217,7 @@ class _Loop:
         if not self.checked:
             self._note(stepper.check_layers())
             self.checked = True
-        ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows)
+        ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows, stepper.clip())
         with signals_held():
             self.changing = True
             stepper.update()
@@ -227,8 +226,8 @@ class _Loop:
         self._report(ready)
 
     def _report(self, ready: list[tuple[LossEntry, float]]) -> None:
-        for entry, loss in ready:
-            self.reporter.step(entry.step, entry.epoch, loss, entry.rate, self.waited, entry.rows)
+        for at, loss in ready:
+            self.reporter.step(at.step, at.epoch, loss, at.rate, self.waited, at.rows, at.gradient_norm)
 
     def _between_steps(self) -> None:
         """Save, validate and draw samples if due. After the last step, `_finish` does."""
@@ -284,7 +283,7 @@ class _Loop:
         if self.sampler is None or self.sampler.has_drawn(self.session.step):
             return
         self.session.network.forget_calls()
-        with self._paused(), self.session.at_rest():
+        with self._paused(), self.session.as_saved():
             images = self.sampler.draw(self.session.step)
         if not self.sampled:
             check_calls(self.session.network, "for sample images")

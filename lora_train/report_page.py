@@ -12,7 +12,19 @@ from pathlib import Path
 from PIL import Image
 
 from ..dataset_cache import replace_file, samples_by_bucket
-from .run import BLUE, ORANGE, Curves, Reporter, Run, format_seconds, plot_buckets, plot_loss, plot_share, read_curves
+from .run import (
+    BLUE,
+    ORANGE,
+    Curves,
+    Reporter,
+    Run,
+    format_seconds,
+    plot_buckets,
+    plot_curve,
+    plot_loss,
+    plot_share,
+    read_curves,
+)
 from .samples import draw_history
 from .session import Session
 
@@ -61,6 +73,8 @@ def write_report(run: Run, session: Session, reporter: Reporter, captions: Seque
     curves = read_curves(run.metrics)
     images = {
         "loss": plot_loss(curves.losses, curves.validation),
+        "learning rate": plot_curve("Learning rate", curves.rates),
+        "gradient norm": plot_curve("Gradient norm before clipping", curves.norms),
         "samples": draw_history(run.samples, captions),
         "time": plot_time(reporter),
         "buckets": plot_buckets(count_buckets(session)),
@@ -70,7 +84,7 @@ def write_report(run: Run, session: Session, reporter: Reporter, captions: Seque
         if image is not None:
             data = io.BytesIO()
             image.save(data, "PNG")
-            replace_file(run.folder / f"{name}.png", data.getvalue())
+            replace_file(run.folder / f"{name.replace(' ', '_')}.png", data.getvalue())
             sections.append(Section(name.capitalize(), image))
     sections.append(Section("Settings", table=session.config.to_dict()))
     numbers = count_numbers(session, reporter, curves)

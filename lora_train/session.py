@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -13,19 +13,20 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, Samples, map_tensors, open_cache, realize
+from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, Samples, open_cache
 from ..errors import TrainError
 from . import export
-from .adapters import Network, build_network, read_lora, split_lora
+from .adapters import Network
 from .config import TrainConfig
-from .data import Order, SetRule, read_columns, refuse_plan
+from .data import KnownSizes, Order, SetRule, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
-from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
-from .optim import load_optimizer, make_optimizer, set_mode
-from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position
+from .optimizers import set_mode
+from .other_captions import check_caption
+from .parts import make_stepper
+from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position, signals_held
 from .samples import Decode, check_samples
-from .step import Dropout, Ema, KnownSizes, NonFiniteLoss, Stepper, Weights, signals_held
+from .step import NonFiniteLoss, Stepper
 from .validation import HeldOut, Validation, hold_out
 
 
@@ -43,6 +44,7 @@ class Session:
     step: int = 0
     validation: Validation | None = None
     rules: int = RULES  # of timesteps, weights and warmup; a resumed run keeps its own
+    _training_adapter: ExitStack = field(default_factory=ExitStack)  # its hooks, while they are on
     saved: int | None = None  # the step of the last saved state, also of the one that the run resumed from
 
     @property
@@ -67,6 +69,31 @@ class Session:
                 self.network.train()
                 for parameter, value in zip(self.network.parameters(), own):
                     parameter.copy_(value)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Inside the `with`, the adapters are on the model's layers: those that train, and the training adapter."""
+        layers = self.denoiser.adaptable()
+        with self.network.attached(layers), ExitStack() as self._training_adapter:
+            self._attach_training_adapter()
+            yield
+
+    @contextmanager
+    def as_saved(self) -> Iterator[None]:
+        """The model with the adapter as the file will have it: at rest, and without the training adapter."""
+        with self.at_rest():
+            # Taken off, not silenced: a layer without hooks is called as the host calls it.
+            self._training_adapter.close()
+            try:
+                yield
+            finally:
+                self._attach_training_adapter()
+
+    def _attach_training_adapter(self) -> None:
+        adapter = self.stepper.training_adapter
+        if adapter is not None:
+            # Always before the other adapters: a sum in another order would not be the same, bit for bit.
+            self._training_adapter.enter_context(adapter.attached(self.denoiser.adaptable(), first=True))
 
     def measure(self) -> float | None:
         """The validation loss, or None if no samples are held out."""
@@ -113,6 +140,7 @@ class Session:
             "gradient_accumulation_steps": config.accumulate,
             "num_train_images": len(self.dataset),
             "mixed_precision": self.stepper.precision.name,
+            "training_adapter": Path(config.training_adapter).name or None,
         }
         with self.at_rest():
             naming, dtype = cast("Naming", config.naming), export.DTYPES[config.save_dtype]
@@ -130,12 +158,9 @@ class Session:
 def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run) -> Session:
     """Check dataset, model and settings, then build the parts; a resumed run restores them from its last state."""
     refuse_plan(dataset)
-    columns = read_columns(dataset)
+    read_columns(dataset)  # its errors come before those of the model
     denoiser.prepare_for(dataset)
-    rules = set_rules(dataset, config)
-    held = _hold_out(dataset, rules, config)
-    trained = ~held.mask if held.samples else None
-    order = Order(columns, config.seed, config.batch_size, rules, trained, full_batches=config.batch_split == "full")
+    order, held = make_order(dataset, config)
     states = run.states(config.keep_states)
     state = states.latest() if run.resume else None
     version, changes = RULES, []
@@ -143,7 +168,7 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
         changes = check_origin(state, dataset, config)
         version = state.rules
     objective = config.objective(version)
-    stepper = _make_stepper(denoiser, dataset, config, objective, state)
+    stepper = make_stepper(denoiser, dataset, config, objective, state)
     session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order), rules=version)
     session.validation = _make_validation(dataset, held, config, objective, stepper.sizes)
     if state is not None:
@@ -152,6 +177,15 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
         stepper.position = resumed_position(state, len(order))
         stepper.epoch = stepper.position // len(order)
     return session
+
+
+def make_order(dataset: Dataset, config: TrainConfig) -> tuple[Order, HeldOut]:
+    """The order of a run, and the samples that are held out of it."""
+    columns, rules = read_columns(dataset), set_rules(dataset, config)
+    held = _hold_out(dataset, rules, config)
+    trained = ~held.mask if held.samples else None
+    full = config.batch_split == "full"
+    return Order(columns, config.seed, config.batch_size, rules, trained, full_batches=full), held
 
 
 def rehearse(
@@ -179,6 +213,8 @@ def rehearse(
     if config.validation_share:
         _hold_out(plan, rules, config)
     check_samples(plan, config, decode, prompts)
+    if config.preservation_weight:
+        check_caption(plan, "preservation_caption", config.preservation_caption)
     state = run.states(config.keep_states).latest() if run is not None and run.resume else None
     if state is not None:
         check_origin(state, None, config)
@@ -188,8 +224,9 @@ def rehearse(
         # Before the session: encoders and model may not fit into memory at once, and a session enables gradients.
         path = _store_blank(plan, Path(folder) / "blank")
         with denoiser.session(), open_cache(path) as blank:
-            # A blank image has no mask.
-            _make_stepper(denoiser, blank, replace(config, masked_loss=False), config.objective(RULES), state)
+            # A blank image has no mask, and the empty caption.
+            settings = replace(config, masked_loss=False, preservation_caption="")
+            make_stepper(denoiser, blank, settings, config.objective(RULES), state)
             denoiser.prepare_for(blank)
 
 
@@ -222,68 +259,6 @@ def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
     if name in config.set_weights:
         return SetRule(prior, weight=config.set_weights[name])
     return SetRule(prior, samples=facts.get("samples"), weight=facts.get("weight"))
-
-
-def _make_stepper(
-    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, objective: ObjectiveSettings, state: SavedState | None
-) -> Stepper:
-    precision = choose_precision(config.precision, denoiser.device)
-    if config.masked_loss and "mask" not in dataset.fields:
-        raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
-    weights = np.asarray(dataset.column("weight"))
-    network = _make_network(denoiser, config, state)
-    optimizer = make_optimizer(config.optimizer, network.parameter_groups(config.learning_rate), config.rates())
-    stepper = Stepper(
-        denoiser=denoiser,
-        network=network,
-        optimizer=optimizer,
-        scaler=precision.make_scaler(),
-        precision=precision,
-        objective=objective,
-        weights=Weights(None if (weights == 1).all() else weights, objective),
-        sizes=KnownSizes(dataset),
-        seed=config.seed,
-        accumulate=config.accumulate,
-        clip_norm=config.clip_norm,
-        dropout=_make_dropout(denoiser, dataset, config),
-        ema=Ema(network, config.ema_decay) if config.ema_decay else None,
-        draws_masks=config.adapter_dropout > 0,
-    )
-    if state is not None:
-        _restore(stepper, state, config)
-    return stepper
-
-
-def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
-    """The adapters: new ones, those of `start_from`, or those of a saved state."""
-    existing = None
-    if state is not None:
-        existing = split_lora({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
-    elif config.start_from:
-        existing = read_lora(config.start_from)
-    network = build_network(denoiser, config.adapters(), existing, resumes=state is not None)
-    export.check_names(network, denoiser, cast("Naming", config.naming))
-    return network.to(export.DTYPES[config.adapter_dtype])
-
-
-def _restore(stepper: Stepper, state: SavedState, config: TrainConfig) -> None:
-    load_optimizer(stepper.optimizer, config.optimizer, state.optimizer)
-    if state.scaler:
-        stepper.scaler.load_state_dict(dict(state.scaler))
-    if stepper.ema is not None and state.ema:
-        stepper.ema.load(state.ema)
-
-
-def _make_dropout(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> Dropout | None:
-    if not config.caption_dropout:
-        return None
-    if EMPTY_CAPTION not in dataset.named:
-        raise TrainError(
-            f"caption_dropout = {config.caption_dropout}: the dataset has no encoded empty caption; "
-            "encode it again, which adds only that, or set caption_dropout = 0"
-        )
-    empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
-    return Dropout(config.caption_dropout, map_tensors(empty, lambda tensor: tensor.to(denoiser.device)))
 
 
 def _make_validation(

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..dataset_cache import Batch, Dataset, is_out_of_memory
+from ..dataset_cache import Batch
 from ..errors import TrainError
-from .adapters import Network, seeded_generator
-from .data import BatchPlan, Loaded
-from .denoiser import Denoiser
+from .adapters import Network, draw_numbers, seeded_generator
+from .compute import Ema, can_pin, device_streams, is_accelerator, upload
+from .data import BatchPlan, KnownSizes, Loaded
+from .denoiser import Denoiser, PreparedBatch
 from .memory import Precision
-from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate, mean_loss, row_weights
+from .objective import (
+    ObjectiveSettings,
+    draw_noise,
+    draw_perturbation,
+    draw_times,
+    evaluate,
+    mean_loss,
+    noisy_input,
+    row_weights,
+)
+from .other_captions import Dropout, Preservation, with_conditionings
 
 
 class NonFiniteLoss(TrainError):
     """The loss is nan or infinite. Nothing computed after it may be saved."""
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Inside the `with`, Ctrl-C and SIGTERM wait until it ends: weights must not be left between two steps."""
-    held: list[tuple[Any, Any]] = []
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # only there are handlers called and can be set
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if callable(signal.getsignal(number)):
-                before[number] = signal.signal(number, lambda *signaled: held.append(signaled))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number, frame in held:
-            before[number](number, frame)
 
 
 @dataclass(frozen=True)
@@ -55,82 +45,44 @@ class LossEntry:
     rate: float
     loss: Tensor
     rows: int = 1
-    arrived: torch.cuda.Event | None = None
+    gradient_norm: float | None = None
+    arrived: Any = None  # the event after its copy to the host; None: it is read from where it is
 
 
 class LossLedger:
     """Reads losses without stalling the GPU.
 
     On the CPU a loss is read at once. On a GPU it is copied asynchronously and read when the next one is added:
-    reading it at once would make the GPU wait for Python in every step.
+    reading it at once would make the GPU wait for Python in every step. A device that cannot copy that way keeps it
+    until then.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._copies = device.type == "cuda"
+        self._waits = is_accelerator(device)
+        self._events = device_streams(device) if can_pin(device) else None
         self._waiting: LossEntry | None = None
 
-    def add(self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1) -> list[tuple[LossEntry, float]]:
-        """Add a loss; returns the losses that can be read now."""
-        if not self._copies:
+    def add(
+        self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1, norm: Tensor | None = None
+    ) -> list[tuple[LossEntry, float]]:
+        """Add a loss, with the norm of its gradients; returns the losses that can be read now."""
+        if norm is not None:
+            loss = torch.stack([loss.float(), norm.float()])
+        if not self._waits:
             return [_read(LossEntry(step, epoch, rate, loss, rows))]
         before = self.drain()
-        host = torch.empty((), dtype=loss.dtype, pin_memory=True)
-        host.copy_(loss, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._waiting = LossEntry(step, epoch, rate, host, rows, arrived)
+        arrived = None
+        if self._events is not None:
+            loss = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True).copy_(loss, non_blocking=True)
+            arrived = self._events.Event()
+            arrived.record()
+        self._waiting = LossEntry(step, epoch, rate, loss, rows, arrived=arrived)
         return before
 
     def drain(self) -> list[tuple[LossEntry, float]]:
         """The losses that have not been read yet."""
         entry, self._waiting = self._waiting, None
         return [] if entry is None else [_read(entry)]
-
-
-class Ema:
-    """The moving average of a module's trained parameters, in float32 on their device."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay, self.updates = decay, 0
-        self._live = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        self._mean = {name: value.detach().float().clone() for name, value in self._live.items()}
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Add the weights after a step. The decay rises at first, so that the random start is forgotten."""
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        for name, value in self._live.items():
-            self._mean[name].lerp_(value.float(), 1 - decay)
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Inside the `with`, the module has the averaged weights; after it, its own again."""
-        own = {name: value.detach().clone() for name, value in self._live.items()}
-        try:
-            self._write(self._mean)
-            yield
-        finally:
-            self._write(own)
-
-    def keep(self) -> None:
-        """Replace the module's weights by the average."""
-        self._write(self._mean)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state as a flat dict for safetensors."""
-        return {**self._mean, "~updates": torch.tensor(self.updates)}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a state of the same module; parameters that are new since then start at their own value."""
-        self.updates = int(tensors["~updates"])
-        for name, mean in self._mean.items():
-            mean.copy_(tensors.get(name, mean))
-
-    @torch.no_grad()
-    def _write(self, values: Mapping[str, Tensor]) -> None:
-        for name, value in self._live.items():
-            value.copy_(values[name])
 
 
 @dataclass(frozen=True)
@@ -150,54 +102,15 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Dropout:
-    """Caption dropout: some rows train on the cached empty caption instead of their own."""
+class StepInputs:
+    """A batch as the model takes it, with everything random."""
 
-    share: float
-    empty: Any  # the conditioning of the empty caption, read once and shared by all rows; never written to
-
-    def apply(self, batch: Batch, random: torch.Generator) -> Batch:
-        """A copy of the batch with some conditionings replaced."""
-        dropped = torch.rand(len(batch.indices), generator=random) < self.share
-        words = [self.empty if drop else own for drop, own in zip(dropped.tolist(), batch.conditionings)]
-        return Batch(batch.indices, batch.latents, {**batch.fields, "conditioning": words}, lambda: batch.captions)
-
-
-@dataclass
-class KnownSizes:
-    """The sizes of images that the model has taken; an error on another size names it."""
-
-    dataset: Dataset
-    shapes: set[tuple[int, ...]] = field(default_factory=set)
-
-    @contextmanager
-    def explained(self, sample: int, shape: Sequence[int]) -> Iterator[None]:
-        """Around a model call with latents of this shape [B, …], `sample` among them."""
-        known = tuple(shape[1:]) in self.shapes
-        try:
-            yield
-        except TrainError:
-            raise
-        except Exception as error:
-            if known or is_out_of_memory(error):
-                raise
-            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            # If images of another size have worked, this size is the reason; the first batch can fail for any other.
-            if self.shapes:
-                found = f"the model cannot take images of this size ({reason});"
-            else:
-                found = f"the first batch failed ({reason}); if the model cannot take images of this size,"
-            remedy = "encode with another resolution, or remove these samples"
-            raise TrainError(f"{self._name(sample)}: {found} {remedy}") from error
-        if not known:
-            self.shapes.add(tuple(shape[1:]))
-
-    def _name(self, sample: int) -> str:
-        """The images of this sample's bucket."""
-        width, height = map(int, self.dataset.column("crop")[sample][2:])
-        if width > 0 and height > 0:
-            return f"bucket {width}×{height}"
-        return f"sample {sample} ({self.dataset.source(sample)})"
+    plan: BatchPlan
+    batch: Batch
+    prepared: PreparedBatch
+    noise: Tensor
+    times: Tensor
+    perturbation: Tensor | None = None
 
 
 @dataclass
@@ -216,6 +129,10 @@ class Stepper:
     accumulate: int = 1
     clip_norm: float = 0.0
     dropout: Dropout | None = None
+    preservation: Preservation | None = None
+    empty: Any = None  # the conditioning of the empty caption, for guided targets
+    training_adapter: Network | None = None  # of the base; attached in steps, not in sample images
+    max_norm: float = 0.0  # of each adapter's change of weight; 0: any
     ema: Ema | None = None
     draws_masks: bool = False  # whether adapters have dropout, and need the number of the batch
     position: int = 0  # batches trained so far
@@ -231,13 +148,16 @@ class Stepper:
         parts, rows, weighted = [], [], False
         self.rows = 0
         for loaded in islice(loader, self.accumulate):
-            plan, losses = loaded.plan, self.losses(loaded)
+            plan, inputs = loaded.plan, self._prepare(loaded)
+            losses = self._losses(inputs)
             weights = self.weights.of(plan)
             loss = mean_loss(losses, weights)
             if plan.share != 1:
                 loss = loss * plan.share
             self.scaler.scale(loss).backward()
             parts.append(loss.detach())
+            if self.preservation is not None:
+                parts.append(0 * self._preserve(self.preservation, inputs))
             rows.append((losses.detach(), plan.main))
             weighted = weighted or weights is not None
             self.rows += len(plan.indices)
@@ -263,43 +183,82 @@ class Stepper:
             return ""
         return f"{len(idle)} of {trained} adapted layers get no gradient and stay as they are: {', '.join(idle)}"
 
+    def clip(self) -> Tensor:
+        """Clip the gradients; returns the norm that they had, still on the device."""
+        self.scaler.unscale_(self.optimizer)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return clip_gradients(parameters, self.clip_norm or math.inf)
+
     def update(self) -> None:
-        """Clip the gradients and update the weights."""
-        if self.clip_norm:
-            self.scaler.unscale_(self.optimizer)
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+        """Update the weights, after `clip`."""
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.max_norm:
+            self.network.limit_norms(self.max_norm)
         if self.ema is not None:
             self.ema.update()
         self.position = self._next
 
-    def draw(self, plan: BatchPlan, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Noise and timesteps for a batch; called by the prefetch thread."""
+    def draw(self, plan: BatchPlan, batch: Batch) -> tuple[Tensor, ...]:
+        """Noise and timesteps for a batch, and noise for a perturbed input; called by the prefetch thread."""
         assert batch.latents is not None
-        times = self._random(plan, "times")
-        return self._noise(plan, batch.latents), draw_times(
-            len(plan.indices), self.denoiser.schedule, self.objective, times
-        )
+        rows, random = len(plan.indices), self._random(plan, "times")
+        pixels = self.sizes.pixels(plan.indices) if self.objective.resolution_shift != "off" else ()
+        times = draw_times(rows, self.denoiser.schedule, self.objective, random, pixels)
+        return self._noise(plan, batch.latents), times, *self._perturbation(plan, batch.latents)
 
     def losses(self, loaded: Loaded) -> Tensor:
         """[B] the losses of one batch, from one model call. Everything random in it follows from the batch's number."""
+        return self._losses(self._prepare(loaded))
+
+    def _prepare(self, loaded: Loaded) -> StepInputs:
         plan, batch = loaded.plan, loaded.batch
-        noise, times = loaded.drawn or self.draw(plan, batch)
+        noise, times, *perturbation = loaded.drawn or self.draw(plan, batch)
         if self.dropout is not None:
             batch = self.dropout.apply(batch, self._random(plan, "captions"))
         prepared = self.denoiser.prepare(batch)
         if noise.shape != prepared.latents.shape:  # some models change the shape of latents
             noise = self._noise(plan, prepared.latents)
+            perturbation = self._perturbation(plan, prepared.latents)
+        return StepInputs(plan, batch, prepared, noise, times, *perturbation)
+
+    def _losses(self, inputs: StepInputs) -> Tensor:
+        plan, batch, prepared = inputs.plan, inputs.batch, inputs.prepared
         if self.draws_masks:
-            self.network.begin(plan.number)
-        with self.precision.autocast(), self.sizes.explained(int(plan.indices[0]), noise.shape):
-            return evaluate(self.denoiser, prepared, noise, times, self.objective, batch.masks)
+            self.network.begin(plan.number, self._mask_numbers(plan))
+        bare = None
+        if self.empty is not None:
+            bare = self.denoiser.prepare(with_conditionings(batch, [self.empty] * len(batch.indices))).conditioning
+        drawn = inputs.noise, inputs.times
+        with self.precision.autocast(), self.sizes.explained(int(plan.indices[0]), inputs.noise.shape):
+            return evaluate(self.denoiser, prepared, *drawn, self.objective, batch.masks, inputs.perturbation, bare)
+
+    def _preserve(self, preservation: Preservation, inputs: StepInputs) -> Tensor:
+        """Add the gradients of the preservation loss; returns it. They come after the others: one graph at a time."""
+        plan, prepared = inputs.plan, inputs.prepared
+        device = prepared.latents.device
+        if not preservation.is_due(f"{self.seed}:{plan.number}:preservation"):
+            return torch.zeros((), device=device)
+        noise, t = upload(inputs.noise, device), upload(inputs.times, device)
+        with self.precision.autocast():
+            x_t = noisy_input(self.denoiser, prepared, noise, t, self.objective, inputs.perturbation)
+            loss = preservation.loss(self.denoiser, self.network, inputs.batch, x_t, t)
+        self.scaler.scale(loss * plan.share if plan.share != 1 else loss).backward()
+        return loss.detach()
+
+    def _perturbation(self, plan: BatchPlan, like: Tensor) -> list[Tensor]:
+        if not self.objective.input_perturbation:
+            return []
+        return [draw_perturbation(like, self._random(plan, "perturbation"))]
 
     def _noise(self, plan: BatchPlan, like: Tensor) -> Tensor:
         return draw_noise(like, self.objective, self._random(plan, "noise"))
+
+    def _mask_numbers(self, plan: BatchPlan) -> Tensor | None:
+        if self.objective.rules < 3:
+            return None
+        return upload(draw_numbers(self._random(plan, "masks")), self.denoiser.device)
 
     def _random(self, plan: BatchPlan, purpose: str) -> torch.Generator:
         return seeded_generator(f"{self.seed}:{plan.number}:{purpose}")
@@ -321,6 +280,22 @@ def plain_mean(rows: list[tuple[Tensor, int]]) -> Tensor:
     return torch.cat(own or [losses for losses, _ in rows]).mean()
 
 
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[Tensor], largest: float) -> Tensor:
+    """Scale all gradients so that their norm is at most `largest`; returns the norm that they had.
+
+    As torch's `clip_grad_norm_`, in a few calls for all of them on every device; nothing is read from the device.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # pyright: ignore[reportPrivateImportUsage]
+    if largest < math.inf:
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
+    return norm
+
+
 def check_calls(network: Network, place: str) -> None:
     """Refuse layers that were not called since `network.forget_calls()`: their adapters have no effect there."""
     skipped = network.uncalled()
@@ -339,9 +314,10 @@ def _first(names: Sequence[str]) -> str:
 def _read(entry: LossEntry) -> tuple[LossEntry, float]:
     if entry.arrived is not None:
         entry.arrived.synchronize()
-    value = float(entry.loss)
+    value, *norms = entry.loss.reshape(-1).tolist()
     if not math.isfinite(value):
         raise NonFiniteLoss(
             f"step {entry.step}: the loss is {value}; lower learning_rate, or choose precision bf16 or fp32"
         )
-    return entry, value
+    # Gradients of fp16 may overflow now and then; that step is skipped, and its norm is no number for a curve.
+    return replace(entry, gradient_norm=next((norm for norm in norms if math.isfinite(norm)), None)), value

@@ -13,10 +13,10 @@ import torch
 from ..dataset_cache import Dataset, Samples
 from ..errors import TrainError
 from .adapters import seeded_generator
+from .data import KnownSizes
 from .denoiser import Denoiser
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
-from .step import KnownSizes
 
 MIN_ROWS = 32  # rows of (sample, noise, timestep) that are measured even if fewer samples are held out
 
@@ -63,7 +63,8 @@ class Validation:
 
     def measure(self, denoiser: Denoiser, precision: Precision) -> float:
         """The mean loss of the held-out samples. Shares no random generator with training."""
-        times = draw_times(len(self.rows), denoiser.schedule, self.objective, seeded_generator("validation times"))
+        random, pixels = seeded_generator("validation times"), self.sizes.pixels(self.rows)
+        times = draw_times(len(self.rows), denoiser.schedule, self.objective, random, pixels)
         losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
         return float(torch.stack(losses).sum() / len(self.rows))
 

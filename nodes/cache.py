@@ -27,11 +27,14 @@ from .library import (
     record_result,
     result_fingerprint,
     save,
+    saved_names,
     summarize,
 )
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")  # nodes that save under their input `name`
-_CACHES = Choices(lambda: list_names(cache_roots()))
+ALL_CACHES = Choices(lambda: list_names(cache_roots()))
+_SAVED_CACHES = Choices(lambda: saved_names(cache_roots()))  # those of runs are seldom wanted
+_LOAD_TOOLTIP = "A cache in output/streamcache, or in a folder registered as streamcache."
 
 
 class StreamCacheCacheSave(io.ComfyNode):
@@ -90,7 +93,7 @@ class StreamCacheCacheLoad(io.ComfyNode):
             "lists of latents and conditionings.",
             search_aliases=["load training dataset", "load latents", "load dataset", "open cache"],
             has_intermediate_output=True,  # so that ComfyUI shows the summary also for a cached result
-            inputs=[cache_name_input("A cache in output/streamcache, or in a folder registered as streamcache.")],
+            inputs=[cache_name_input(_LOAD_TOOLTIP, _SAVED_CACHES)],
             outputs=[
                 sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The dataset as it is now."),
                 io.Int.Output("samples", display_name="samples", tooltip="Number of samples."),
@@ -120,13 +123,13 @@ class StreamCacheCacheLoad(io.ComfyNode):
 NODES = [StreamCacheCacheSave, StreamCacheCacheLoad]
 
 
-def cache_name_input(tooltip: str) -> io.Input:
-    """A list of all caches. Names that it does not contain yet are checked by `cache_name_problem`.
+def cache_name_input(tooltip: str, choices: Choices = ALL_CACHES) -> io.Input:
+    """A list of caches. Names that it does not contain are checked by `cache_name_problem`.
 
     Not a remote list: when its choices arrive, the front end sets the widget to the first one, and a saved workflow
     would silently load another dataset.
     """
-    return io.Combo.Input("name", options=_CACHES.names(), tooltip=tooltip)
+    return io.Combo.Input("name", options=choices.names(), tooltip=tooltip)
 
 
 def cache_name_problem(name: str | None) -> bool | str:

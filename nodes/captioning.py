@@ -88,7 +88,8 @@ class StreamCacheSourceImages(io.ComfyNode):
     def execute(
         cls, folder: str, images: str = WHICH[0], max_side: int = 1024, count: int = 0, recursive: bool = True
     ) -> io.NodeOutput:
-        view = curate.SourceFolder(path_of_folder(folder, source_roots()), recursive).read(NodeProgress.check)
+        source = curate.SourceFolder(path_of_folder(folder, source_roots()), recursive)
+        view = source.read(lambda done, total: NodeProgress.check())
         found = list(curate.images_to_caption(view, images == WHICH[1]).items())
         if not found:
             why = "has a caption for every image" if images == WHICH[1] else "contains no images that can be used"

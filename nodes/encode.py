@@ -17,6 +17,7 @@ from ..dataset_cache import (
     Source,
     check_sets,
     load_settings,
+    missing_parts,
     parse_setting,
 )
 from . import sockets
@@ -24,6 +25,8 @@ from .host.encoders import image_encoder, surroundings, text_encoder
 from .library import DatasetPlan
 from .setting_inputs import read_inputs, setting_input
 
+NO_SOURCE = "nothing to encode: connect Image Folder Dataset, or images and texts"
+NO_ENCODER = "a dataset needs a VAE, a CLIP, or both; connect Load VAE and Load CLIP"
 # Saved workflows have the widgets by position: add new ones at the end.
 MAIN = ("resolution", "crop", "flip")
 ADVANCED = (
@@ -64,6 +67,14 @@ class StreamCacheEncode(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(
+        cls, source: Any = sockets.OPEN, images: Any = sockets.OPEN, vae: Any = sockets.OPEN, clip: Any = sockets.OPEN
+    ) -> bool | str:
+        if source is images is sockets.OPEN:
+            return NO_SOURCE
+        return NO_ENCODER if vae is clip is sockets.OPEN else True
+
+    @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> str:
         """Captions can name embeddings, which are not inputs but change the dataset when they change."""
         return surroundings().stamp
@@ -80,9 +91,11 @@ class StreamCacheEncode(io.ComfyNode):
         sources = _sources(source, images, texts)
         vae, clip = one.pop("vae", None), one.pop("clip", None)
         if vae is None and clip is None:
-            raise CacheError("a dataset needs a VAE, a CLIP, or both; connect Load VAE and Load CLIP")
+            raise CacheError(NO_ENCODER)
         encoders = image_encoder(vae) if vae is not None else None, text_encoder(clip) if clip is not None else None
-        return io.NodeOutput(DatasetPlan(sources, *encoders, _settings(**one)))
+        missing = missing_parts(*encoders)
+        shown = {"text": ["\n".join(missing)], "streamcache": [{"missing": missing}]} if missing else None
+        return io.NodeOutput(DatasetPlan(sources, *encoders, _settings(**one)), ui=shown)
 
 
 NODES = [StreamCacheEncode]
@@ -96,7 +109,7 @@ def _sources(source: Sequence[Any], images: Sequence[torch.Tensor], texts: Seque
         raise CacheError("texts are connected without images; connect both, or a source with captions of its own")
     listed = (ListSource(rows, [text for text in texts if text is not None]),) if rows else ()
     if not folders and not listed:
-        raise CacheError("nothing to encode: connect Image Folder Dataset, or images and texts")
+        raise CacheError(NO_SOURCE)
     check_sets([*folders, *listed])
     return (*folders, *listed)
 

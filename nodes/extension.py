@@ -16,7 +16,7 @@ from . import (
     select,
     train,
 )
-from .host.app import register_host_types, state_root
+from .host.app import protect_examples, register_host_types, state_root
 from .server import add_routes
 
 MODULES = (image_folder, captioning, encode, cache, select, realize, preview, merge, clean, loaders, train)
@@ -26,6 +26,7 @@ class StreamCacheExtension(ComfyExtension):
     async def on_load(self) -> None:
         register_host_types()
         use_memory_folder(state_root())
+        protect_examples()
         add_routes()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..dataset_cache import COLOR, COLORS, NUMBERS, Setting, parse_setting
+from ..dataset_cache import COLOR, COLORS, NUMBERS, OPTIONS, Setting, parse_setting
 from ..lora_train import RENAMED_SETTINGS, TRAIN_SETTINGS
 from .host import HOST_SETTINGS
 from .host.app import find_lora, list_loras
@@ -15,8 +15,30 @@ from .host.app import find_lora, list_loras
 ALL_SETTINGS: dict[str, Setting] = {**TRAIN_SETTINGS, **HOST_SETTINGS}
 MAIN = ("name", "mode", "steps", "epochs", "learning_rate", "rank", "batch_size", "optimizer", "seed")
 # Settings that came after version 0.2. They are the last inputs: workflows store the values of widgets by position.
-LATER = ("batch_split",)
-FILE = "start_from"  # a path; on nodes, a LoRA from ComfyUI's list
+LATER = (
+    "batch_split",
+    "group_ranks",
+    "group_alphas",
+    "training_adapter",
+    "other_optimizer",
+    "optimizer_args",
+    "lora_plus",
+    "scale_weight_norms",
+    "huber_schedule",
+    "resolution_shift",
+    "multires_noise",
+    "multires_discount",
+    "input_perturbation",
+    "normalise_masks",
+    "preservation_weight",
+    "preservation_share",
+    "preservation_caption",
+    "guidance_target",
+    "guidance_schedule",
+    "activation_offload",
+    "offload_share",
+)
+FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file
 MOST = 2**31 - 1
 
@@ -77,7 +99,7 @@ def setting_input(setting: Setting, optional: bool = False, advanced: bool = Fal
             shared["round"] = False
         return io.Float.Input(setting.name, default=default, min=low, max=high, step=step, **shared)
     text = DEFAULTS.get(setting.name, default or "")
-    if setting.type in (tuple, dict):
+    if setting.type in (tuple, dict, OPTIONS):
         shared["multiline"] = True
     return io.String.Input(setting.name, default=text, **shared)
 
@@ -90,7 +112,7 @@ def _range(setting: Setting) -> tuple[float, float]:
 def _train_input(setting: Setting, advanced: bool) -> io.Input:
     # Optional, although all have widgets: a workflow from another version that lacks one still runs, with the default.
     shared = {"optional": True, "advanced": advanced, "tooltip": _sentence(setting.limits.about)}
-    if setting.name == FILE:
+    if setting.name in FILES:
         files = list_loras()
         return io.Combo.Input(setting.name, options=files, default=files[0], **shared)
     if setting.name == "seed":
@@ -107,9 +129,9 @@ def _value(name: str, value: Any) -> Any:
     known = ALL_SETTINGS.get(RENAMED_SETTINGS.get(name, name))
     if known is None or not isinstance(value, str):
         return value
-    if known.name == FILE:
-        return find_lora(value)
-    return parse_setting(known, value) if known.type in (tuple, dict) else value
+    if known.name in FILES:
+        return find_lora(value, known.name)
+    return parse_setting(known, value) if known.type in (tuple, dict, OPTIONS) else value
 
 
 def _sentence(about: str) -> str:

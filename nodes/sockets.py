@@ -12,6 +12,7 @@ Source = io.Custom("STREAMCACHE_SOURCE")  # a tuple of dataset_cache sources
 Dataset = io.Custom("STREAMCACHE_DATASET")  # a DatasetHandle or a DatasetPlan
 Options = io.Custom("STREAMCACHE_OPTIONS")  # training settings
 
+OPEN: Any = object()  # the default of an input in `validate_inputs`: it is not connected
 CATEGORY = "StreamCache"
 ADVANCED = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
 

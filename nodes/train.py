@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +12,12 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, Dataset, Plan, free_name, is_encoded, read_manifest, realize, spelled
+from ..dataset_cache import CacheError, Dataset, Plan, free_name, read_manifest, spelled
 from ..lora_train import (
     Curves,
-    Decode,
-    Prompt,
     Run,
     TrainConfig,
+    TrainError,
     TrainResult,
     WatchRun,
     can_begin,
@@ -31,19 +29,29 @@ from ..lora_train import (
     read_run_json,
     rehearse,
     train_in_run,
-    with_sample_images,
 )
 from . import setting_inputs, sockets
 from .host import HostSettings, split_settings
-from .host.app import cache_roots, caches_changed, caller_of, find_lora, lora_folder, lora_stamp, runs_folder
+from .host.app import (
+    cache_roots,
+    caches_changed,
+    caller_of,
+    find_lora,
+    lora_folder,
+    lora_stamp,
+    runs_folder,
+    store_lora,
+)
 from .library import (
     DatasetHandle,
     DatasetPlan,
     Given,
+    SampleImages,
     check_given,
     contained,
-    handle_of,
-    list_caches,
+    encoded_before,
+    made_for_run,
+    nothing_given,
     parse_name,
     path_to_save,
     problem_of,
@@ -51,7 +59,8 @@ from .library import (
     result_fingerprint,
     save,
 )
-from .train_watch import TrainWatch
+from .sockets import OPEN
+from .train_watch import TrainWatch, with_forecast
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -76,16 +85,19 @@ class StreamCacheTrain(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, name: Any = None) -> bool | str:
-        name = sockets.first(name)
-        return problem_of(name, _check_name)
+    def validate_inputs(cls, name: Any = None, dataset: Any = OPEN, latents: Any = OPEN) -> bool | str:
+        # Now, and not after the model is loaded.
+        return nothing_given("train on") if dataset is latents is OPEN else problem_of(sockets.first(name), _check_name)
 
     @classmethod
-    def fingerprint_inputs(cls, name: Any = None, start_from: Any = None, **others: Any) -> Any:
-        """Changes if the run was stopped, if its LoRA is gone, or if the LoRA in `start_from` changed."""
+    def fingerprint_inputs(
+        cls, name: Any = None, start_from: Any = None, training_adapter: Any = None, **others: Any
+    ) -> Any:
+        """Changes if the run was stopped, if its LoRA is gone, or if a LoRA that it begins with changed."""
         place = runs_folder() / str(sockets.first(name))
         trained = result_fingerprint(place, caller_of(cls.hidden.unique_id), lambda: None)
-        return [lora_stamp(find_lora(sockets.first(start_from) or "")), trained]
+        files = [sockets.first(start_from), sockets.first(training_adapter)]
+        return [*(lora_stamp(find_lora(file)) if file else None for file in files), trained]
 
     @classmethod
     def execute(
@@ -98,9 +110,11 @@ class StreamCacheTrain(io.ComfyNode):
         prompts: Sequence[list] = (),
         negative: Sequence[list] = (),
         options: Sequence[Mapping[str, Any]] = (),
+        training_lora: Sequence[Mapping[str, Any]] = (),
         **settings: Any,
     ) -> io.NodeOutput:
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
+        config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
         images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
@@ -131,9 +145,9 @@ class StreamCacheTrainOptions(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, start_from: str = "", **others: Any) -> Any:
-        """The LoRA in `start_from` may have been replaced under the same name."""
-        return lora_stamp(find_lora(start_from or ""))
+    def fingerprint_inputs(cls, start_from: str = "", training_adapter: str = "", **others: Any) -> Any:
+        """The LoRAs may have been replaced under the same names."""
+        return [lora_stamp(find_lora(file)) if file else None for file in (start_from, training_adapter)]
 
     @classmethod
     def execute(cls, options: Mapping[str, Any] | None = None, **settings: Any) -> io.NodeOutput:
@@ -142,21 +156,6 @@ class StreamCacheTrainOptions(io.ComfyNode):
 
 
 NODES = [StreamCacheTrain, StreamCacheTrainOptions]
-
-
-@dataclass(frozen=True)
-class SampleImages:
-    """What sample images are drawn from. Without a VAE there are none."""
-
-    vae: Any = None
-    prompts: Sequence[list] = ()
-    negative: list | None = None
-
-    def settings(self, config: TrainConfig) -> TrainConfig:
-        return config if self.vae is None else with_sample_images(config)
-
-    def decoder(self, denoiser: Any) -> Decode | None:
-        return None if self.vae is None else lambda latents: denoiser.decode(self.vae, latents)
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def train_lora(
 
     denoiser = make_denoiser(patcher, config, host, images.negative)
     config, decode = images.settings(_with_free_name(config, loras, runs)), images.decoder(denoiser)
-    prompts = _prompts(images, dataset)
+    prompts, watch = images.find_prompts(dataset), with_forecast(watch, denoiser, dataset, config)
     result, run = train_in_run(
         denoiser, dataset, config, runs, lambda run: loras / f"{run.name}.safetensors", watch, decode, prompts
     )
@@ -212,6 +211,11 @@ def _inputs() -> list[io.Input]:
         sockets.Options.Input("options", optional=True, tooltip="From Train Options; overrides the settings below."),
         *setting_inputs.main_inputs(),
         *setting_inputs.further_inputs(advanced=True),
+        io.LoraModel.Input(
+            "training_lora",
+            optional=True,
+            tooltip="A training adapter from another node, instead of the file in training_adapter.",
+        ),
     ]
 
 
@@ -230,6 +234,15 @@ def _read_settings(values: Mapping[str, Any], options: Mapping[str, Any] | None)
     return load_config(engine, "settings"), host
 
 
+def _with_training_lora(config: TrainConfig, lora: Mapping[str, Any] | None) -> TrainConfig:
+    """A connected LoRA becomes a file: a run that resumes can tell whether it is the same."""
+    if lora is None:
+        return config
+    if config.training_adapter:
+        raise TrainError("a LoRA is connected to training_lora, and training_adapter names a file; keep one of the two")
+    return replace(config, training_adapter=str(store_lora(lora)))
+
+
 def _check_name(name: str, *, new: bool = False) -> None:
     """The name of a run is the name of a folder and of a file, valid on every system and inside its root."""
     check_run_name(name, new=new)
@@ -246,11 +259,11 @@ def _saved(given: Given, name: str, watch: TrainWatch, rehearse: Callable[[Plan 
     dataset = given.dataset
     if dataset is not None and dataset.encoded is True:
         return dataset
-    path, purpose = path_to_save(name, cache_roots()), {"made for": f"training {name}"}
+    path, purpose = path_to_save(name, cache_roots()), made_for_run(name)
     before = read_manifest(path)
     own = before is not None and purpose.items() <= before.provenance.items()
     plan = dataset.plan() if dataset is not None else None
-    ready = _encoded_before(plan, path) if plan is not None else None
+    ready = encoded_before(plan, path, cache_roots()) if plan is not None else None
     if ready is not None and not (own and ready.path == path):
         watch.notes = [f"Trains on the cache {ready.name}, which has these samples already"]
         return ready
@@ -265,16 +278,6 @@ def _saved(given: Given, name: str, watch: TrainWatch, rehearse: Callable[[Plan 
     watch.notes = saved.facts.get("warnings", [])
     caches_changed()
     return saved.handle
-
-
-def _encoded_before(plan: Plan, path: Path) -> DatasetHandle | None:
-    """A cache that has the samples of the plan: the one at this place, or another."""
-    caches = list_caches(cache_roots())
-    for known in sorted(caches, key=lambda known: caches[known] != path):
-        with contextlib.suppress(CacheError):  # damaged, or being saved: not the one
-            if is_encoded(plan, caches[known]):
-                return handle_of(known, caches[known])
-    return None
 
 
 def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSettings, images: SampleImages) -> None:
@@ -298,14 +301,6 @@ def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig
         return not taken and can_begin(runs / spelled(runs, name))
 
     return replace(config, name=free_name(config.name, is_free))
-
-
-def _prompts(images: SampleImages, dataset: Dataset) -> list[Prompt] | None:
-    if not images.prompts:
-        return None
-    bucket = max(dataset.buckets().items(), key=lambda item: len(item[1]))[0]
-    shape = tuple(bucket.shape)
-    return [Prompt(f"prompt {n}", realize(c), shape) for n, c in enumerate(images.prompts, start=1)]
 
 
 def _record(trained: Trained, name: str, node_id: Any) -> None:

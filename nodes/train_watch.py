@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,18 +11,25 @@ from typing import Any
 
 from PIL import Image
 
+from ..dataset_cache import CacheError, Dataset
 from ..lora_train import (
+    Denoiser,
     Run,
+    TrainConfig,
     TrainError,
     TrainHooks,
     TrainProgress,
+    WatchRun,
     draw_grid,
     plot_loss,
     read_run_json,
+    report_memory,
     sample_file_name,
 )
 from .host.app import NodeProgress, current_client, send_event
 from .server import RUNS, LiveRun, sample_mtime, thin_points
+
+log = logging.getLogger("streamcache")
 
 EVENT = "streamcache.training"
 SAMPLE_EVENT = "streamcache.sample"
@@ -114,6 +122,32 @@ class TrainWatch:
     def _send(self, facts: dict[str, Any]) -> None:
         # Only the page that queued the workflow gets the node id: on another canvas it is a different node.
         send_event(EVENT, {**facts, "run": self.live.name}, self.live.client, {"node": self.live.node})
+
+
+def with_forecast(watch: WatchRun, denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> WatchRun:
+    """The same watch for a run that begins with its memory forecast: in the log, on the node and in run.json.
+
+    What does not fit is noted and trains nevertheless: ComfyUI may still make room.
+    """
+    node = NodeProgress()
+    node.show("Computing how much memory the training needs")
+    try:
+        memory = report_memory(denoiser, dataset, config)
+    except (TrainError, CacheError):  # the training raises it too, at its own place
+        return watch
+    words = "\n".join(memory.lines())
+    log.log(logging.INFO if memory.fits and memory.forecast else logging.WARNING, words)
+    node.show(words)
+
+    @contextmanager
+    def running(run: Run) -> Iterator[TrainHooks]:
+        with watch(run) as hooks:
+            run.describe(memory=memory.to_json())
+            if not memory.fits or memory.forecast is None:
+                run.note(words)
+            yield hooks
+
+    return running
 
 
 def _stack(images: Sequence[Image.Image]) -> Image.Image:

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..lora_train import FlowSchedule, Naming, NoiseSchedule, Prediction, PreparedBatch, TrainError, per_row
+from ..lora_train import (
+    FlowSchedule,
+    Naming,
+    NoiseSchedule,
+    Prediction,
+    PreparedBatch,
+    Shapes,
+    TrainError,
+    per_row,
+    room_on,
+)
 from .encoders import encode_caption, latent_scale
 from .model import ReferenceModel
 
@@ -45,6 +55,7 @@ class ReferenceDenoiser:
         self.shift = SHIFTS[self.schedule.prediction] if shift is None else shift
         self.guidance = guidance
         self.device = model.image_in.weight.device
+        self.ram, self.can_offload = torch.device("cpu"), False
 
     def prepare_for(self, dataset: Any) -> None:
         for bucket, indices in dataset.buckets().items():
@@ -81,6 +92,20 @@ class ReferenceDenoiser:
     def export_names(self, naming: Naming) -> dict[str, str]:
         flat = naming == "kohya"
         return {name: WRAPPINGS[naming] + (name.replace(".", "_") if flat else name) for name in self.adaptable()}
+
+    @contextmanager
+    def traced(self, dataset: Any, shapes: Shapes, offload: bool | None = None) -> Iterator[None]:
+        with self.session(), shapes.instead_of_weights(self.model, lambda module: self.device):
+            yield
+
+    def weights(self) -> list[Tensor]:
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def room(self) -> int:
+        return room_on(self.device, sum(tensor.nbytes for tensor in self.weights()))
+
+    def resident(self, away: int, need: int) -> int:
+        return 0
 
     @contextmanager
     def session(self) -> Iterator[None]:

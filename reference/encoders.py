@@ -95,6 +95,7 @@ def decode_images(latents: Tensor) -> list[Image.Image]:
     return [Image.fromarray(one.numpy()) for one in pixels]
 
 
+@cache
 def latent_scale(device: torch.device | str = "cpu") -> Tensor:
     """[1, C, 1, 1]: the model's input is the latents divided by this."""
     each = [color * SPREADS[v + h] for color in COLOR_SPREADS for v, h in FREQUENCIES]

@@ -117,7 +117,7 @@ class ReferenceModel(nn.Module):
 
     def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor, pooled: Tensor) -> Tensor:
         size = height, width = x_t.shape[-2], x_t.shape[-1]
-        x = self.image_in(x_t.flatten(2).transpose(1, 2)) + grid(height, width, self.size.width).to(x_t)
+        x = self.image_in(x_t.flatten(2).transpose(1, 2)) + grid(height, width, self.size.width, x_t.device).to(x_t)
         signal = F.silu(self.time_in(waves(t * 8, self.size.width).to(x_t.dtype)) + self.pooled_in(pooled))
         mask = tokens.abs().amax(-1)[:, None, None] > 0  # padding is rows of zeros, so its length does not matter
         for block in self.blocks:
@@ -173,10 +173,10 @@ def waves(values: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def grid(height: int, width: int, channels: int) -> Tensor:
+def grid(height: int, width: int, channels: int, device: torch.device | str = "cpu") -> Tensor:
     """[h·w, channels] positions, counted from the middle, so that what is learned holds for every resolution."""
-    y = waves((torch.arange(height) - (height - 1) / 2) / 8, channels // 2)
-    x = waves((torch.arange(width) - (width - 1) / 2) / 8, channels // 2)
+    y = waves((torch.arange(height, device=device) - (height - 1) / 2) / 8, channels // 2)
+    x = waves((torch.arange(width, device=device) - (width - 1) / 2) / 8, channels // 2)
     both = torch.cat([y[:, None].expand(-1, width, -1), x[None].expand(height, -1, -1)], -1)
     return both.flatten(0, 1)
 

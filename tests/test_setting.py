@@ -5,10 +5,8 @@ import math
 import pytest
 
 from streamcache.errors import SettingError, TrainError
-from streamcache.lora_train.config import (
-    TRAIN_SETTINGS,
-    load_config,
-)
+from streamcache.lora_train.config import TRAIN_SETTINGS
+from streamcache.lora_train.config_file import load_config
 from streamcache.setting import parse_setting
 
 

@@ -5,6 +5,7 @@ import { app } from "../../scripts/app.js";
 import { redrawCachesTab, registerCachesTab } from "./caches/tab.js";
 import { takeDrops } from "./folders/node_drop.js";
 import { CACHES_TAB, toggleTab, TRAINING_TAB } from "./lib/host.js";
+import { loadMessages } from "./lib/messages.js";
 import { useStyle } from "./lib/style.js";
 import { loadWords } from "./lib/words.js";
 
@@ -63,7 +64,7 @@ app.registerExtension({
   menuCommands: [{ path: ["View"], commands: ["StreamCache.OpenCaches", "StreamCache.OpenTraining"] }],
   async setup() {
     useStyle();
-    await loadWords();
+    await loadWords().then(loadMessages);
     registerCachesTab();
   },
   nodeCreated: takeDrops,

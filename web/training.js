@@ -1,14 +1,18 @@
 // Second entry point: the tab "Training", and the panels on Train, Save and Load nodes.
 
 import { app } from "../../scripts/app.js";
+import { allNodes } from "./lib/graph.js";
 import { TRAINING_TAB } from "./lib/host.js";
+import { loadMessages } from "./lib/messages.js";
 import { listen } from "./lib/server.js";
 import { useStyle } from "./lib/style.js";
 import { registerTab, TabSlot } from "./lib/tab.js";
 import { loadWords } from "./lib/words.js";
-import { keepListsFresh } from "./nodes/cache_list.js";
+import { keepChosenCaches, keepListsFresh } from "./nodes/cache_list.js";
+import { ENCODE, showMissingEncoder, watchEncoders } from "./nodes/encode_notice.js";
 import { keepPanelsFresh } from "./nodes/node_panel.js";
-import { LOAD, SAVE, showSummary } from "./nodes/summary.js";
+import { speakInLists, speakInNotes, speakOnNodes } from "./nodes/node_words.js";
+import { LOAD, SAVE, showLastSummary, showSummary } from "./nodes/summary.js";
 import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
 import { store } from "./training/runs.js";
@@ -29,7 +33,8 @@ function show(node, output) {
 app.registerExtension({
   name: "StreamCache.Training",
   async setup() {
-    await Promise.all([loadWords(), useStyle()]);
+    await Promise.all([loadWords().then(loadMessages), useStyle()]);
+    speakOnNodes();
     registerTab(slot, { id: TRAINING_TAB, icon: "pi pi-chart-line", texts: "training" });
     keepListsFresh();
     keepPanelsFresh();
@@ -40,6 +45,8 @@ app.registerExtension({
     await store.start();
   },
   nodeCreated(node) {
+    speakInLists(node);
+    if (node.comfyClass === ENCODE) watchEncoders(node);
     if (![TRAIN, SAVE, LOAD].includes(node.comfyClass)) return;
     if (node.comfyClass === TRAIN) hideImages(node);
     const before = node.onExecuted;
@@ -50,8 +57,14 @@ app.registerExtension({
   },
   // Another workflow, or the same after a reload.
   afterConfigureGraph() {
+    speakInNotes(app.rootGraph?.nodes ?? []);
     showLiveRuns();
-    for (const node of app.rootGraph?.nodes ?? []) show(node, app.nodeOutputs?.[node.id]);
+    for (const node of app.rootGraph?.nodes ?? []) {
+      show(node, app.nodeOutputs?.[node.id]);
+      if (node.comfyClass === ENCODE) showMissingEncoder(node);
+    }
+    for (const node of allNodes()) if ([SAVE, LOAD].includes(node.comfyClass)) showLastSummary(node);
+    keepChosenCaches();
     showLastRuns();
   },
 });

@@ -17,6 +17,7 @@ from .caption_edits import (
 from .caption_file import CaptionText
 from .caption_list import match_names, read_caption_list
 from .captioning import images_to_caption, write_captions
+from .first_look import look_first
 from .look_alikes import cache_hashes, folder_hashes, look_alikes
 from .selection import (
     IMAGE_ORDERS,
@@ -24,12 +25,13 @@ from .selection import (
     bucket_of,
     count_buckets,
     count_caption_lengths,
+    count_subfolders,
     count_tags,
     count_words,
     select_images,
     sort_images,
 )
-from .source_folder import FolderImage, FolderView, SourceFolder
+from .source_folder import FolderImage, FolderView, SourceFolder, protect_folder, protection_of
 from .writing import EditConflict, EditResult, apply_changes, choose_images, last_edit, undo_edit
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "choose_images",
     "count_buckets",
     "count_caption_lengths",
+    "count_subfolders",
     "count_tags",
     "count_words",
     "folder_hashes",
@@ -60,9 +63,12 @@ __all__ = [
     "in_turn",
     "last_edit",
     "look_alikes",
+    "look_first",
     "match_names",
     "preview_captions",
     "preview_edit",
+    "protect_folder",
+    "protection_of",
     "read_caption_list",
     "remove_tag",
     "replace_text",

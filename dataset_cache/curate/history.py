@@ -21,7 +21,7 @@ from pathlib import Path
 from ...errors import CacheBusy, CacheError
 from ..format import replace_file, take_lock
 from ..sources import memory_folder
-from .source_folder import folder_id
+from .source_folder import folder_id, protection_of
 
 MOST_BATCHES = 100
 MOST_BYTES = 256 << 20  # on disk; the last batch is always kept
@@ -50,7 +50,10 @@ class Batch:
 
 @contextlib.contextmanager
 def editing(root: Path) -> Iterator[None]:
-    """One process at a time edits the files of a folder."""
+    """One process at a time edits the files of a folder. Refused if the folder is protected."""
+    reason = protection_of(root)
+    if reason:
+        raise CacheError(f"{root}: {reason}")
     # Not in the local state: ComfyUI and the command line have different ones. Not in the folder: it may be read-only.
     user = os.getuid() if hasattr(os, "getuid") else "user"
     path = Path(tempfile.gettempdir()) / f"streamcache-{user}-{folder_id(root)}.lock"

@@ -31,6 +31,7 @@ _SIDE = 8
 _VERSION = b"1"  # raise it when the same image would get another hash
 _MOST = 2_000_000  # hashes that are remembered; the oldest are forgotten
 _CHUNK = 500
+_AT_ONCE = 100  # images between two reports of progress
 _TABLE = "CREATE TABLE IF NOT EXISTS hash (number INTEGER PRIMARY KEY, key BLOB UNIQUE NOT NULL, value BLOB NOT NULL)"
 _ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8)
 _T = TypeVar("_T", int, str)
@@ -49,7 +50,11 @@ def hash_image(image: Image.Image) -> int:
 
 
 def folder_hashes(
-    view: FolderView, check: Callable[[], None] = lambda: None, threads: int = 4, memory: Path | None = None
+    view: FolderView,
+    check: Callable[[], None] = lambda: None,
+    threads: int = 4,
+    memory: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, int]:
     """Name → hash of the images of a folder that can be decoded. Only images that are new or changed are read."""
     images = {image.name: view.root / image.name for image in view.images if image.width}
@@ -63,7 +68,7 @@ def folder_hashes(
         with contextlib.suppress(Unusable):
             return hash_image(decode_small(read_bytes(str(images[name]))[1], (_SIDE + 1, _SIDE)))
 
-    return _hashes(keys, read, check, threads, memory)
+    return _hashes(keys, read, check, threads, memory, progress)
 
 
 def cache_hashes(cache: Cache, check: Callable[[], None] = lambda: None, memory: Path | None = None) -> dict[int, int]:
@@ -155,14 +160,16 @@ def _hashes(
     check: Callable[[], None],
     threads: int,
     memory: Path | None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[_T, int]:
     with contextlib.closing(_open(memory or memory_folder() / "look_alikes.sqlite")) as database:
         known = _recall(database, list(keys.values()))
         missing = [name for name, key in keys.items() if key not in known]
         with ThreadPoolExecutor(threads, "streamcache-look") as pool:
-            for start in range(0, len(missing), _CHUNK):
+            for start in range(0, len(missing), _AT_ONCE):
                 check()
-                some = missing[start : start + _CHUNK]
+                progress(len(keys) - len(missing) + start, len(keys))
+                some = missing[start : start + _AT_ONCE]
                 found = {keys[n]: value for n, value in zip(some, pool.map(read, some)) if value is not None}
                 _remember(database, found)
                 known |= found

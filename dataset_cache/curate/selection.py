@@ -11,9 +11,9 @@ from typing import Any
 
 from ...errors import CacheError
 from ...setting import closest_name
-from ..sources import Transform, bucket_sizes, normal_form
+from ..sources import Transform, bucket_sizes, folder_repeats, normal_form
 from .caption_edits import tag_form, tags_of
-from .source_folder import FolderImage
+from .source_folder import FolderImage, FolderView
 
 IMAGE_ORDERS = ("name", "size", "bytes", "caption length", "date", "bucket", "repeats", "similarity")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -31,6 +31,16 @@ class ImageFilter:
     masked: bool | None = None
     problem: bool | None = None
     alike: bool | None = None  # whether it looks like another one
+
+
+@dataclass(frozen=True)
+class SubfolderCount:
+    """Images of one subfolder, "" for the folder itself. `repeats` are those in its name; `samples` are per epoch."""
+
+    folder: str
+    images: int
+    repeats: int
+    samples: int
 
 
 def select_images(
@@ -105,6 +115,19 @@ def count_caption_lengths(images: Iterable[FolderImage]) -> dict[int, int]:
     return dict(sorted(Counter(len(_WORD.findall(i.lines[0])) if i.lines else 0 for i in images).items()))
 
 
+def count_subfolders(view: FolderView) -> list[SubfolderCount]:
+    """What a run sees of each subfolder: images that are used, and how often. A name such as 10_subject repeats."""
+    used: dict[str, list[int]] = {}
+    for image in view.images:
+        if not image.excluded and not image.problem:
+            used.setdefault(image.name.rpartition("/")[0], []).append(image.repeats)
+    rows = []
+    for folder, repeats in sorted(used.items()):
+        factor = folder_repeats((view.root / folder).name)
+        rows.append(SubfolderCount(folder, len(repeats), factor, factor * sum(repeats)))
+    return rows
+
+
 def _count(
     images: Iterable[FolderImage], parts_of: Callable[[str], Collection[str]], form: Callable[[str], str]
 ) -> dict[str, int]:
@@ -130,7 +153,7 @@ def _counted(counts: Mapping[str, int]) -> dict[str, int]:
 def _tests(wanted: ImageFilter, transform: Transform, alike: set[str]) -> Iterable[Callable[[FolderImage], bool]]:
     if wanted.words.strip():
         words = [tag_form(word) for word in wanted.words.split()]
-        yield lambda image: all(word in tag_form(f"{image.name}\n{image.caption.text}") for word in words)
+        yield lambda image: _has_words(image, words)
     if wanted.tag.strip():
         tag = tag_form(wanted.tag)
         yield lambda image: any(tag == tag_form(found) for line in image.lines for found in tags_of(line))
@@ -146,6 +169,11 @@ def _tests(wanted: ImageFilter, transform: Transform, alike: set[str]) -> Iterab
         yield lambda image: bool(image.problem) == wanted.problem
     if wanted.alike is not None:
         yield lambda image: (image.name in alike) == wanted.alike
+
+
+def _has_words(image: FolderImage, words: Sequence[str]) -> bool:
+    text = tag_form(f"{image.name}\n{image.caption.text}")
+    return all(word in text for word in words)
 
 
 @lru_cache(1 << 16)

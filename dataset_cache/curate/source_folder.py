@@ -21,7 +21,6 @@ from ..sources import (
     FolderSource,
     ImageFiles,
     Known,
-    Listing,
     Masks,
     SourceMemory,
     decode_image,
@@ -34,6 +33,7 @@ from .caption_file import CaptionText, plain_text
 
 _JSON = ".json"
 _Digest = list[tuple[str, bytes]]
+_protected: dict[str, str] = {}  # real path of a folder → why nothing in it is edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class FolderView:
     root: Path
     images: Sequence[FolderImage]
     problems: Sequence[tuple[str, str]]  # skipped files and folders, and why
+    whole: bool = True  # False: each image is read when it is asked for
 
     @cached_property
     def _by_name(self) -> Mapping[str, FolderImage]:
@@ -98,22 +99,43 @@ class SourceFolder:
     def root(self) -> Path:
         return Path(self._source.root)
 
-    def read(self, check: Callable[[], None] = lambda: None) -> FolderView:
-        """The images as they are now. `check` is called between reads of files and may raise to interrupt."""
+    @property
+    def source(self) -> FolderSource:
+        return self._source
+
+    def read(self, progress: Callable[[int, int], None] = lambda done, total: None) -> FolderView:
+        """The images as they are now. `progress` gets the number of files read and of all; it may raise to stop."""
         with self._lock:
             listed = self._source.list(allow_missing=os.path.isdir(self.root))
             listings = [*listed.listings, *listed.masks]
             digest = [(listing.directory, listing.digest) for listing in listings]
             if self._read is not None and self._read[0] == digest:
                 return self._read[1]
+            counts, total = Counts(), sum(len(listing.names) for listing in listings)
+
+            def check() -> None:
+                progress(counts.opened, total)
+
             with _Memory(self.root, self._known) as memory:
-                files = take_inventory(list(listed.listings), memory, Counts(), hash_new=False, check=check)
-                masks = take_inventory(list(listed.masks), memory, Counts(), hash_new=False, check=check)
-            images = _Images(self.root, listings)
+                files = take_inventory(list(listed.listings), memory, counts, hash_new=False, check=check)
+                masks = take_inventory(list(listed.masks), memory, counts, hash_new=False, check=check)
+            stamps = {listing.directory: dict(listing.rows()) for listing in listings}
+            images = ShownImages(str(self.root), lambda directory, name: stamps[directory][name])
             found = [images.image(each) for each in listed.images(files.folders, masks.folders)]
             view = FolderView(self.root, found, [(p.source, p.reason) for p in listed.problems])
             self._read = (digest, view) if files.settled and masks.settled else None
             return view
+
+
+def protect_folder(folder: str | os.PathLike[str], reason: str) -> None:
+    """From now on nothing in this folder, or below it, is edited in this process."""
+    _protected[os.path.realpath(folder)] = reason
+
+
+def protection_of(folder: str | os.PathLike[str]) -> str:
+    """Why nothing in this folder is edited; "" if it can be."""
+    path = os.path.join(os.path.realpath(folder), "")
+    return next((reason for above, reason in _protected.items() if path.startswith(os.path.join(above, ""))), "")
 
 
 def folder_id(root: Path) -> str:
@@ -146,16 +168,17 @@ class _Memory(SourceMemory):
             del self._known[directory][name]
 
 
-class _Images:
-    def __init__(self, root: Path, listings: Sequence[Listing]) -> None:
-        self._root = str(root)
-        self._stamps = {listing.directory: dict(listing.rows()) for listing in listings}
+class ShownImages:
+    """Makes images from their files. `stamp` returns that of a file, by folder and name."""
+
+    def __init__(self, root: str, stamp: Callable[[str, str], bytes]) -> None:
+        self._root, self._stamp = root, stamp
         self._below: dict[str, str] = {}
         self._read_only: dict[str, str] = {}
 
     def image(self, files: ImageFiles) -> FolderImage:
         facts, below = files.facts, self._path_below(files.directory)
-        stamp = self._stamps[files.directory][files.name]
+        stamp = self._stamp(files.directory, files.name)
         size, modified = array("q", stamp)[:2]
         caption, lines = self._caption(files, below)
         return FolderImage(
@@ -194,6 +217,6 @@ class _Images:
 
     def _locked(self, directory: str) -> str:
         if directory not in self._read_only:
-            writable = os.access(directory, os.W_OK)
-            self._read_only[directory] = "" if writable else f"the folder {directory} is read-only"
+            reason = "" if os.access(directory, os.W_OK) else f"the folder {directory} is read-only"
+            self._read_only[directory] = protection_of(directory) or reason
         return self._read_only[directory]

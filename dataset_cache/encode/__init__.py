@@ -4,8 +4,8 @@ from .encode import encode, is_encoded
 from .encoders import Encoder, ImageEncoder, Surroundings, is_out_of_memory
 from .identity import digest_of, file_identity, files_identity, object_identity
 from .on_demand import OnDemand
-from .plan import EMPTY_CAPTION, Plan, make_plan
-from .report import EncodeProgress, EncodeReport, Report
+from .plan import EMPTY_CAPTION, Plan, make_plan, missing_parts
+from .report import EncodeProgress, EncodeReport, Report, cut_captions
 from .settings import (
     ENCODE_SETTINGS,
     PLAN_SETTINGS,
@@ -30,6 +30,7 @@ __all__ = [
     "Report",
     "Settings",
     "Surroundings",
+    "cut_captions",
     "digest_of",
     "encode",
     "file_identity",
@@ -40,5 +41,6 @@ __all__ = [
     "load_source",
     "load_transform",
     "make_plan",
+    "missing_parts",
     "object_identity",
 ]

@@ -21,6 +21,7 @@ from .report import EncodeProgress, EncodeReport
 from .survey import Layout
 from .target import RUN, Target
 
+_CUT = "cut"  # the name under which captions that an encoder cuts are kept in memory
 _LISTED = 1000  # excluded files in the manifest
 
 
@@ -31,11 +32,13 @@ def encode(
     progress: Callable[[EncodeProgress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
     provenance: Mapping[str, Any] | None = None,
+    begin: Callable[[EncodeReport], None] = lambda report: None,
 ) -> EncodeReport:
     """Encode the entries that the cache at `path` lacks, and publish the plan's samples as its next generation.
 
-    `progress` and `stop` are called between batches; `provenance` is recorded in the manifest. A run that is stopped or
-    fails publishes nothing, but keeps its entries for the next run.
+    `begin` is called before anything is encoded, with the notes so far; `progress` and `stop` between batches;
+    `provenance` is recorded in the manifest. A run that is stopped or fails publishes nothing, but keeps its entries
+    for the next run.
     """
     started, storage = time.monotonic(), storage_at(path)
     if any(source.is_at(str(storage.path)) for source in plan.sources):
@@ -45,7 +48,7 @@ def encode(
     if plan.settings.trust:
         target.check_trust(plan.recipe)
     with target.open_memory() as memory:
-        report = _unchanged(plan, target, memory) or _encode(plan, target, memory, progress, stop)
+        report = _unchanged(plan, target, memory) or _encode(plan, target, memory, begin, progress, stop)
     report.path, report.counts = str(storage.path), plan.counts
     report.seconds = time.monotonic() - started
     return report
@@ -82,6 +85,7 @@ def _encode(
     plan: Plan,
     target: Target,
     memory: SourceMemory,
+    begin: Callable[[EncodeReport], None],
     progress: Callable[[EncodeProgress], None],
     stop: Callable[[], bool],
 ) -> EncodeReport:
@@ -102,6 +106,7 @@ def _encode(
             target = target.repaired()
         if memory.problem:
             report.notes.append(Note("", memory.problem))
+        begin(report)
         _write(plan, layout, target, memory, report, progress, stop)
     except Stopped:
         report.stopped = True
@@ -151,6 +156,7 @@ def _publish(run: Run, target: Target) -> None:
         report.unchanged = before is not None and before.generation == manifest.generation
     run.memory.remember_origins(assembly.origins(run.memory.known_origins()))
     target.settle_memory(run.memory, dataset)
+    run.memory.remember_run(_CUT, "", report.generation, report.cut)
     if run.settled and not run.plan.settings.trust:
         signature = run.plan.survey.signature(run.plan.recipe)
         run.memory.remember_run(RUN, signature, report.generation, report.as_reused())
@@ -205,6 +211,9 @@ class Assembly:
         report.count(self.included)
         encoded = report.encoded
         report.reused = {name: max(0, len(keys) - encoded.get(name, 0)) for name, keys in self._used.items()}
+        used, last = self._used.get("conditioning", set()), self.run.memory.run(_CUT)
+        known = {**(last[2] if last is not None else {}), **report.cut}
+        report.cut = {key: name for key, name in known.items() if bytes.fromhex(key) in used}
 
     def provenance(self) -> dict[str, Any]:
         """How the dataset was made, for the manifest. `samples` is a digest of all samples."""

@@ -41,7 +41,8 @@ class Encoder(Protocol):
     Images are float32 [H, W, 3] in 0…1, all of one size; they become latents {"samples": [1, C, (T,) h, w]}.
     Captions are str; they become conditionings [[tensor, {"pooled_output": tensor, …}]].
     Optional attributes: `name` for reports; `channels` and `dtype` (of latents) or `bytes_per_caption` to estimate the
-    size of the cache; `surroundings` (of captions); `length(caption)`, by which captions are sorted into batches.
+    size of the cache; `surroundings` (of captions); `length(caption)`, by which captions are sorted into batches;
+    `cuts(caption)`, whether the encoder ignores the end of a caption because it is too long.
     """
 
     @property
@@ -117,6 +118,10 @@ class Phase:
             return measure(caption)
         except Exception:
             return []  # encoding it will fail too, and be reported
+
+    def cuts(self, caption: str) -> bool:
+        """Whether the encoder ignores the end of this caption, which it has encoded."""
+        return bool(getattr(self._encoder, "cuts", lambda text: False)(caption))
 
     def _begin(self) -> None:
         if not self._leased:

@@ -142,8 +142,12 @@ class _Shared:
 def return_memory() -> None:
     """Return freed memory to the system and the device where possible."""
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    for name in ("cuda", "xpu"):
+        module = getattr(torch, name, None)
+        if module is not None and module.is_initialized():
+            module.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # musl has no malloc_trim
             ctypes.CDLL(None).malloc_trim(0)

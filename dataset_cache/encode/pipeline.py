@@ -35,6 +35,9 @@ _PAUSES = (0.2, 0.5)  # seconds before images that could not be read are tried a
 _SORTED = 1024  # captions that are tokenized and sorted by length before the first of them is encoded
 
 
+Captions = dict[bytes, tuple[str, Planned]]  # key → caption, and the first sample that needs it
+
+
 class Stopped(Exception):
     """The user asked to stop. Encoded entries are kept."""
 
@@ -178,7 +181,7 @@ def encode_captions(run: Run) -> None:
         return
     missing, stored = _missing_captions(run)
     todo = sorted(missing.items(), key=lambda item: len(item[1][0]))
-    clock = _Clock(run, "captions", len(todo), stored)
+    clock = _Clock(run, "captions", len(todo), len(stored))
     done = 0
     with Phase(encoder, run.plan.settings.text_batch_size) as phase:
         for start in range(0, len(todo), _SORTED):
@@ -191,6 +194,9 @@ def encode_captions(run: Run) -> None:
                 run.send()
                 done += len(made)
                 clock.tick(done)
+        if todo:  # otherwise the model would be loaded for it; what the last run found is kept
+            every = {**stored, **missing}
+            run.report.cut |= {key.hex(): every[key][1].name for key in every if phase.cuts(every[key][0])}
 
 
 def encode_images(run: Run) -> None:
@@ -294,24 +300,21 @@ def _check_latent(latent: torch.Tensor, pixels: torch.Tensor, downscale: int) ->
         )
 
 
-def _missing_captions(run: Run) -> tuple[dict[bytes, tuple[str, Planned]], int]:
-    """Key → caption, and the first sample that needs it; and how many other captions are stored already."""
-    missing: dict[bytes, tuple[str, Planned]] = {}
-    stored: set[bytes] = set()
+def _missing_captions(run: Run) -> tuple[Captions, Captions]:
+    """The captions to encode, and those that are stored already."""
+    missing: Captions = {}
+    stored: Captions = {}
 
     def want(caption: str, sample: Planned) -> None:
         key = run.plan.recipe.conditioning_key(caption)
-        if run.writer.has(key):
-            stored.add(key)
-        elif key not in missing:
-            missing[key] = caption, sample
+        (stored if run.writer.has(key) else missing).setdefault(key, (caption, sample))
 
     for sample in run.layout.samples:
         for caption in sample.item.captions:
             want(caption, sample)
     for _, caption in named_captions(run.plan):
         want(caption, run.layout.samples[0])
-    return missing, len(stored)
+    return missing, stored
 
 
 def _ahead(

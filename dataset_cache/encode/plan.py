@@ -13,7 +13,7 @@ import torch
 from ...errors import CacheError
 from ..format import Place
 from ..read import Bucket, Fields, Sample, Samples
-from ..sources import THUMBNAIL, Counts, Source, SourceMemory, bucket_sizes, check_sets, open_memory
+from ..sources import THUMBNAIL, Counts, Note, Source, SourceMemory, bucket_sizes, check_sets, open_memory
 from .encoders import Encoder, Failure, ImageEncoder, Phase, Surroundings
 from .missing import find_losses, refuse_missing
 from .prepare import Preparer
@@ -45,6 +45,22 @@ def named_captions(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.text_encoder is not None:
         yield EMPTY_CAPTION, ""
         yield from ((f"prompt of {s.set}", s.prompt) for s in plan.sources if s.prompt is not None)
+
+
+def missing_parts(images: ImageEncoder | None, texts: Encoder | None) -> list[str]:
+    """What a dataset of these encoders will lack, one sentence each."""
+    missing = []
+    if images is None:
+        missing.append(
+            "there will be no latents, because no VAE is given: the dataset cannot be trained on; connect a VAE to "
+            "Encode Dataset (--vae)"
+        )
+    if texts is None:
+        missing.append(
+            "there will be no conditionings, because no CLIP is given: captions are not encoded, and the dataset "
+            "cannot be trained on; connect a CLIP to Encode Dataset (--clip)"
+        )
+    return missing
 
 
 class Plan(Samples):
@@ -245,7 +261,8 @@ def compare(plan: Plan, layout: Layout, target: Target, memory: SourceMemory, re
     if not plan.settings.allow_missing:
         refuse_missing(losses, target.before)
     report.removed, report.missing = losses.removed, losses.missing
-    report.notes = [*report.notes, *losses.notes]
+    missing = [Note("", text) for text in missing_parts(plan.image_encoder, plan.text_encoder)]
+    report.notes = [*missing, *report.notes, *losses.notes]
 
 
 def _forecast(plan: Plan, target: Target) -> PlanReport:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ...quantity import byte_count, plural
-from ..sources import Counts, Excluded, Note, Origin, SourceMemory
+from ..sources import Counts, Excluded, Note, Origin, SourceMemory, few_names
 from ..upkeep import size_label
 from .recipe import Planned, Recipe
 
@@ -67,6 +67,7 @@ class Report:
     reused: dict[str, int] = field(default_factory=dict)
     excluded: list[Excluded] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    cut: dict[str, str] = field(default_factory=dict)  # captions longer than their encoder takes: key → a sample
     removed: list[str] = field(default_factory=list)  # samples of the last generation that are gone
     missing: dict[str, int] = field(default_factory=dict)  # folders that had samples → how many
 
@@ -119,6 +120,8 @@ class Report:
             yield f"  {plural(self.uncaptioned, 'sample')} without a caption"
         if self.unmasked:
             yield f"  {plural(self.unmasked, 'sample')} without a mask (the whole image is used)"
+        if self.cut:
+            yield f"  {cut_captions(self.cut)}"
         # A first run encodes everything; after a later one, people want to know what changed.
         if len(self.made) < min(self.samples, _LISTED):
             yield from _listed(
@@ -174,6 +177,7 @@ class EncodeReport(Report):
             "epoch": self.epoch,
             "uncaptioned": self.uncaptioned,
             "unmasked": self.unmasked,
+            "cut": self.cut,
         }
         excluded = [dataclasses.asdict(e) for e in self.excluded]
         return {**kept, "excluded": excluded, "notes": [dataclasses.asdict(n) for n in self.notes]}
@@ -196,6 +200,12 @@ class EncodeReport(Report):
         if self.trusted:
             yield f"  {plural(self.trusted, 'file')} trusted: changes since the last check are not in the dataset"
         yield from super().lines()
+
+
+def cut_captions(cut: Mapping[str, str]) -> str:
+    """How many captions their encoder cuts, with examples."""
+    names = few_names(list(dict.fromkeys(cut.values())))
+    return f"{plural(len(cut), 'caption')} longer than the text encoder takes, which ignores the rest: {names}"
 
 
 def explain(

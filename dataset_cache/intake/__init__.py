@@ -2,7 +2,7 @@
 
 from .adding import IF_FILE_EXISTS, KEEP_BOTH
 from .image_folders import ImageFolder, describe_folder, list_image_folders
-from .thumbnails import file_thumbnail
+from .thumbnails import file_mask, file_picture, file_thumbnail
 from .upload import FILES, MAX_ZIPS, Upload, remove_abandoned
 
 __all__ = [
@@ -13,6 +13,8 @@ __all__ = [
     "ImageFolder",
     "Upload",
     "describe_folder",
+    "file_mask",
+    "file_picture",
     "file_thumbnail",
     "list_image_folders",
     "remove_abandoned",

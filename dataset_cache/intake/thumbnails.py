@@ -1,4 +1,4 @@
-"""Thumbnails of image files, made when they are shown and kept in memory while the file is the same."""
+"""Thumbnails of image files, kept in memory while the file is the same; larger pictures, and masks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image, ImageOps
@@ -16,9 +17,10 @@ from ..sources import MAX_PIXELS, flatten
 SIDE = 160  # pixels
 _MAX_BYTES = 32 << 20  # of all thumbnails in memory
 _AT_ONCE = 2  # decoded images may be large
-_QUALITY = 80
+_QUALITY, _PICTURE_QUALITY = 80, 90
 
 _made: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+_kept_bytes = 0
 _lock = threading.Lock()
 _decoding = threading.Semaphore(_AT_ONCE)
 
@@ -35,26 +37,63 @@ def file_thumbnail(path: Path) -> bytes:
             _made.move_to_end(key)
             return _made[key]
     with _decoding:
-        data = _make(path)
-    with _lock:
-        _made[key] = data
-        while sum(map(len, _made.values())) > _MAX_BYTES:
-            _made.popitem(last=False)
+        data = _make(path, SIDE, _QUALITY)
+    _keep(key, data)
     return data
 
 
-def _make(path: Path) -> bytes:
+def _keep(key: tuple[str, int, int], data: bytes) -> None:
+    global _kept_bytes
+    with _lock:
+        _kept_bytes += len(data) - len(_made.pop(key, b""))
+        _made[key] = data
+        while _kept_bytes > _MAX_BYTES:
+            _kept_bytes -= len(_made.popitem(last=False)[1])
+
+
+def file_picture(path: Path, side: int) -> bytes:
+    """An image file as a JPEG with sides of at most `side` pixels, upright. Any problem with it raises Unusable."""
+    with _decoding:
+        return _make(path, side, _PICTURE_QUALITY)
+
+
+def file_mask(path: Path, size: tuple[int, int], side: int) -> bytes:
+    """A mask file as an 8-bit grayscale PNG, as large as the picture of an image of `size` whose mask it is."""
+    with _decoding:
+        return _guarded(path, lambda image: _mask(image, size, side))
+
+
+def _make(path: Path, side: int, quality: int) -> bytes:
+    return _guarded(path, lambda image: _jpeg(image, side, quality))
+
+
+def _jpeg(image: Image.Image, side: int, quality: int) -> bytes:
+    image.draft("RGB", (2 * side, 2 * side))  # JPEG: decodes a smaller version
+    image.load()
+    ImageOps.exif_transpose(image, in_place=True)
+    image.thumbnail((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0)
+    file = io.BytesIO()
+    flatten(image, (255, 255, 255)).rgb.save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def _mask(image: Image.Image, size: tuple[int, int], side: int) -> bytes:
+    image.load()
+    ImageOps.exif_transpose(image, in_place=True)
+    scale = min(1.0, side / max(size))
+    shown = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    gray = flatten(image, (0, 0, 0)).rgb.convert("L").resize(shown, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    file = io.BytesIO()
+    gray.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def _guarded(path: Path, draw: Callable[[Image.Image], bytes]) -> bytes:
     try:
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise Unusable(f"{path.name}: {image.width}×{image.height} pixels are too many")
-            image.draft("RGB", (2 * SIDE, 2 * SIDE))  # JPEG: decodes a smaller version
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-            image.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC, reducing_gap=2.0)
-            file = io.BytesIO()
-            flatten(image, (255, 255, 255)).rgb.save(file, "JPEG", quality=_QUALITY)
-            return file.getvalue()
+            return draw(image)
     except Unusable:
         raise
     except Exception as error:  # codecs raise OSError, SyntaxError, ValueError, struct.error, zlib.error and more

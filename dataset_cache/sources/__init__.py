@@ -1,6 +1,6 @@
 """Sources: images, captions and masks, on disk or in memory, before encoding."""
 
-from .captions import METADATA, SIDECARS, Captions, decode_text, read_metadata
+from .captions import METADATA, SIDECARS, Captions, decode_text, folder_repeats, read_metadata
 from .choices import CHOICES, MOST_REPEATS, change_choices, changed_choices
 from .folder_source import FolderSource
 from .images import (
@@ -89,6 +89,7 @@ __all__ = [
     "few_names",
     "flatten",
     "folded_form",
+    "folder_repeats",
     "gray_mask",
     "is_image",
     "is_mask",

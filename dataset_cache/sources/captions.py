@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from ...errors import Unusable
+from ...quantity import plural
 from ...setting import check_settings, declare
 
 SIDECARS = (".txt", ".caption", ".json")  # the first that exists wins
@@ -69,6 +70,33 @@ class Captions:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass
+class TriggerCount:
+    """How many captions of a source have [trigger] or the trigger word, before they are changed."""
+
+    captions: int = 0
+    placeholders: int = 0
+    words: int = 0
+
+    def add(self, lines: list[str], settings: Captions) -> None:
+        self.captions += 1
+        self.placeholders += any(_TRIGGER in line for line in lines)
+        self.words += any(_has_trigger(line, settings) for line in lines)
+
+    def notes(self, settings: Captions) -> Iterator[str]:
+        """What is probably a mistake."""
+        if self.placeholders and not settings.trigger:
+            yield (
+                f"[trigger] is in {self.placeholders:,} of {plural(self.captions, 'caption')}, but no trigger word is "
+                "set, so it is encoded as it is written; set trigger (on Image Folder Dataset; --trigger)"
+            )
+        elif self.captions and settings.trigger and not self.placeholders and not self.words:
+            yield (
+                f"the trigger word {settings.trigger} is in none of {plural(self.captions, 'caption')}, and neither is "
+                "[trigger]; it is put in front of each"
+            )
 
 
 def is_text(name: str) -> bool:
@@ -190,6 +218,10 @@ def _orders(line: str, settings: Captions) -> list[str]:
 def _decorate(line: str, settings: Captions) -> str:
     if settings.trigger and _TRIGGER in line:
         line = line.replace(_TRIGGER, settings.trigger)
-    elif settings.trigger and not re.search(rf"(?<!\w){re.escape(settings.trigger)}(?!\w)", line):
+    elif settings.trigger and not _has_trigger(line, settings):
         line = f"{settings.trigger}, {line}" if line else settings.trigger
     return f"{settings.prefix}{line}{settings.suffix}"
+
+
+def _has_trigger(line: str, settings: Captions) -> bool:
+    return bool(settings.trigger) and bool(re.search(rf"(?<!\w){re.escape(settings.trigger)}(?!\w)", line))

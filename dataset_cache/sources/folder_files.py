@@ -135,7 +135,9 @@ class FolderFiles:
         if facts.format and facts.format not in (format_of(name), "MPO"):
             self.found.notes.append(Note(self.label + name, f"is in fact a {facts.format} file"))
         stem = _stem(name)
-        captions = texts.caption_variants(self._lines(name, stem), self.source.captions)
+        lines = self._lines(name, stem)
+        captions = texts.caption_variants(lines, self.source.captions)
+        self.found.triggers.add(lines, self.source.captions)
         image = image_file(facts, self.directory, name)
         return Item(self.source, self.label + name, image, captions, self._mask(stem, facts), self.repeats * repeats)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 from ...errors import CacheError, SourceUnreadable, Unusable
@@ -107,10 +108,16 @@ class ListedFolder:
                 except Unusable as error:
                     unreadable = isinstance(error, SourceUnreadable)
                     found.excluded.append(Excluded(folder.label + name, str(error), unreadable))
+        label = folder_label(self.source.root, self.source.root)
+        found.notes += (Note(label, text) for text in found.triggers.notes(self.source.captions))
         return found
 
     def images(self, files: Folders, masks: Folders) -> Iterator[ImageFiles]:
         """All images, also those that are excluded or cannot be used. Damaged choices are a problem of each image."""
+        return (image() for image in self.later_images(files, masks))
+
+    def later_images(self, files: Folders, masks: Folders) -> Iterator[Callable[[], ImageFiles]]:
+        """All images, each as a function that needs the facts of its own files only."""
         for folder in self._folders(files, masks, Findings()):
             choices, damage = Choices(), ""
             try:
@@ -118,7 +125,7 @@ class ListedFolder:
             except CacheError as error:
                 damage = str(error)
             for name in folder.names:
-                yield folder.image(name, choices[name], damage)
+                yield partial(folder.image, name, choices[name], damage)
 
     def _folders(self, files: Folders, masks: Folders, found: Findings) -> Iterator[FolderFiles]:
         source = self.source

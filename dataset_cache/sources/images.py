@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from ...errors import SourceUnreadable, Unusable
+from .headers import START_BYTES, Header, read_header
 from .transforms import Placement
 
 THUMBNAIL = "thumbnail"  # the field's name
@@ -28,16 +29,6 @@ _NAMES = {"jpg": "JPEG", "jpeg": "JPEG", "jfif": "JPEG", "tif": "TIFF", "tiff": 
 _QUALITY = 80  # of JPEG thumbnails
 _SHALLOW_GRAY = 65535
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Header:
-    """What the header of a file says: its upright size, and whether it may be transparent."""
-
-    width: int
-    height: int
-    alpha: bool
-    format: str
 
 
 @dataclass(frozen=True)
@@ -146,6 +137,10 @@ def _guarded(read: Callable[[BinaryIO], _T], file: BinaryIO) -> _T:
 
 
 def _probe(file: BinaryIO) -> Header:
+    header = read_header(file.read(START_BYTES))
+    if header is not None and 0 < header.width * header.height <= MAX_PIXELS:
+        return header
+    file.seek(0)
     with Image.open(file) as image:
         width, height = _checked_size(image)
         if _is_rotated(image):

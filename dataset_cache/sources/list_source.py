@@ -11,9 +11,10 @@ from PIL import Image
 
 from ...errors import CacheError
 from . import images
-from .captions import caption_variants, read_lines
-from .images import Header, Picture
-from .source import Excluded, Findings, Folders, Item, Source
+from .captions import TriggerCount, caption_variants, read_lines
+from .headers import Header
+from .images import Picture
+from .source import Excluded, Findings, Folders, Item, Note, Source
 from .source_files import Facts, FileRecord, Listing, content_hash
 
 
@@ -38,7 +39,7 @@ class ListSource(Source):
                 raise CacheError(f"set {self.set}: {found} {what} for {count} images; give one per image")
 
     def list(self, trust: bool = False, allow_missing: bool = False) -> ListedImages:
-        items, problems = [], []
+        items, problems, triggers = [], [], TriggerCount()
         for at, tensor in enumerate(self.images):
             name = self.names[at] if self.names else f"image-{at:05d}"
             text = self.texts[at if len(self.texts) > 1 else 0] if self.texts else ""
@@ -48,8 +49,10 @@ class ListSource(Source):
                 problems.append(Excluded(name, f"its text: {error}"))
                 continue
             captions = caption_variants(lines, self.captions)
+            triggers.add(lines, self.captions)
             items.append(Item(self, name, image_in_memory(tensor, name), captions, None, self.repeats))
-        return ListedImages(items, problems=problems)
+        notes = [Note("", text) for text in triggers.notes(self.captions)]
+        return ListedImages(items, problems=problems, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,14 @@ class ListedImages:
     listings: Sequence[Listing] = ()
     masks: Sequence[Listing] = ()
     problems: Sequence[Excluded] = ()
+    notes: Sequence[Note] = ()
 
     @property
     def identity(self) -> object:
         return [[item.name, item.captions, item.image.content.hex()] for item in self.found]
 
     def items(self, files: Folders, masks: Folders) -> Findings:
-        return Findings(list(self.found))
+        return Findings(list(self.found), notes=list(self.notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from .source_files import (
 _UNSETTLED_NS = 2_000_000_000  # the resolution of times on some file systems
 _PAUSES = (0.1, 0.3)  # seconds before files that cannot be read are tried again
 _COMMIT = 1024  # files between two commits: a crash while hashing loses at most these
+_AT_ONCE = 64  # files that a thread reads in turn: handing over each one takes as long as reading it
 _RELEVANT = frozenset({*PROBES, *map(extension_of, SIDECARS), extension_of(METADATA)})
 _Listed = dict[str, tuple[int, list[str], list[str]]]  # folder → mtime, files, folders
 
@@ -283,9 +284,8 @@ def _compare(listing: Listing, known: dict[str, Known], trust: bool) -> tuple[di
 def _read_all(
     candidates: list[tuple[int, str, str, bool]], threads: int, counts: Counts, check: Callable[[], None]
 ) -> Iterator[list[FileRecord]]:
-    def read(candidate: tuple[int, str, str, bool]) -> FileRecord:
-        _, directory, name, whole = candidate
-        return directory, name, *read_facts(os.path.join(directory, name), whole)
+    def read(some: list[tuple[int, str, str, bool]]) -> list[FileRecord]:
+        return [(d, name, *read_facts(os.path.join(d, name), whole)) for _, d, name, whole in some]
 
     with ThreadPoolExecutor(threads, "streamcache-hash") as pool:
         for start in range(0, len(candidates), _COMMIT):
@@ -293,4 +293,5 @@ def _read_all(
             chunk = candidates[start : start + _COMMIT]
             counts.opened += len(chunk)
             counts.hashed += sum(whole or is_text(name) for _, _, name, whole in chunk)
-            yield list(pool.map(read, chunk))
+            parts = [chunk[at : at + _AT_ONCE] for at in range(0, len(chunk), _AT_ONCE)]
+            yield [row for rows in pool.map(read, parts) for row in rows]

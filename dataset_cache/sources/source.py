@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from ...errors import CacheError
 from ...setting import check_settings, declare
-from .captions import Captions
+from .captions import Captions, TriggerCount
 from .choices import Choice
 from .masks import Masks
 from .source_files import Facts, FileImage, Listing, SourceImage
@@ -73,6 +73,7 @@ class Findings:
     items: list[Item] = field(default_factory=list)
     excluded: list[Excluded] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    triggers: TriggerCount = field(default_factory=TriggerCount)
 
 
 class Listed(Protocol):

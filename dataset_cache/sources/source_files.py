@@ -19,7 +19,8 @@ import xxhash
 
 from ...errors import SourceUnreadable, Unusable
 from . import captions, images
-from .images import Header, Picture
+from .headers import Header
+from .images import Picture
 
 STAMP_BYTES = 32
 UNSETTLED = bytes(STAMP_BYTES)  # the stamp of a file that must be read again next time
@@ -32,7 +33,8 @@ _AHEAD_NS = 24 * 3600 * 1_000_000_000  # the clock of a file server may be ahead
 _CHUNK = 1 << 20
 _TRIES = 3
 _CHANGED = "it changed while it was being read"
-_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
+_SMALL = 1 << 15  # bytes
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOINHERIT", 0)
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,10 @@ def read_facts(path: str, whole: bool) -> tuple[bytes, Facts]:
     try:
         for _ in range(_TRIES):
             started = time.time_ns()
-            with _opened(path) as file:
-                stamp = stamp_of(os.fstat(file.fileno()))
-                facts = _read(path, file, whole)
-                if stamp_of(os.fstat(file.fileno())) == stamp:
+            with _opened(path) as (number, status):
+                stamp = stamp_of(status)
+                facts = _read(path, _contents(number, status), whole)
+                if stamp_of(os.fstat(number)) == stamp:
                     return stamp if is_settled(stamp, started) else UNSETTLED, facts
     except Unusable as error:
         return UNSETTLED, Facts(error=str(error), unreadable=isinstance(error, SourceUnreadable))
@@ -196,24 +198,39 @@ def read_bytes(path: str) -> tuple[bytes, bytes]:
     """A file's stamp and the bytes that belong to it; UNSETTLED as in read_facts."""
     for _ in range(_TRIES):
         started = time.time_ns()
-        with _opened(path) as file:
-            stamp = stamp_of(os.fstat(file.fileno()))
-            data = file.read()
-            if stamp_of(os.fstat(file.fileno())) == stamp:
+        with _opened(path) as (number, status):
+            stamp = stamp_of(status)
+            data = _contents(number, status).read()
+            if stamp_of(os.fstat(number)) == stamp:
                 return stamp if is_settled(stamp, started) else UNSETTLED, data
     raise SourceUnreadable(_CHANGED)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    """Open a regular file. Reading a pipe or a device could block forever."""
+def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    """Open a regular file: its descriptor and status. Reading a pipe or a device could block forever."""
     try:
         _refuse_others(os.stat(path))
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as file:
-            _refuse_others(os.fstat(file.fileno()))
-            yield file
+        number = os.open(path, _FLAGS)
+        try:
+            status = os.fstat(number)
+            _refuse_others(status)
+            yield number, status
+        finally:
+            os.close(number)
     except OSError as error:
         raise SourceUnreadable(f"cannot be read: {error.strerror or error}") from error
+
+
+def _contents(number: int, status: os.stat_result) -> BinaryIO:
+    """An open file. A small one is read at once: a folder may have 100,000 captions."""
+    if status.st_size > _SMALL:
+        return open(number, "rb", closefd=False)
+    data = os.read(number, _SMALL + 1)
+    if len(data) == status.st_size:
+        return io.BytesIO(data)
+    os.lseek(number, 0, os.SEEK_SET)  # it changes meanwhile, or came in parts
+    return open(number, "rb", closefd=False)
 
 
 def _refuse_others(status: os.stat_result) -> None:

@@ -46,13 +46,16 @@ class RepairReport:
         )
 
 
-def repair(path: Place, progress: Progress | None = None, accept_loss: bool = False) -> RepairReport:
+def repair(
+    path: Place, progress: Progress | None = None, accept_loss: bool = False, most: int | None = None
+) -> RepairReport:
     """Publish a generation without the damaged entries and the samples that need them. Intact data is kept.
 
     A sample that lost only its thumbnail is kept. The keys of dropped entries are remembered as damaged. The files of
     the damaged generation remain until they are cleaned as superseded. Refused, and nothing is changed, if the manifest
     or index is damaged (nothing else says what belongs together), if shards were swapped (renaming them loses nothing),
-    if a file cannot be read now, and without `accept_loss` if more than 5% of the samples would be dropped.
+    if a file cannot be read now, without `accept_loss` if more than 5% of the samples would be dropped, and always if
+    more than `most` would be.
     """
     with open_exclusive(path) as current:
         states = _examine_all(current, progress)
@@ -62,6 +65,11 @@ def repair(path: Place, progress: Progress | None = None, accept_loss: bool = Fa
             return RepairReport(current.folder, current.manifest.generation, (), 0, (), ())
         damaged = current.table.entries_using(rows, len(current.arrays.entries))
         lost = _lost_samples(current, damaged)
+        if most is not None and lost.sum() > most:
+            raise CacheError(
+                f"{current.folder}: repair would drop {plural(int(lost.sum()), 'sample')}, not at most {most:,}. "
+                "Nothing was changed; verify it again"
+            )
         if not accept_loss:
             _refuse_loss(current, lost)
         return _publish_rest(current, damaged, lost, bad)

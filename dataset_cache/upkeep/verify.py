@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import CacheError, CacheUnreadable
-from ..format import BUILD, DAMAGED, MANIFEST, SHARDS, Manifest, Place, Storage, read_manifest, retrying, variant_cells
+from ..format import (
+    ASIDE_FIELDS,
+    BUILD,
+    DAMAGED,
+    MANIFEST,
+    SHARDS,
+    Manifest,
+    Place,
+    Storage,
+    read_manifest,
+    retrying,
+    variant_cells,
+)
 from ..read import find_lost
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents
@@ -18,13 +30,15 @@ STRAY = "debris"  # a kind of problem, with DAMAGED, MISSING and UNREADABLE
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem that `verify` found. `sample` and `source` name the affected sample, if known."""
+    """One problem that `verify` found. `sample` and `source` name the affected sample, if known; `drops` says that a
+    repair drops it."""
 
     kind: str
     place: str  # a file, relative to the cache
     what: str
     sample: int | None = None
     source: str | None = None
+    drops: bool = False
 
     def __str__(self) -> str:
         sample = "" if self.sample is None else f"sample {self.sample} ({self.source}): "
@@ -93,7 +107,7 @@ def _affected(current: CheckedGeneration, rows: np.ndarray) -> Iterator[Problem]
     for cell in np.unique(cells[hit[flat]]).tolist():
         sample, field = divmod(cell, len(fields))
         source = current.index.string(int(current.arrays.samples["source"][sample]))
-        yield Problem(DAMAGED, "", f"{fields[field]}:", sample, source)
+        yield Problem(DAMAGED, "", f"{fields[field]}:", sample, source, fields[field] not in ASIDE_FIELDS)
     for name, key in current.manifest.named.items():
         entry = current.index.find_entry(bytes.fromhex(key))
         if entry is not None and hit[entry]:

@@ -3,8 +3,10 @@
 from .adapter import KINDS, Adapter, seeded_generator
 from .dora import AXES, Axis
 from .factors import AdapterSettings
+from .fused import split_parts, unsplittable
 from .lora_file import read_lora, split_lora
-from .network import Network, build_network
+from .masks import draw_numbers
+from .network import Network, build_network, load_fixed
 
 __all__ = [
     "AXES",
@@ -14,7 +16,11 @@ __all__ = [
     "Axis",
     "Network",
     "build_network",
+    "draw_numbers",
+    "load_fixed",
     "read_lora",
     "seeded_generator",
     "split_lora",
+    "split_parts",
+    "unsplittable",
 ]

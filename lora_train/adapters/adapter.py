@@ -14,6 +14,7 @@ from .layer import Layer
 from .loha import Loha
 from .lokr import Lokr
 from .lora import Lora
+from .masks import LayerMask
 from .oft import Oft
 
 KINDS: dict[str, type[Factors]] = {"lora": Lora, "loha": Loha, "lokr": Lokr, "oft": Oft}
@@ -29,6 +30,8 @@ class Adapter(nn.Module):
         super().__init__()
         self.name, self.layer, self.factors = name, layer, factors
         self.dropout, self.seed, self.step = dropout, seed, -1
+        self.mask = LayerMask.of(name)
+        self.numbers: Tensor | None = None  # of the batch, for masks; None: a run of older rules
         self.magnitude: nn.Parameter | None = None
         self.axis: dora.Axis = "input"
         self.register_buffer("diff", None)
@@ -85,10 +88,11 @@ class Adapter(nn.Module):
         return dora.ratios(magnitude, base, change if self.diff is None else change + self.diff, self.axis)
 
     def _dropped(self, x: Tensor) -> Tensor:
-        # The mask follows from (seed, step, name) alone: recomputed under checkpointing it is the same, and a resumed
-        # run has no generator state to restore.
         if not (self.training and self.dropout):
             return x
+        if self.numbers is not None:
+            return x * self.mask.keep(self.numbers, x.shape, self.dropout) / (1 - self.dropout)
+        # Before rules 3: a generator per layer.
         assert self.step >= 0, "network.begin(step) comes before a training step with dropout"
         random = seeded_generator(f"{self.seed}:{self.step}:{self.name}", x.device)
         keep = torch.rand(x.shape, generator=random, device=x.device) >= self.dropout

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import TrainError
+from ..memory import is_plain
 from .layer import Layer
 
 Axis = Literal["input", "output"]
@@ -35,11 +36,7 @@ def ratios(magnitude: Tensor, base: Tensor, change: Tensor, axis: Axis) -> Tenso
 def base_weight(name: str, module: nn.Module, layer: Layer) -> Tensor:
     """The base weight in float32. No other code of the adapters reads it."""
     weight = getattr(module, "weight", None)
-    if (
-        isinstance(weight, Tensor)
-        and hasattr(type(weight), "dequantize")
-        and type(weight) not in (Tensor, nn.Parameter)
-    ):
+    if isinstance(weight, Tensor) and hasattr(type(weight), "dequantize") and not is_plain(weight):
         weight = weight.dequantize()
     if not isinstance(weight, Tensor) or tuple(weight.shape) != layer.shape or not weight.is_floating_point():
         found = "none" if weight is None else f"{weight.dtype} {tuple(weight.shape)}"

@@ -30,6 +30,8 @@ class AdapterSettings:
     lokr_factor: int | None = None
     targets: str = "attention"
     group_rates: Mapping[str, float] = field(default_factory=dict)  # pattern → learning rate; 0: not trained
+    group_ranks: Mapping[str, float] = field(default_factory=dict)  # pattern → rank
+    group_alphas: Mapping[str, float] = field(default_factory=dict)  # pattern → alpha
     seed: int = 0
 
     def alpha_at(self, rank: int) -> float:

@@ -1,8 +1,9 @@
-"""Joining the entries of a file that change parts of one layer: `to_q`, `to_k`, `to_v` for a fused `qkv`."""
+"""Fused layers that files split (`to_q`, `to_k`, `to_v` of a `qkv`): joining a file's entries, and splitting a layer's
+parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,24 +12,46 @@ from ...errors import TrainError
 from .layer import Layer
 from .lora_file import Entry
 
-_JOINED = {"lora_up.weight", "lora_down.weight", "alpha", "diff", "diff_b"}
+_SCATTERED = ("diff", "diff_b", "dora_scale")
+_JOINED = {"lora_up.weight", "lora_down.weight", "alpha", *_SCATTERED}
+_BY_ROW = {"lora_up.weight", "hada_w1_a", "hada_w2_a", "dora_scale", "diff", "diff_b"}
+_FOR_ALL_ROWS = {"lora_down.weight", "hada_w1_b", "hada_w2_b", "alpha"}
 
 
 def join_entries(entries: Sequence[Entry], layer: Layer, where: str) -> dict[str, Tensor]:
-    """The parts of the whole layer, with the same change of its weight. The rank is the sum of the entries' ranks."""
+    """The parts of the whole layer, with the same change of its weight.
+
+    The rank is the sum of the entries' ranks; that of one if they share their down, as a layer that was split does.
+    """
     if len(entries) == 1 and entries[0].rows is None:
         return entries[0].parts
-    names = ", ".join(entry.prefix for entry in entries)
-    for entry in entries:
-        odd = sorted(entry.parts.keys() - _JOINED)
-        if odd:
-            raise TrainError(
-                f"{where}: one layer in this model, split in the file ({names}); {odd[0]} cannot be joined, only LoRAs "
-                "without DoRA can"
-            )
-    parts = {name: _scattered(entries, name, layer, where) for name in ("diff", "diff_b") if _has(entries, name)}
+    problem = next(
+        (f"{name} cannot be joined" for entry in entries for name in sorted(entry.parts.keys() - _JOINED)), ""
+    )
+    if not problem and _has(entries, "dora_scale") and not _scale_all_rows(entries, layer):
+        problem = "dora_scale cannot be joined (it is not one number for every row of the layer)"
+    if problem:
+        names = ", ".join(entry.prefix for entry in entries)
+        raise TrainError(
+            f"{where}: one layer in this model, split in the file ({names}); {problem}, only LoRAs can be joined, and "
+            "DoRAs along the output axis"
+        )
+    parts = {name: _scattered(entries, name, layer, where) for name in _SCATTERED if _has(entries, name)}
     loras = [entry for entry in entries if "lora_down.weight" in entry.parts]
     return parts if not loras else parts | _joined_loras(loras, layer, where)
+
+
+def split_parts(parts: Mapping[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+    """The parts of some rows of a layer, which change them exactly as the whole does."""
+    return {name: part[list(rows)] if name in _BY_ROW else part for name, part in parts.items()}
+
+
+def unsplittable(parts: Mapping[str, Tensor]) -> str:
+    """A part whose rows do not change rows of the layer on their own, "" if there is none."""
+    scale = parts.get("dora_scale")
+    if scale is not None and scale.shape[0] == 1:
+        return "a DoRA along the input axis"
+    return next((name for name in parts if name not in _BY_ROW | _FOR_ALL_ROWS), "")
 
 
 def ranks_of(entries: Sequence[Entry]) -> list[int]:
@@ -44,10 +67,12 @@ def _joined_loras(entries: Sequence[Entry], layer: Layer, where: str) -> dict[st
     downs = [entry.parts["lora_down.weight"].float().flatten(1) for entry in entries]
     if any(down.shape[1] != layer.fan_in for down in downs):
         raise TrainError(f"{where}: found down {tuple(downs[0].shape)}, expected (rank, {layer.fan_in})")
-    up = torch.zeros(layer.outputs, sum(len(down) for down in downs))
+    every = [row for entry in entries for row in _rows(entry, layer)]
+    shared = len(every) == len(set(every)) and all(torch.equal(down, downs[0]) for down in downs[1:])
+    up = torch.zeros(layer.outputs, len(downs[0]) if shared else sum(len(down) for down in downs))
     at = 0
     for entry, down, scale in zip(entries, downs, scales):
-        rows, columns = _rows(entry, layer), slice(at, at := at + len(down))
+        rows, columns = _rows(entry, layer), slice(0, len(down)) if shared else slice(at, at := at + len(down))
         own = entry.parts["lora_up.weight"].float()
         if own.ndim < 2 or own.flatten(1).shape != (len(rows), len(down)):
             raise TrainError(
@@ -56,7 +81,7 @@ def _joined_loras(entries: Sequence[Entry], layer: Layer, where: str) -> dict[st
             )
         up[rows, columns] = own.flatten(1) * (scale / common)
     alpha = torch.tensor(common * up.shape[1])
-    return {"lora_up.weight": up, "lora_down.weight": torch.cat(downs), "alpha": alpha}
+    return {"lora_up.weight": up, "lora_down.weight": downs[0] if shared else torch.cat(downs), "alpha": alpha}
 
 
 def _scattered(entries: Sequence[Entry], name: str, layer: Layer, where: str) -> Tensor:
@@ -73,6 +98,15 @@ def _scattered(entries: Sequence[Entry], name: str, layer: Layer, where: str) ->
 
 def _rows(entry: Entry, layer: Layer) -> list[int]:
     return list(range(layer.outputs) if entry.rows is None else entry.rows)
+
+
+def _scale_all_rows(entries: Sequence[Entry], layer: Layer) -> bool:
+    """Whether the entries' DoRAs, along the output axis, cover all rows of the layer."""
+    rows = [row for entry in entries if "dora_scale" in entry.parts for row in _rows(entry, layer)]
+    scales = [(entry.parts.get("dora_scale", torch.tensor(0.0)), len(_rows(entry, layer))) for entry in entries]
+    return set(rows) == set(range(layer.outputs)) and all(
+        scale.ndim and scale.shape[0] == scale.numel() == count for scale, count in scales
+    )
 
 
 def _has(entries: Sequence[Entry], name: str) -> bool:

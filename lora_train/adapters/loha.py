@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ...errors import TrainError
 from .factors import AdapterSettings
 from .layer import Layer
+from .recomputed import apply_recomputed
 
 # Standard deviations of the random factors: their product starts near the size of a LoRA's down.
 UP_SPREAD, DOWN_SPREAD = 0.1, 1.0
@@ -77,27 +77,27 @@ class Loha(nn.Module):
         return self.alpha / self.rank
 
     def forward(self, x: Tensor) -> Tensor:
-        # Recomputed in the backward pass: the full matrices take as much memory as the model's own weights.
-        return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
+        return apply_recomputed(self.layer, x, self._multiply, list(self.factors.values()))
 
     def weight(self) -> Tensor:
-        return self.scale * self._product("1") * self._product("2")
+        return self._multiply(*self.factors.values())
 
     def to_parts(self) -> dict[str, Tensor]:
         return dict(self.factors.items())
 
-    def _apply_weight(self, x: Tensor) -> Tensor:
-        return self.layer.apply(x, self.weight())
+    def _multiply(self, *values: Tensor) -> Tensor:
+        factors = dict(zip(self.factors, values, strict=True))
+        return self.scale * self._product("1", factors) * self._product("2", factors)
 
-    def _product(self, side: str) -> Tensor:
-        a, b = self.factors[f"hada_w{side}_a"], self.factors[f"hada_w{side}_b"]
-        core = self.factors.get(f"hada_t{side}")
+    def _product(self, side: str, factors: Mapping[str, Tensor]) -> Tensor:
+        a, b, core = factors[f"hada_w{side}_a"], factors[f"hada_w{side}_b"], factors.get(f"hada_t{side}")
         product = a @ b if core is None else torch.einsum("ij...,jr,ip->pr...", core, b, a)
         return product.reshape(self.layer.shape)
 
     @torch.no_grad()
     def _fits(self) -> bool:
         try:
-            return self._product("1").shape == self._product("2").shape == self.layer.shape
+            factors = dict(self.factors.items())
+            return self._product("1", factors).shape == self._product("2", factors).shape == self.layer.shape
         except RuntimeError:  # factors that do not fit each other
             return False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ...errors import TrainError
 from .factors import AdapterSettings
 from .layer import Layer
 from .lora import uniform
+from .recomputed import apply_recomputed
+
+Factors = Mapping[str, Tensor] | nn.ParameterDict
 
 
 class Lokr(nn.Module):
@@ -68,7 +70,7 @@ class Lokr(nn.Module):
             found = ", ".join(f"{name} {tuple(value.shape)}" for name, value in factors.items())
             raise TrainError(f"{where}: found a LoKr of {found}, expected {layer.shape}: a LoRA for another model")
         if "lokr_w2" in factors:
-            made.factors["lokr_w2"] = nn.Parameter(made._large().detach().clone())
+            made.factors["lokr_w2"] = nn.Parameter(made._large(made.factors).detach().clone())
         return made
 
     @classmethod
@@ -104,10 +106,10 @@ class Lokr(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.layer.dims == 0:
             return self._apply_factors(x)
-        return checkpoint(self._apply_weight, x, use_reentrant=False, preserve_rng_state=False)
+        return apply_recomputed(self.layer, x, self._multiply, list(self.factors.values()))
 
     def weight(self) -> Tensor:
-        return self.scale * torch.kron(_like(self._small(), self.layer), self._large())
+        return self._multiply(*self.factors.values())
 
     def to_parts(self) -> dict[str, Tensor]:
         parts = dict(self.factors.items())
@@ -118,39 +120,40 @@ class Lokr(nn.Module):
 
     def _apply_factors(self, x: Tensor) -> Tensor:
         # (w1 ⊗ w2)·x without computing the product: w2 on the last axis of [m, n], then w1 across m.
-        small = self._small()
-        hidden = self.layer.mix(x.reshape(*x.shape[:-1], small.shape[1], -1), self._large())
+        small = _small(self.factors)
+        hidden = self.layer.mix(x.reshape(*x.shape[:-1], small.shape[1], -1), self._large(self.factors))
         mixed = self.layer.mix(hidden.transpose(-1, -2), small * self.scale)
         return mixed.transpose(-1, -2).flatten(-2)
 
-    def _apply_weight(self, x: Tensor) -> Tensor:
-        return self.layer.apply(x, self.weight())
+    def _multiply(self, *values: Tensor) -> Tensor:
+        factors = dict(zip(self.factors, values, strict=True))
+        return self.scale * torch.kron(_like(_small(factors), self.layer), self._large(factors))
 
-    def _small(self) -> Tensor:
-        if "lokr_w1" in self.factors:
-            return self.factors["lokr_w1"]
-        return self.factors["lokr_w1_a"] @ self.factors["lokr_w1_b"]
-
-    def _large(self) -> Tensor:
-        flat = self._large_flat().contiguous()  # torch.kron takes no others
-        return flat.reshape(flat.shape[0], self.layer.inputs // self._small().shape[1], *self.layer.kernel)
-
-    def _large_flat(self) -> Tensor:
-        if "lokr_w2" in self.factors:
-            return self.factors["lokr_w2"]
-        a, b = self.factors["lokr_w2_a"], self.factors["lokr_w2_b"]
-        if "lokr_t2" in self.factors:
-            return torch.einsum("ij...,jr,ip->pr...", self.factors["lokr_t2"], b, a)
-        return a @ b
+    def _large(self, factors: Factors) -> Tensor:
+        flat = _large_flat(factors).contiguous()  # torch.kron takes no others
+        return flat.reshape(flat.shape[0], self.layer.inputs // _small(factors).shape[1], *self.layer.kernel)
 
     @torch.no_grad()
     def _fits(self) -> bool:
         try:
-            small = self._small()
+            small = _small(self.factors)
             even = small.ndim == 2 and self.layer.inputs % small.shape[1] == 0
-            return even and small.shape[0] * self._large().shape[0] == self.layer.outputs
+            return even and small.shape[0] * self._large(self.factors).shape[0] == self.layer.outputs
         except RuntimeError:  # factors that do not fit each other
             return False
+
+
+def _small(factors: Factors) -> Tensor:
+    return factors["lokr_w1"] if "lokr_w1" in factors else factors["lokr_w1_a"] @ factors["lokr_w1_b"]
+
+
+def _large_flat(factors: Factors) -> Tensor:
+    if "lokr_w2" in factors:
+        return factors["lokr_w2"]
+    a, b = factors["lokr_w2_a"], factors["lokr_w2_b"]
+    if "lokr_t2" in factors:
+        return torch.einsum("ij...,jr,ip->pr...", factors["lokr_t2"], b, a)
+    return a @ b
 
 
 def _like(small: Tensor, layer: Layer) -> Tensor:

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from .adapter import KINDS, Adapter, seeded_generator
 from .factors import AdapterSettings
 from .fused import join_entries, ranks_of
 from .layer import Layer, layer_of
+from .lora import Lora
 from .lora_file import Entry, LoraFile
 from .oft import Oft
 
@@ -34,6 +36,7 @@ class Network(nn.Module):
         self.rates = dict(rates or {})
         self.carried: dict[str, Tensor] = {}  # tensors of the starting file that no module here has
         self._called: set[str] = set()  # modules, since `forget_calls`
+        self._active = True
 
     def __len__(self) -> int:
         return len(self.adapters)
@@ -42,23 +45,66 @@ class Network(nn.Module):
         """(module name, adapter) in the model's order."""
         return ((adapter.name, adapter) for adapter in self._all())
 
-    def begin(self, step: int) -> None:
-        """Set the step that the next forward pass belongs to: dropout masks follow from it."""
-        for adapter in self._all():
-            adapter.step = step
+    def moved(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Network:
+        """Move and cast all floating-point tensors in place. Unlike `to`, it takes tensors without data."""
+        for module in self.modules():
+            for name, value in module._parameters.items():
+                if value is not None:
+                    module._parameters[name] = nn.Parameter(value.detach().to(device, dtype), value.requires_grad)
+            for name, value in module._buffers.items():
+                if value is not None:
+                    module._buffers[name] = value.to(device, dtype if value.is_floating_point() else None)
+        return self
 
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+    def begin(self, step: int, numbers: Tensor | None = None) -> None:
+        """Set the step that the next forward pass belongs to, and its random numbers: dropout masks follow from them.
+
+        Without numbers the masks are those of runs that began under rules 1 or 2.
+        """
+        for adapter in self._all():
+            adapter.step, adapter.numbers = step, numbers
+
+    def parameter_groups(self, learning_rate: float, lora_plus: float = 1.0) -> list[dict[str, Any]]:
         """Optimizer groups, one per learning rate; `learning_rate` is for modules without a rate of their own.
 
-        Each group has the names of its parameters: a resumed run may group them differently.
+        LoRA+ multiplies the rate of every `up`, which begins at zero, as in kohya's scripts (`loraplus_lr_ratio`) and
+        arXiv 2402.12354. Each group has the names of its parameters: a resumed run may group them differently.
         """
         groups: dict[float, dict[str, nn.Parameter]] = {}
+        if lora_plus != 1:
+            groups[learning_rate] = {}  # the first group's rate is the one that is reported
         for key, adapter in self.adapters.items():
             rate = self.rates.get(cast("Adapter", adapter).name, learning_rate)
             for part, parameter in adapter.named_parameters():
                 if parameter.requires_grad:
-                    groups.setdefault(rate, {})[f"adapters.{key}.{part}"] = parameter
-        return [{"params": list(found.values()), "names": list(found), "lr": rate} for rate, found in groups.items()]
+                    own = rate * lora_plus if part == "factors.up" else rate
+                    groups.setdefault(own, {})[f"adapters.{key}.{part}"] = parameter
+        return [
+            {"params": list(found.values()), "names": list(found), "lr": rate}
+            for rate, found in groups.items()
+            if found
+        ]
+
+    @torch.no_grad()
+    def limit_norms(self, most: float) -> None:
+        """Scale down each LoRA whose change of weight has a larger norm: up and down by √(most / norm) each.
+
+        As `scale_weight_norms` of kohya's scripts. Without a branch: the CPU does not wait for a GPU.
+        """
+        for adapter in self.trained().values():
+            if isinstance(adapter.factors, Lora):
+                factor = (most / adapter.factors.weight().norm().clamp(min=most)).sqrt()
+                adapter.factors.up.mul_(factor)
+                adapter.factors.down.mul_(factor)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Inside the `with`, the model is as without these adapters, although they stay attached."""
+        before, self._active = self._active, False
+        try:
+            yield
+        finally:
+            self._active = before
 
     def trained(self) -> dict[str, Adapter]:
         """The adapters that are trained, by module. Others of the starting file stay as they are."""
@@ -85,13 +131,31 @@ class Network(nn.Module):
         return {f"{name}.{part}": value for name, adapter in self.items() for part, value in adapter.to_parts().items()}
 
     @contextmanager
-    def attached(self, modules: Mapping[str, nn.Module]) -> Iterator[Network]:
-        """Attach every adapter to its module inside the `with`; all hooks are removed after it, also after an error."""
+    def attached(self, modules: Mapping[str, nn.Module], first: bool = False) -> Iterator[Network]:
+        """Attach every adapter to its module inside the `with`; all hooks are removed after it, also after an error.
+
+        With `first`, they apply before those of other networks on the same modules, whenever these were attached.
+        """
         with ExitStack() as hooks:
             for name, adapter in self.items():
-                for handle in _hook(adapter, modules[name], self._called):
+                for handle in self._hook(adapter, modules[name], first):
                     hooks.callback(handle.remove)
             yield self
+
+    def _hook(self, adapter: Adapter, module: nn.Module, first: bool) -> tuple[torch.utils.hooks.RemovableHandle, ...]:
+        def before(hooked: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if not self._active:
+                return None
+            self._called.add(adapter.name)
+            return (adapter.change_input(hooked, given[0]), *given[1:])
+
+        def after(hooked: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
+            return adapter.change_output(hooked, given[0], out) if self._active else out
+
+        return (
+            module.register_forward_pre_hook(before, prepend=first),
+            module.register_forward_hook(after, prepend=first),
+        )
 
     def _all(self) -> Iterator[Adapter]:
         return cast("Iterator[Adapter]", iter(self.adapters.values()))
@@ -105,23 +169,22 @@ def build_network(
     A file whose rank is not the settings' rank is refused. With `resumes`, `existing` is the saved state of a run:
     `split_lora(network.tensors())` gives the same network again, bit for bit.
     """
-    kind = KINDS[settings.kind]
     modules = denoiser.adaptable()
-    rates = targets.rates_of(settings.group_rates, modules, denoiser.groups())
-    chosen = [
-        name for name in targets.select_modules(settings.targets, modules, denoiser.groups()) if rates.get(name) != 0
-    ]
+    groups = {**denoiser.groups(), **_convolutions(modules)}
+    rates = targets.rates_of(settings.group_rates, modules, groups)
+    chosen = [name for name in targets.select_modules(settings.targets, modules, groups) if rates.get(name) != 0]
     layers = {name: layer_of(name, modules[name]) for name in chosen}
-    if kind.limits_rank:
-        _check_rank(layers, settings.rank)
-    adapters = {name: _create(name, layers[name], modules[name], settings) for name in chosen}
+    own = _settings_of(settings, list(modules), groups)
+    if KINDS[settings.kind].limits_rank:
+        _check_rank(layers, {name: own[name].rank for name in chosen})
+    adapters = {name: _create(name, layers[name], modules[name], own[name]) for name in chosen}
     carried: dict[str, Tensor] = {}
     if existing is not None:
         other_names = denoiser.other_names() if isinstance(denoiser, OtherNames) else {}
         entries, carried = existing.resolve((denoiser.export_names(naming) for naming in NAMINGS), other_names)
         restored = {name: _restore(name, modules[name], found, settings, existing) for name, found in entries.items()}
         if not resumes:
-            _check_file(entries, restored, settings, existing.where)
+            _check_file(entries, restored, settings, own, existing.where)
             restored = {name: _trainable(adapter, adapters.get(name)) for name, adapter in restored.items()}
         adapters |= restored
         _warn_carried(carried, existing.where)
@@ -131,7 +194,46 @@ def build_network(
         adapter.requires_grad_(rates.get(name) != 0)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise TrainError("group_rates: every target has the rate 0; expected at least one module to train")
-    return network.to(denoiser.device)
+    return network.moved(denoiser.device)
+
+
+def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
+    """The adapters of a file on the CPU, to be applied and not trained. A file for another model is refused."""
+    modules = denoiser.adaptable()
+    other_names = denoiser.other_names() if isinstance(denoiser, OtherNames) else {}
+    entries, left = file.resolve((denoiser.export_names(naming) for naming in NAMINGS), other_names)
+    if left:
+        log.warning("%s: %d tensors belong to no layer of this model (%s, …)", file.where, len(left), next(iter(left)))
+    settings = AdapterSettings()
+    adapters = {name: _restore(name, modules[name], found, settings, file) for name, found in entries.items()}
+    scaled = [name for name, adapter in adapters.items() if adapter.magnitude is not None]
+    if scaled:
+        raise TrainError(f"{file.where}: {scaled[0]} is a DoRA, which cannot be a training adapter; use a LoRA")
+    return Network(adapters).requires_grad_(False).eval()
+
+
+def _convolutions(modules: Mapping[str, nn.Module]) -> dict[str, list[str]]:
+    """The preset of layers with a kernel above 1×1, if the model has any."""
+    found = [name for name, module in modules.items() if max(getattr(module, "kernel_size", ()) or (1,)) > 1]
+    return {"convolutions": found} if found else {}
+
+
+def _settings_of(
+    settings: AdapterSettings, names: list[str], groups: Mapping[str, list[str]]
+) -> dict[str, AdapterSettings]:
+    """The settings of each module: the last pattern that matches it gives its rank and alpha.
+
+    A module without an alpha of its own has that of the settings, or its own rank, as in PEFT.
+    """
+    ranks, alphas = {}, {}
+    for pattern, rank in settings.group_ranks.items():
+        ranks |= dict.fromkeys(targets.matching(pattern, names, groups, "group_ranks"), int(rank))
+    for pattern, alpha in settings.group_alphas.items():
+        alphas |= dict.fromkeys(targets.matching(pattern, names, groups, "group_alphas"), alpha)
+    return {
+        name: replace(settings, rank=ranks.get(name, settings.rank), alpha=alphas.get(name, settings.alpha))
+        for name in names
+    }
 
 
 def _create(name: str, layer: Layer, module: nn.Module, settings: AdapterSettings) -> Adapter:
@@ -187,13 +289,18 @@ def _trainable(restored: Adapter, new: Adapter | None) -> Adapter:
 
 
 def _check_file(
-    entries: Mapping[str, Sequence[Entry]], restored: Mapping[str, Adapter], settings: AdapterSettings, where: str
+    entries: Mapping[str, Sequence[Entry]],
+    restored: Mapping[str, Adapter],
+    settings: AdapterSettings,
+    own: Mapping[str, AdapterSettings],
+    where: str,
 ) -> None:
     """Refuse a file in which no layer has the rank of the settings; log what the settings cannot change."""
     factors = {name: adapter.factors for name, adapter in restored.items() if adapter.factors is not None}
     joined = {name: ranks_of(found) for name, found in entries.items() if len(found) > 1}
-    telling = {name: made for name, made in factors.items() if made.shows_rank(settings.rank)} or factors
-    fits = [made.has_rank(settings.rank) or settings.rank in joined.get(name, ()) for name, made in telling.items()]
+    wanted = {name: own[name].rank for name in factors}
+    telling = {name: made for name, made in factors.items() if made.shows_rank(wanted[name])} or factors
+    fits = [made.has_rank(wanted[name]) or wanted[name] in joined.get(name, ()) for name, made in telling.items()]
     if fits and not any(fits):
         ranks = sorted({rank for name, made in factors.items() for rank in joined.get(name) or [made.rank]})
         found = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks from {ranks[0]} to {ranks[-1]}"
@@ -205,7 +312,7 @@ def _check_file(
         adapter.magnitude is None and adapter.factors is not None for adapter in restored.values()
     ):
         log.warning("%s: its layers without DoRA continue without it", where)
-    alphas = {made.alpha for made in factors.values() if made.alpha != settings.alpha_at(made.rank)}
+    alphas = {made.alpha for name, made in factors.items() if made.alpha != own[name].alpha_at(made.rank)}
     if settings.alpha is not None and alphas:
         log.warning("%s: alpha = %g is for new layers only; the file has %g", where, settings.alpha, max(alphas))
     if any(isinstance(made, Oft) and made.rescale is not None for made in factors.values()):
@@ -218,9 +325,10 @@ def _shaped(tensor: Tensor, shape: tuple[int, ...], where: str) -> Tensor:
     return tensor.float().reshape(shape).clone()
 
 
-def _check_rank(layers: Mapping[str, Layer], rank: int) -> None:
-    """Layers smaller than the rank get their full rank at the same scale; a rank above every layer is an error."""
-    small = {name: layer.full_rank for name, layer in layers.items() if layer.full_rank < rank}
+def _check_rank(layers: Mapping[str, Layer], ranks: Mapping[str, int]) -> None:
+    """Layers smaller than their rank get their full rank at the same scale; a rank above every layer is an error."""
+    small = {name: layer.full_rank for name, layer in layers.items() if layer.full_rank < ranks[name]}
+    rank = max(ranks.values(), default=0)
     if layers and len(small) == len(layers):
         raise TrainError(f"rank: found {rank}, larger than every target layer; expected at most {max(small.values())}")
     if small:
@@ -240,14 +348,3 @@ def _warn_carried(carried: Mapping[str, Tensor], where: str) -> None:
             "%s: %d tensors belong to no module of this model (%s); they are saved again, unchanged",
             where, len(carried), next(iter(carried)),
         )  # fmt: skip
-
-
-def _hook(adapter: Adapter, module: nn.Module, called: set[str]) -> tuple[torch.utils.hooks.RemovableHandle, ...]:
-    def before(hooked: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        called.add(adapter.name)
-        return (adapter.change_input(hooked, given[0]), *given[1:])
-
-    def after(hooked: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
-        return adapter.change_output(hooked, given[0], out)
-
-    return module.register_forward_pre_hook(before), module.register_forward_hook(after)

@@ -1,14 +1,17 @@
 """The training data: the order of batches, and reading them in advance."""
 
 from .order import BatchPlan, Order, SetRule, read_columns
-from .prefetch import Loaded, Prefetcher, refuse_plan
+from .prefetch import Loaded, Prefetcher, map_batch, refuse_plan
+from .sizes import KnownSizes
 
 __all__ = [
     "BatchPlan",
+    "KnownSizes",
     "Loaded",
     "Order",
     "Prefetcher",
     "SetRule",
+    "map_batch",
     "read_columns",
     "refuse_plan",
 ]

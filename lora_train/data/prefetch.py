@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...dataset_cache import Batch, BatchBuffers, Dataset, Samples, map_tensors
 from ...errors import TrainError
+from ..compute import can_pin, device_streams, is_accelerator
 from .order import BatchPlan
 
 Draw = Callable[[BatchPlan, Batch], tuple[Tensor, ...]]  # the random tensors of a batch, on the CPU
@@ -38,12 +39,12 @@ class Upload:
 
 
 class Uploader:
-    """Copies batches to a GPU on a separate stream. Without CUDA nothing is copied."""
+    """Copies batches to an accelerator, on a stream of their own if it has streams. On the CPU nothing is copied."""
 
-    def __init__(self, device: torch.device, streams: Any = torch.cuda) -> None:
+    def __init__(self, device: torch.device, streams: Any = None) -> None:
         self.device = device
-        self.streams = streams
-        self.own = streams.Stream(device) if device.type == "cuda" else None
+        self.streams: Any = streams or (device_streams(device) if can_pin(device) else None)
+        self.own = self.streams.Stream(device) if self.streams else None
 
     @property
     def pins(self) -> bool:
@@ -56,13 +57,16 @@ class Uploader:
             return Upload(batch, drawn)
         with self.streams.stream(self.own):
             sent = map_batch(batch, self._copy)
-            drawn = tuple(self._copy(tensor) for tensor in drawn)
+            drawn = tuple(self._copy(tensor.pin_memory()) for tensor in drawn)
             done = self.streams.Event()
             done.record(self.own)
         return Upload(sent, drawn, done)
 
     def receive(self, upload: Upload) -> Upload:
-        """Make the upload safe to use on the current stream."""
+        """Make the upload safe to use on the current stream. Without streams it is copied now."""
+        if self.own is None and is_accelerator(self.device):
+            sent = map_batch(upload.batch, lambda tensor: tensor.to(self.device))
+            return Upload(sent, tuple(tensor.to(self.device) for tensor in upload.drawn))
         if self.own is not None:
             current = self.streams.current_stream(self.device)
             # Like wait_stream, but for this copy only: later batches may be copying already.

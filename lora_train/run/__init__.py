@@ -23,9 +23,10 @@ from .metrics import (
     smooth_curve,
     thin_curve,
 )
-from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_loss, plot_share
+from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_curve, plot_loss, plot_share
 from .run_files import may_be_file, open_run_file, read_from
 from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
+from .signals import signals_held
 
 __all__ = [
     "BLUE",
@@ -53,12 +54,14 @@ __all__ = [
     "open_run_file",
     "partial_lora",
     "plot_buckets",
+    "plot_curve",
     "plot_loss",
     "plot_share",
     "read_curves",
     "read_from",
     "read_run_json",
     "resumed_position",
+    "signals_held",
     "smooth_curve",
     "thin_curve",
 ]

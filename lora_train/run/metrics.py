@@ -16,6 +16,7 @@ import torch
 
 from ...dataset_cache import replace_file
 from ...errors import TrainError
+from ..compute import allocated_bytes
 from .run_files import read_run_file
 
 FLUSH_SECONDS = 1.0
@@ -40,6 +41,7 @@ class TrainProgress:
     time_left: float  # seconds
     data_wait: float  # share of the training time so far, 0 to 1
     memory: int  # bytes in use: on the GPU, or by the process
+    gradient_norm: float | None = None  # before clipping
 
     def line(self) -> str:
         """A short line for a log or terminal."""
@@ -51,10 +53,12 @@ class TrainProgress:
 
 @dataclass(frozen=True)
 class Curves:
-    """(step, loss) of the training steps and of the validations."""
+    """(step, value) of the training steps and of the validations."""
 
     losses: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
+    rates: list[tuple[int, float]] = field(default_factory=list)  # learning rate
+    norms: list[tuple[int, float]] = field(default_factory=list)  # of gradients, before clipping
 
 
 class MetricsFile:
@@ -110,11 +114,17 @@ class Reporter:
         self._ended: float | None = None
         self._average = Average(SMOOTHING)
         self._memory, self._measured = 0, -MEMORY_SECONDS
-        self.waited = 0.0
-        self.paused = 0.0  # seconds spent on saving, validation and sample images
+        self.waited = self.paused = 0.0  # seconds spent on data, and on saving, validation and sample images
 
     def step(
-        self, step: int, epoch: int, loss: float, learning_rate: float, waited: float, rows: int = 1
+        self,
+        step: int,
+        epoch: int,
+        loss: float,
+        learning_rate: float,
+        waited: float,
+        rows: int = 1,
+        gradient_norm: float | None = None,
     ) -> TrainProgress:
         """Report a finished step of this many rows; `waited` is the total time spent waiting for data so far."""
         now = time.perf_counter()
@@ -134,6 +144,7 @@ class Reporter:
             time_left=(self._steps - step) / rate,
             data_wait=self.data_wait(now),
             memory=self._measure_memory(now),
+            gradient_norm=gradient_norm,
         )
         self._metrics.write(
             step=step,
@@ -142,9 +153,10 @@ class Reporter:
             learning_rate=learning_rate,
             waited=round(waited, 4),
             time=round(now - self._began, 3),
+            gradient_norm=gradient_norm,
         )
-        self._event("loss", loss, step)
-        self._event("learning_rate", learning_rate, step)
+        for name, value in (("loss", loss), ("learning_rate", learning_rate), ("gradient_norm", gradient_norm)):
+            self._event(name, value, step)
         if self._callback is not None:
             self._callback(progress)
         return progress
@@ -192,8 +204,8 @@ class Reporter:
             self._memory, self._measured = memory_in_use(self._device), now
         return self._memory
 
-    def _event(self, name: str, value: float, step: int) -> None:
-        if self._events is not None:
+    def _event(self, name: str, value: float | None, step: int) -> None:
+        if self._events is not None and value is not None:
             self._events.add_scalar(name, value, step)
 
 
@@ -249,6 +261,8 @@ def read_curves(path: Path) -> Curves:
     for row in read_metrics(path):
         if "loss" in row:
             curves.losses.append((row["step"], float(row["loss"])))
+            for name, series in (("learning_rate", curves.rates), ("gradient_norm", curves.norms)):
+                series += [(row["step"], float(row[name]))] if _is_finite(row.get(name)) else []
         elif "validation" in row:
             curves.validation.append((row["step"], float(row["validation"])))
     return curves
@@ -296,8 +310,9 @@ class Events:
 
 def memory_in_use(device: torch.device) -> int:
     """Bytes allocated on a GPU, or resident in this process; 0 if psutil is missing."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
+    found = allocated_bytes(device)
+    if found is not None:
+        return found
     try:
         import psutil
     except ImportError:

@@ -127,6 +127,19 @@ def plot_loss(losses: Series, validation: Series = (), size: tuple[int, int] = (
     return canvas.image()
 
 
+def plot_curve(title: str, series: Series, size: tuple[int, int] = (960, 240)) -> Image.Image | None:
+    """One value per step, such as the learning rate; None without values."""
+    if not series:
+        return None
+    canvas = Canvas(*size)
+    axes = Axes(canvas, (series[0][0], max(series[-1][0], series[0][0] + 1)), _range(series, ()))
+    axes.frame(title, "step")
+    canvas.line([axes.place(*point) for point in _thinned(series, size[0])], BLUE, 1.6)
+    if len(series) == 1:
+        canvas.dot(axes.place(*series[0]), BLUE)
+    return canvas.image()
+
+
 def plot_buckets(counts: Mapping[str, int], width: int = 960) -> Image.Image:
     """One bar per bucket, largest first; `counts` maps bucket names to sample counts."""
     rows = sorted(counts.items(), key=lambda row: -row[1])

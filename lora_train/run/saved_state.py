@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ...dataset_cache import Dataset, byte_count, replace_file
 from ...errors import TrainError
-from ..config import FIXED_SETTINGS, TrainConfig, differences
+from ..changes import FIXED_SETTINGS, differences
+from ..config import TrainConfig
 from ..objective import RULES
 from .run_files import list_names, may_be_file, open_run_file
 

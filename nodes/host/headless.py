@@ -38,7 +38,7 @@ def main(host: str, options: str, *command: str) -> int:
     try:
         importlib.import_module("streamcache.nodes.host.headless").prepare()
     except (RuntimeError, AssertionError) as error:  # ComfyUI looks for a GPU when its modules are imported
-        if "--cpu" in given or torch.cuda.is_available():
+        if "--cpu" in given or getattr(torch, "accelerator", torch.cuda).is_available():
             raise
         reason = str(error).strip().splitlines() or [type(error).__name__]
         print(f"streamcache: ComfyUI found no GPU ({reason[0]}); add --comfyui-args=--cpu", file=sys.stderr)

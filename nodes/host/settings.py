@@ -17,6 +17,7 @@ class HostSettings:
     offload: bool = False
     guidance: float = 1.0
     sample_cfg: float = 4.0
+    offload_share: float = 0.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -28,6 +29,12 @@ _ABOUT = {
     "guidance": Limits("Guidance input of guidance-distilled models (Flux) during training", GROUP, low=0),
     "sample_cfg": Limits(
         "CFG scale for sample images, if there is a negative prompt or an empty caption", GROUP, low=0
+    ),
+    "offload_share": Limits(
+        "With offload: share of the weights that go to RAM; the others stay in VRAM (0 = ComfyUI decides)",
+        GROUP,
+        low=0,
+        high=1,
     ),
 }
 HOST_SETTINGS: dict[str, Setting] = {

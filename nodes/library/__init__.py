@@ -18,7 +18,9 @@ from .paths import (
     path_to_save,
     problem_of,
 )
-from .saving import Given, Saved, check_given, save, save_parts, summarize
+from .run_caches import made_for_run, run_of, saved_names
+from .sample_images import SampleImages
+from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
 
 __all__ = [
     "DATASETS",
@@ -27,16 +29,20 @@ __all__ = [
     "DatasetPlan",
     "Given",
     "OpenPool",
+    "SampleImages",
     "Saved",
     "check_given",
     "close_idle",
     "contained",
+    "encoded_before",
     "forget_result",
     "handle_of",
     "lazy_field",
     "list_caches",
     "list_folders",
     "list_names",
+    "made_for_run",
+    "nothing_given",
     "parse_name",
     "path_of_folder",
     "path_of_new_folder",
@@ -48,7 +54,9 @@ __all__ = [
     "published_manifest",
     "record_result",
     "result_fingerprint",
+    "run_of",
     "save",
     "save_parts",
+    "saved_names",
     "summarize",
 ]

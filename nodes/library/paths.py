@@ -23,6 +23,9 @@ from ...dataset_cache import (
 
 MAX_DEPTH = 8
 INPUT, DATASETS = "input", "datasets"  # the label of ComfyUI's input folder; where new folders of images go in it
+INSIDE = "use a folder inside it"
+_ALLOW = INSIDE + ", or list the folder that contains the linked one in extra_model_paths.yaml under "
+_ALLOW_IMAGES, _ALLOW_CACHES = _ALLOW + DATASETS, _ALLOW + "streamcache"
 LISTED_DEPTH = 4  # levels below a root that are searched for caches
 MAX_LISTED = 2000
 FRESH_SECONDS = 1.0
@@ -75,7 +78,7 @@ def parse_name(text: str) -> tuple[str, ...]:
     return parts
 
 
-def contained(root: Path, parts: Sequence[str], text: str) -> Path:
+def contained(root: Path, parts: Sequence[str], text: str, remedy: str = INSIDE) -> Path:
     """The path of these parts below `root`. It must be below `root` even after links are followed."""
     path = root.joinpath(*parts)
     real_root, real = os.path.realpath(root), os.path.realpath(path)
@@ -83,7 +86,7 @@ def contained(root: Path, parts: Sequence[str], text: str) -> Path:
     if os.path.splitdrive(real_root)[0] != os.path.splitdrive(real)[0] or (
         os.path.commonpath([real_root, real]) != real_root
     ):
-        raise CacheError(f"the name {_shown(text)} leads out of {root} through a link; use a folder inside it")
+        raise CacheError(f"the name {_shown(text)} leads out of {root} through a link; {remedy}")
     return path
 
 
@@ -140,11 +143,14 @@ def path_of_folder(name: str, roots: Mapping[str, Sequence[Path]]) -> Path:
     wanted += [(below, parts) for below in roots.values()]
     for below, rest in wanted:
         for root in below:
-            path = _place(root, rest, name)
+            path = _place(root, rest, name, _ALLOW_IMAGES)
             if path.is_dir():
                 return path
     places = ", ".join(str(root) for below in roots.values() for root in below)
-    raise CacheError(f"folder {_shown(name)} not found; put the images into a folder below one of: {places}")
+    raise CacheError(
+        f"folder {_shown(name)} not found; put the images into a folder below one of: {places}. Further places are "
+        "listed in extra_model_paths.yaml under datasets"
+    )
 
 
 def path_of_new_folder(name: str, root: Path) -> tuple[str, Path]:
@@ -199,13 +205,13 @@ def _find(parts: Sequence[str], roots: Sequence[Path], name: str) -> Path | None
     return next((path for path in paths if _is_cache(path)), None)
 
 
-def _place(root: Path, parts: Sequence[str], name: str) -> Path:
+def _place(root: Path, parts: Sequence[str], name: str, remedy: str = _ALLOW_CACHES) -> Path:
     """The path of a name, as the folders on disk are spelled: systems write accents in different Unicode forms."""
     place = root
     for part in parts:
-        contained(root, place.relative_to(root).parts, name)  # before it is listed
+        contained(root, place.relative_to(root).parts, name, remedy)  # before it is listed
         place /= spelled(place, part)
-    return contained(root, place.relative_to(root).parts, name)
+    return contained(root, place.relative_to(root).parts, name, remedy)
 
 
 def _is_cache(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from ...dataset_cache import (
     EncodeReport,
     Manifest,
     Part,
+    Plan,
     byte_count,
+    cut_captions,
     encode,
     few_names,
     gather,
+    is_encoded,
     peek_bucket_counts,
     plural,
     read_manifest,
@@ -27,7 +31,8 @@ from ...dataset_cache import (
     storage_at,
 )
 from ...lora_train import format_seconds
-from .handles import DatasetHandle, DatasetPlan, published_generation
+from .handles import DatasetHandle, DatasetPlan, handle_of, published_generation
+from .paths import list_caches
 
 _PHASES = {"captions": "Encoding captions", "images": "Encoding images"}
 _MAX_BUCKETS = 500  # in the facts of a saved cache
@@ -42,6 +47,10 @@ class Watcher(Protocol):
     def check(self) -> None: ...
 
     def show(self, text: str) -> None: ...
+
+    def remark(self, text: str) -> None:
+        """Show this below every further text."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,16 @@ class Saved:
     facts: dict[str, Any]
 
 
+def encoded_before(plan: Plan, path: Path, roots: Sequence[Path]) -> DatasetHandle | None:
+    """A cache that has the samples of the plan: the one at this place, or another."""
+    caches = list_caches(roots)
+    for known in sorted(caches, key=lambda known: caches[known] != path):
+        with contextlib.suppress(CacheError):  # damaged, or being saved: not the one
+            if is_encoded(plan, caches[known]):
+                return handle_of(known, caches[known])
+    return None
+
+
 def save(given: Given, name: str, path: Path, watch: Watcher, purpose: Mapping[str, str] = {}) -> Saved:
     """Save the inputs to `path`, with the purpose in the provenance. Entries that are already stored are reused."""
     check_given(given, "save")
@@ -79,13 +98,18 @@ def check_given(given: Given, use: str) -> None:
     if given.dataset is not None and (latents or conditionings):
         raise CacheError("both a dataset and lists are connected; connect only one of them")
     if given.dataset is None and not latents and not conditionings:
-        raise CacheError(f"nothing to {use}: connect a dataset, or latents and conditioning")
+        raise CacheError(nothing_given(use))
     if latents != conditionings:
         raise CacheError(f"found {latents:,} latents and {conditionings:,} conditionings, expected one per latent")
     if given.dataset is None and captions not in (0, 1, latents):
         raise CacheError(
             f"found {captions:,} captions for {latents:,} latents, expected one each, one for all, or none"
         )
+
+
+def nothing_given(use: str) -> str:
+    source = "a dataset (from Encode Dataset or Streamable Cache Load)"
+    return f"nothing to {use}: connect {source}, or latents and conditioning"
 
 
 def save_parts(parts: Sequence[Part], name: str, path: Path, watch: Watcher, merged: bool = False) -> Saved:
@@ -109,14 +133,18 @@ def _save_plan(plan: DatasetPlan, name: str, path: Path, watch: Watcher, purpose
         watch.check()
         return False
 
+    def begin(report: EncodeReport) -> None:
+        watch.remark("\n".join(_notices(report)))
+
     watch(0, None, "Scanning the images")
     try:
-        report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose)
+        report = encode(plan.plan(), path, progress=progress, stop=stop, provenance=purpose, begin=begin)
     except BaseException as error:
         # Otherwise the node keeps showing the progress at which the run ended.
         how = "Failed" if isinstance(error, Exception) else "Stopped"
         watch.show(f"{how}. Encoded entries are kept; queue again to continue")
         raise
+    watch.remark("")  # the summary has it
     return _describe(name, path, report.generation, _report_lines(report), report)
 
 
@@ -151,7 +179,7 @@ def _describe(
         plain = [{"source": e.source, "reason": e.reason} for e in report.skipped]
         facts |= {"encoded": report.encoded, "reused": report.reused, "excluded": plain, "unchanged": report.unchanged}
         facts |= {"removed": report.removed, "missing": report.missing, "warnings": _warnings(report)}
-        facts |= {"chosen": [e.source for e in report.chosen]}
+        facts |= {"chosen": [e.source for e in report.chosen], "notices": _notices(report)}
     return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
 
 
@@ -189,5 +217,10 @@ def _warnings(report: EncodeReport) -> list[str]:
     if report.skipped:
         lines.append(f"Skipped: {plural(len(report.skipped), 'file')}")
         lines += [f"{e.source}: {e.reason}" for e in report.skipped[:_LISTED]]
-    lines += [f"{note.source}: {note.text}" if note.source else note.text for note in report.notes[:_LISTED]]
-    return lines
+    return lines + _notices(report)
+
+
+def _notices(report: EncodeReport) -> list[str]:
+    """What is probably not as it was meant. Notes are known before anything is encoded."""
+    cut = [cut_captions(report.cut)] if report.cut else []
+    return cut + [f"{note.source}: {note.text}" if note.source else note.text for note in report.notes[:_LISTED]]

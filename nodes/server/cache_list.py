@@ -21,8 +21,8 @@ from ...dataset_cache import (
     read_manifest,
     remembered_folders,
 )
-from ..library import list_caches
-from .untrusted import as_dict, as_list, as_time, cut_text
+from ..library import list_caches, run_of
+from ..outside import as_dict, as_list, as_time, cut_text
 
 PRESENT, MISSING, PARTLY, NONE = "present", "missing", "partly", "none"
 _MAX_KNOWN = 2000
@@ -50,6 +50,7 @@ class CacheRow:
     sources: str = NONE
     thumbnails: bool = False
     problem: str = ""
+    made_for: str = ""  # the run for which Train LoRA saved it
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -127,6 +128,7 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
         buckets=[{"name": label, "samples": count} for label, count in counts[:_MAX_BUCKETS]],
         encoders=_encoders(manifest),
         thumbnails=THUMBNAIL in manifest.fields,
+        made_for=cut_text(run_of(manifest)),
     )
 
 

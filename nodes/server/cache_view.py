@@ -27,8 +27,8 @@ from ...dataset_cache import (
     usage_of,
 )
 from ..library import OpenPool
+from ..outside import Refused, as_dict, as_list, cut, cut_text
 from .cache_list import CacheRow
-from .untrusted import Refused, as_dict, as_list, cut, cut_text
 
 MAX_PAGE = 500  # samples on one page
 _MAX_VIEWS = 4

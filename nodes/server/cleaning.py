@@ -7,8 +7,8 @@ from typing import Any
 
 from ...dataset_cache import CATEGORIES, CacheBusy, CacheError, CleanPlan, Removal, clean, preview_clean
 from ..library import forget_result
+from ..outside import Refused
 from .moves import close_unused
-from .untrusted import Refused
 
 _MAX_FILES = 50
 

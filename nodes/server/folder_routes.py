@@ -26,9 +26,9 @@ from ...dataset_cache import (
 )
 from ..host.app import input_root, list_examples, max_upload_bytes, source_roots
 from ..library import DATASETS, contained, list_folders, parse_name, path_of_folder, path_of_new_folder
+from ..outside import Refused
 from .http import FileResponse, Params, Routes
 from .jobs import adding
-from .untrusted import Refused
 from .upkeep_routes import JOBS
 
 _MAX_BYTES = 1 << 40

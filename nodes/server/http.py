@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from comfy.cli_args import args
 from ...dataset_cache import CacheBusy, CacheError
 from ..host.app import cache_roots
 from ..library import parse_name, path_to_open
-from .untrusted import ALLOWED_HOSTS, Refused, allowed_hosts, cross_site, foreign_host
+from ..outside import ALLOWED_HOSTS, Refused, allowed_hosts, cross_site, foreign_host
 
 log = logging.getLogger("streamcache")
 
@@ -39,6 +40,8 @@ _CHUNK = 1 << 20
 _FULL = {getattr(errno, name, -1) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 _NO_STORE = {"Cache-Control": "no-store"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+# Not the event loop's own threads, which are few: ComfyUI's pages would wait for a folder of 100,000 images.
+_THREADS = ThreadPoolExecutor(32, "streamcache-http")
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,21 @@ class Params:
         self._values = values
         self._read: set[str] = set()
 
-    def text(self, name: str, default: str | None = None) -> str:
+    def text(self, name: str, default: str | None = None, most: int = MAX_TEXT) -> str:
         value = self._take(name, default)
-        if not isinstance(value, str) or len(value) > MAX_TEXT:
-            raise Refused(f"{name}: expected a text of at most {MAX_TEXT:,} characters")
+        if not isinstance(value, str) or len(value) > most:
+            raise Refused(f"{name}: expected a text of at most {most:,} characters")
         return value
+
+    def flag(self, name: str) -> bool | None:
+        """True or false; None if it is not given."""
+        self._read.add(name)
+        value = self._values.get(name)
+        if value is None or isinstance(value, bool):
+            return value
+        if value not in ("true", "false"):
+            raise Refused(f"{name}: expected true or false")
+        return value == "true"
 
     def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self._take(name, default)
@@ -71,12 +84,31 @@ class Params:
             raise Refused(f"{name}: expected a whole number from {least:,} to {most:,}")
         return number
 
-    def texts(self, name: str) -> list[str]:
+    def texts(self, name: str, most: int = MAX_ITEMS) -> list[str]:
         value = self._take(name, None)
-        texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        if not texts or not 1 <= len(value) <= MAX_ITEMS:
-            raise Refused(f"{name}: expected a list of 1 to {MAX_ITEMS} texts")
+        texts = isinstance(value, list) and all(isinstance(each, str) and len(each) <= MAX_TEXT for each in value)
+        if not texts or not 1 <= len(value) <= most:
+            raise Refused(f"{name}: expected a list of 1 to {most:,} texts")
         return value
+
+    def table(self, name: str) -> Params | None:
+        """The parameters in an object; None if it is not given."""
+        self._read.add(name)
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise Refused(f"{name}: expected an object")
+        return None if value is None else Params(value)
+
+    def tables(self, name: str, most: int) -> list[Params]:
+        value = self._take(name, None)
+        tables = isinstance(value, list) and all(isinstance(each, dict) for each in value)
+        if not tables or not 1 <= len(value) <= most:
+            raise Refused(f"{name}: expected a list of 1 to {most} objects")
+        return [Params(each) for each in value]
+
+    def has(self, name: str) -> bool:
+        self._read.add(name)
+        return self._values.get(name) is not None
 
     def refuse_unknown(self) -> None:
         """Call this when all parameters have been read: any other one is a mistake of the caller."""
@@ -113,13 +145,15 @@ class Routes:
         self._methods.setdefault(path, set()).update(("GET", "HEAD"))
         self._table.get(PREFIX + path)(respond)
 
-    def post(self, path: str, handler: Handler) -> None:
+    def post(self, path: str, handler: Handler, most: int = MAX_BODY) -> None:
+        """A POST whose body is JSON of at most `most` bytes."""
+
         async def respond(request: web.Request) -> web.StreamResponse:
             problem = _foreign(request) or cross_site(request.headers, bool(args.enable_cors_header))
             if problem:
                 return _refusal(403, problem)
-            body = await _read(request)
-            return await _respond(handler, lambda: _body(request, body))
+            body = await _read(request, most)
+            return await _respond(handler, lambda: _body(request, body, most))
 
         self._methods.setdefault(path, set()).add("POST")
         self._table.post(PREFIX + path)(respond)
@@ -201,20 +235,21 @@ async def _store(request: web.Request, path: Path) -> int:
     return count
 
 
-async def _read(request: web.Request) -> bytes | None:
+async def _read(request: web.Request, most: int) -> bytes | None:
     """The body, or None if it is too long."""
-    if (request.content_length or 0) > MAX_BODY:
+    if (request.content_length or 0) > most:
         return None
-    data = await request.content.read(MAX_BODY + 1)
-    while len(data) <= MAX_BODY and not request.content.at_eof():
-        data += await request.content.read(MAX_BODY + 1 - len(data))
-    return data if len(data) <= MAX_BODY else None
+    data = bytearray(await request.content.read(most + 1))
+    while len(data) <= most and not request.content.at_eof():
+        data += await request.content.read(most + 1 - len(data))
+    return bytes(data) if len(data) <= most else None
 
 
 async def _respond(handler: Handler, read_params: Callable[[], Params]) -> web.StreamResponse:
     try:
         # Off the event loop: neither a slow disk nor a long response may stop the server.
-        found = await asyncio.to_thread(lambda: _serialize(handler(read_params())))
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(_THREADS, lambda: _serialize(handler(read_params())))
     except Refused as refusal:
         return _refusal(refusal.status, str(refusal))
     except CacheBusy as error:
@@ -246,9 +281,9 @@ def _query(request: web.Request) -> Params:
     return Params(request.query)
 
 
-def _body(request: web.Request, data: bytes | None) -> Params:
+def _body(request: web.Request, data: bytes | None, most: int) -> Params:
     if data is None:
-        raise Refused(f"the body is longer than {MAX_BODY:,} bytes", 413)
+        raise Refused(f"the body is longer than {most:,} bytes", 413)
     if request.content_type != "application/json":
         raise Refused("the body must be JSON: set Content-Type to application/json", 415)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 from ...dataset_cache import (
     CacheBusy,
     CopyReport,
+    LossRefused,
     Upload,
     byte_count,
     current_publisher,
@@ -23,10 +24,13 @@ from ...dataset_cache import (
     export,
     is_link,
     plural,
+    read_manifest,
+    repair,
     verify,
 )
+from ..library import forget_result
+from ..outside import Refused, cut_text
 from .moves import move_folder
-from .untrusted import Refused, cut_text
 
 log = logging.getLogger("streamcache")
 
@@ -155,13 +159,35 @@ class Jobs:
 
 def verifying(folder: Path) -> Work:
     def work(watch: Watch) -> str:
-        count = 0
+        count, dropped = 0, set[int]()
         for problem in verify(folder, watch):
             watch.check()
             count += 1
+            if problem.drops and problem.sample is not None:
+                dropped.add(problem.sample)
+                watch.count(dropped=len(dropped))
             affected = "" if problem.sample is None else f"sample {problem.sample} ({problem.source}): "
             watch.problem(problem.kind, problem.place, f"{affected}{problem.what}")
         return "No problems found" if not count else f"Problems: {count:,}"
+
+    return work
+
+
+def repairing(folder: Path, most: int, accept_loss: bool) -> Work:
+    """Drop the damaged samples, if they are not more than `most`. If they are too many, the job lists them."""
+
+    def work(watch: Watch) -> str:
+        try:
+            report = repair(folder, watch, accept_loss, most)
+        except LossRefused as error:
+            manifest = read_manifest(folder)
+            watch.count(dropped=len(error.samples), samples=manifest.counts["samples"] if manifest else 0)
+            for number, source in error.samples:
+                watch.problem("dropped", source, f"sample {number}")
+            raise
+        forget_result(folder)
+        watch.count(dropped=len(report.samples), entries=report.entries, shards=len(report.shards))
+        return str(report)
 
     return work
 

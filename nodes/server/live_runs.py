@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...lora_train import TrainProgress
-from .untrusted import Refused
+from ..outside import Refused
 
 # More steps than a run takes between two writes of its metrics file, so that file and memory together have no gap.
 RECENT = 2000

@@ -19,9 +19,8 @@ from typing import Any
 from ...dataset_cache import CacheBusy, PublishLock, holders, is_link, is_regular, refuse_link
 from ...lora_train import check_run_name
 from ..library import close_idle, contained, forget_result, parse_name, path_to_create, path_to_open
+from ..outside import TRASH_ID, Refused, as_count, as_dict, as_time, cut_text
 from .cache_view import close_views
-from .patterns import TRASH_ID
-from .untrusted import Refused, as_count, as_dict, as_time, cut_text
 
 TRASH = ".trash"
 CACHE, RUN = "cache", "run"

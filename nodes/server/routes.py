@@ -7,7 +7,7 @@ from typing import Any
 from server import PromptServer
 
 from ..host.app import cache_roots, caches_changed, lora_folder, runs_folder, source_roots
-from . import folder_routes, upkeep_routes
+from . import curation_routes, folder_routes, upkeep_routes
 from .cache_list import cache_row, list_rows
 from .cache_view import MAX_PAGE, View, cache_detail, open_view, sample_page
 from .http import FileResponse, Params, Routes, cache_param
@@ -30,6 +30,7 @@ def register_routes() -> None:
     routes.get("/cache/thumbnail", show_thumbnail)
     upkeep_routes.add(routes)
     folder_routes.add(routes)
+    curation_routes.add(routes)
     routes.get("/runs", list_runs)
     routes.get("/run", show_run)
     routes.get("/run/sample", show_run_sample)

@@ -24,11 +24,10 @@ from ...lora_train import (
     read_run_json,
 )
 from ..library import contained
+from ..outside import SAMPLE_FILE, Refused, as_count, as_dict, as_time, cut, cut_text
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
 from .moves import Move
-from .patterns import SAMPLE_FILE
-from .untrusted import Refused, as_count, as_dict, as_time, cut, cut_text
 
 MAX_RUNS = 500  # listed, latest first
 MAX_SAMPLES = 2000  # images per run
@@ -113,6 +112,7 @@ class Runs:
             "settings": cut(settings),
             "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
             "samples": list_samples(run.samples),
+            "memory": cut(as_dict(described.get("memory"))),
             "lora": self._lora(folder.name, described),
             "report": f"{self.places.runs.name}/{folder.name}/{report.name}" if report.is_file() else "",
         }

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from ...dataset_cache import THUMBNAIL, realize
+from ..outside import Refused
 from .cache_view import View
-from .untrusted import Refused
 
 TYPE = "image/jpeg"
 _MAX_BYTES = 4 << 20  # of a stored thumbnail

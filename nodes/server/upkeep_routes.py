@@ -1,4 +1,5 @@
-"""The routes that maintain caches: clean, rename, delete and restore, and the jobs that verify and copy."""
+"""The routes that maintain caches: clean, rename, delete and restore, and the jobs that verify, repair and
+copy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,19 +8,22 @@ from ..host.app import cache_roots, caches_changed, export_root, runs_folder, se
 from ..library import forget_result, parse_name, path_to_create
 from .cleaning import clean_as_shown, clean_preview
 from .http import Params, Routes, cache_param
-from .jobs import Jobs, duplicating, exporting, verifying
+from .jobs import Jobs, duplicating, exporting, repairing, verifying
 from .moves import RUN, Root, move_to_trash, remove_for_good, rename, restore, root_of, unused
+
+READ = "read"  # a folder of images, before it can be filtered
 
 
 def _report(job: dict[str, Any]) -> None:
     send_event("streamcache.job", job)
-    if job["kind"] == "duplicate" and job["state"] == "done":
+    if job["kind"] in ("duplicate", "repair") and job["state"] == "done":
         caches_changed()
-    if job["kind"] == "add" and job["state"] != "running":
+    if (job["kind"] == "add" and job["state"] != "running") or (job["kind"] == READ and job["state"] == "done"):
         send_event("streamcache.folders", {})
 
 
 JOBS = Jobs(_report)
+MOST_SAMPLES = 10**12
 
 
 def add(routes: Routes) -> None:
@@ -35,6 +39,7 @@ def add(routes: Routes) -> None:
     for path, change in changes.items():
         routes.post(path, _notifying(change))
     routes.post("/cache/verify", verify_cache)
+    routes.post("/cache/repair", repair_cache)
     routes.post("/cache/duplicate", duplicate_cache)
     routes.post("/cache/export", export_cache)
     routes.post("/job/cancel", cancel_job)
@@ -90,6 +95,16 @@ def verify_cache(params: Params) -> dict[str, Any]:
     name, folder = cache_param(params)
     params.refuse_unknown()
     return {"job": JOBS.start("verify", name, verifying(folder))}
+
+
+def repair_cache(params: Params) -> dict[str, Any]:
+    """Drop the samples that verifying found damaged: `most` is their number as the user has seen it."""
+    (name, folder), most = cache_param(params), params.integer("most", 0, MOST_SAMPLES)
+    accept_loss = bool(params.flag("accept_loss"))
+    params.refuse_unknown()
+    with unused(folder):  # a run that reads it would go on with the damaged samples
+        pass
+    return {"job": JOBS.start("repair", name, repairing(folder, most, accept_loss))}
 
 
 def duplicate_cache(params: Params) -> dict[str, Any]:

@@ -11,12 +11,12 @@ FIELD = f"{DIALOG}?.querySelector('input')"
 ADDED = "document.querySelector('.sc-job[data-job=add][data-state=done]')"
 
 
-def write_files(folder: Path, count: int, captions: bool = True, start: int = 0) -> Path:
+def write_files(folder: Path, count: int, captions: bool = True, start: int = 0, stem: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(start, start + count):
-        (folder / f"{number:05}.png").write_bytes(picture(number * 37 % 65536, size=(48, 32)))
+        (folder / f"{stem}{number:05}.png").write_bytes(picture(number * 37 % 65536, size=(48, 32)))
         if captions:
-            (folder / f"{number:05}.txt").write_text(f"picture {number}")
+            (folder / f"{stem}{number:05}.txt").write_text(f"picture {number}")
     return folder
 
 

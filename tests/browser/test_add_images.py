@@ -63,7 +63,7 @@ def wait_until_gone(tab: CacheTab, datasets: Path) -> None:
 
 
 @pytest.mark.both_front_ends
-def test_a_folder_dropped_onto_the_tab_becomes_a_folder_with_captions(tab: CacheTab, datasets: Path, tmp_path: Path):
+def test_k2_a_folder_dropped_onto_the_tab_becomes_a_folder_with_captions(tab: CacheTab, datasets: Path, tmp_path: Path):
     source = write_files(tmp_path / "my cats", 30)
     write_files(source / "sub", 2, start=90)
     (source / "notes.docx").write_bytes(b"x")
@@ -90,7 +90,7 @@ def test_a_folder_dropped_onto_the_tab_becomes_a_folder_with_captions(tab: Cache
 
 @pytest.mark.both_front_ends
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes_2"])
-def test_files_dropped_onto_the_node_set_its_folder(tab: CacheTab, datasets: Path, tmp_path: Path, vue: bool):
+def test_k2_files_dropped_onto_the_node_set_its_folder(tab: CacheTab, datasets: Path, tmp_path: Path, vue: bool):
     page = tab.page
     page.run(f"app.extensionManager.setting.set('Comfy.VueNodes.Enabled', {json.dumps(vue)})")
     page.run(ADD_NODE)
@@ -115,7 +115,7 @@ def test_files_dropped_onto_the_node_set_its_folder(tab: CacheTab, datasets: Pat
     page.run("app.rootGraph.clear()")
 
 
-def test_a_zip_is_added_and_bad_files_are_named(tab: CacheTab, datasets: Path, tmp_path: Path):
+def test_k2_a_zip_is_added_and_bad_files_are_named(tab: CacheTab, datasets: Path, tmp_path: Path):
     files = {f"birds/{n}.png": picture(n) for n in range(5)} | {"birds/1.txt": b"one", "birds/bad.png": b"text"}
     files |= {"birds/empty.jpg": b"", "../evil.png": picture(1), f"birds/{'x' * 10}{SCRIPT[:4]}.exe": b"x"}
     tab.page.drop_files(*panel_place(tab), write_zip(tmp_path / "birds.zip", files))
@@ -151,7 +151,7 @@ def test_names_with_markup_are_shown_as_text(tab: CacheTab, datasets: Path, tmp_
     assert names(datasets) == ["odd & set/'&quot;.png", "odd & set/ok.png"]
 
 
-def test_images_are_chosen_with_the_button_and_added_to_a_folder_that_exists(
+def test_k2_images_are_chosen_with_the_button_and_added_to_a_folder_that_exists(
     tab: CacheTab, datasets: Path, tmp_path: Path
 ):
     write_files(datasets / "pets", 2)
@@ -250,13 +250,13 @@ def test_a_folder_is_used_on_the_canvas_by_click_and_by_drag(tab: CacheTab, data
     write_files(datasets / "two", 1)
     tab.refresh()
     tab.page.run("app.rootGraph.clear()")
-    tab.page.click(f"{row('input/datasets/one')}?.querySelector('.sc-folder-use')")
+    tab.page.click(f"{row('input/datasets/one')}?.querySelector('.pi-plus-circle').parentElement")
     tab.page.wait_for(f"{FOLDERS}.join() === 'input/datasets/one'")
     tab.page.run("app.canvas.selectItems(app.rootGraph.nodes)")
-    tab.page.click(f"{row('input/datasets/two')}.querySelector('.sc-folder-use')")
+    tab.page.click(f"{row('input/datasets/two')}.querySelector('.pi-plus-circle').parentElement")
     tab.page.wait_for(f"{FOLDERS}.join() === 'input/datasets/two'")
     tab.page.run("app.rootGraph.clear()")
-    tab.page.drag(f"{row('input/datasets/one')}.querySelector('.sc-folder-use')", 900, 500)
+    tab.page.drag(f"{row('input/datasets/one')}.querySelector('.sc-folder-open')", 900, 500)
     tab.page.wait_for(f"{FOLDERS}.join() === 'input/datasets/one'")
     tab.page.run("app.rootGraph.clear()")
 

@@ -271,12 +271,17 @@ def test_details_of_a_wide_tab_scroll_downwards_only(tab: CacheTab):
     tab.page.click("document.querySelector('#sc-tab-about')")
     tab.wait_for_text(".sc-about", "Latents")
     panel = f"document.querySelector('{PANEL}')"
-    tab.page.run(f"Object.assign({panel}.style, {{width: '1040px', height: '420px'}})")
     wide = "document.querySelector('.sc-about')"
-    tab.page.wait_for(f"getComputedStyle({wide}.firstChild).columnCount === '2'", 10)
-    assert tab.page.run(f"{wide}.scrollWidth <= {wide}.clientWidth && {wide}.scrollHeight > {wide}.clientHeight")
-    tab.page.run(f"{panel}.removeAttribute('style')")
-    tab.page.click("document.querySelector('#sc-tab-samples')")
+    stage = "document.querySelector('.sc-stage')"  # of a low panel, all below the title scrolls
+    try:
+        tab.page.run(f"Object.assign({panel}.style, {{width: '1040px', height: '420px'}})")
+        tab.page.wait_for(f"getComputedStyle({wide}.firstChild).columnCount === '2'", 10)
+        tab.page.wait_for(f"{stage}.scrollHeight > {stage}.clientHeight", 10)
+        for element in (wide, stage):
+            assert tab.page.run(f"{element}.scrollWidth <= {element}.clientWidth")
+    finally:
+        tab.page.run(f"{panel}.removeAttribute('style')")
+        tab.page.click("document.querySelector('#sc-tab-samples')")
 
 
 def test_everything_works_with_the_keyboard_alone(tab: CacheTab):

@@ -114,7 +114,7 @@ def reduce_colors(file: Path) -> None:
     image.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
-def test_the_first_run_needs_nothing_and_ends_in_pictures(film: Film):
+def test_k1_the_first_run_needs_nothing_and_ends_in_pictures(film: Film):
     film.open_template()
     film.page.run("void 0")  # the front end's own errors at its start arrive with the result
     film.page.errors.clear()

@@ -75,6 +75,6 @@ def test_every_help_text_starts_with_a_capital_and_every_value_has_a_name(comman
 def test_the_help_of_tables_shows_their_form():
     text = PARSERS["train"].complete().format_help()
     tables = [name for name, setting in TRAIN_SETTINGS.items() if setting.type is dict]
-    assert tables == ["group_rates", "set_samples", "set_weights"]
+    assert tables == ["group_ranks", "group_alphas", "group_rates", "set_samples", "set_weights"]
     for name in tables:
         assert re.search(rf"--{name.replace('_', '-')} [A-Z]+=[A-Z]+,…", text)

@@ -16,12 +16,13 @@ from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train.config import RENAMED_SETTINGS, TRAIN_SETTINGS, TrainConfig
+from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
+from streamcache.lora_train.config_file import RENAMED_SETTINGS
 from streamcache.reference import model as reference
 from streamcache.reference.denoiser import ReferenceDenoiser
 from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image
 from streamcache.reference.images import creatures
-from streamcache.setting import parse_setting
+from streamcache.setting import OPTIONS, parse_setting
 
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
@@ -52,7 +53,7 @@ def small(tmp_path: Path) -> list[str]:
 
 
 def test_every_setting_is_a_flag() -> None:
-    examples = {int: "3", float: "0.5", bool: "true", str: "x", tuple: "a|b", dict: "main=2"}
+    examples = {int: "3", float: "0.5", bool: "true", str: "x", tuple: "a|b", dict: "main=2", OPTIONS: "x=1"}
     for name, setting in TRAIN_SETTINGS.items():
         text = setting.limits.choices[-1] if setting.limits.choices else examples[setting.type]
         config = config_of("--" + name.replace("_", "-"), text)
@@ -244,3 +245,20 @@ def test_d6_class_images_of_the_command_line_are_trained_with_their_prompt_which
     latents = [sample.realize().latent["samples"][0] for sample in cache]
     for latent, caption in pairs:
         assert cache[next(n for n, own in enumerate(latents) if own.equal(latent))].caption == caption
+
+
+def test_j2_a_dry_run_says_what_memory_is_needed_and_trains_nothing(small: list[str], tmp_path: Path, capsys) -> None:
+    assert main([*small, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    forecast = told["forecast"]
+    assert told["fits"] and forecast["rows"] == 2 and forecast["peak"] > forecast["weights"] > 0
+    assert not (tmp_path / "out").exists()
+    assert main([*small, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("Memory: the training needs ")
+
+
+def test_a_dry_run_of_what_does_not_fit_exits_with_1_and_names_a_change(small: list[str], monkeypatch, capsys) -> None:
+    monkeypatch.setattr(ReferenceDenoiser, "room", lambda self: 1000)
+    assert main([*small, "--dry-run"]) == 1
+    out = capsys.readouterr().out
+    assert "it does not fit" in out and "With checkpointing = true" in out

@@ -112,7 +112,8 @@ def noise_that_the_host_scales_is_scaled_equally_and_weighted_the_same(folder: P
     """HiDream-O1 uses noise of eight times the size, and one of ComfyUI's nodes sets any size."""
     from comfy_extras.nodes_model_advanced import ModelNoiseScale
 
-    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings, time_weights
+    from streamcache.lora_train.objective import WEIGHTINGS, ObjectiveSettings
+    from streamcache.lora_train.objective.loss import time_weights
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     plain = make_patcher("Lumina 2")
@@ -317,15 +318,6 @@ def weights_in_another_precision_are_not_kept_for_the_backward_pass(folder: Path
 @claim
 def quantized_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
     """A mixed-precision checkpoint: fp8 weights in ComfyUI's own tensor type."""
-    import comfy.ops
-
-    def quantize(model: Any) -> None:
-        operations = comfy.ops.mixed_precision_ops({"mixed_ops": True}, torch.float32)
-        for path, module in list(model.diffusion_model.named_modules()):
-            if path.startswith("double_blocks") and isinstance(module, torch.nn.Linear):
-                parent, _, name = path.rpartition(".")
-                setattr(model.diffusion_model.get_submodule(parent), name, _quantized(module, operations))
-
     with training("Flux", folder / "quantized", change=quantize) as (denoiser, dataset):
         kinds = {type(m.weight).__name__ for m in denoiser.adaptable().values()}
         assert kinds == {"Parameter", "QuantizedTensor"}, kinds
@@ -336,6 +328,17 @@ def quantized_weights_of_the_host_train_without_a_copy(folder: Path) -> None:
     for key, value in expected.items():
         likeness = torch.nn.functional.cosine_similarity(found[key].flatten(), value.flatten(), dim=0)
         assert likeness > 0.8, (key, likeness)
+
+
+def quantize(model: Any) -> None:
+    """Replace linear layers of a Flux model by quantized ones."""
+    import comfy.ops
+
+    operations = comfy.ops.mixed_precision_ops({"mixed_ops": True}, torch.float32)
+    for path, module in list(model.diffusion_model.named_modules()):
+        if path.startswith("double_blocks") and isinstance(module, torch.nn.Linear):
+            parent, _, name = path.rpartition(".")
+            setattr(model.diffusion_model.get_submodule(parent), name, _quantized(module, operations))
 
 
 def _quantized(linear: torch.nn.Linear, operations: Any) -> torch.nn.Module:
@@ -477,3 +480,44 @@ def a_lora_with_split_projections_continues_with_the_change_that_the_host_applie
             close(patched[1][key], expected, 1e-5, 1e-5, f"{name} {key}")
         assert not any(patched[1][key].any() for key in patched[1].keys() - patched[0].keys())
     assert split_layers > 8, split_layers
+
+
+@claim
+def j7_a_lora_with_the_names_of_diffusers_changes_what_the_own_one_changes(folder: Path) -> None:
+    """Fused layers are split into the names that diffusers has for their rows; it continues with the same rank."""
+    import comfy.sd
+
+    from streamcache.errors import TrainError
+    from streamcache.lora_train.adapters import split_lora
+    from streamcache.lora_train.export import to_tensors
+
+    named, split = [], 0
+    for name in SMALL:
+        for targets in ("all", "attention"):
+            with training(name, folder / "named") as (denoiser, _), torch.no_grad():
+                settings = AdapterSettings(rank=2, targets=targets, seed=5)
+                network = build_network(denoiser, settings)
+                for value in network.parameters():
+                    value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(6))
+                try:
+                    theirs = to_tensors(network, denoiser, "diffusers")
+                except TrainError as refused:  # no names for some layers
+                    assert "has no name for" in str(refused), refused
+                    continue
+                ours = to_tensors(network, denoiser, "comfyui")
+                again = build_network(denoiser, settings, split_lora(theirs, where=name))
+                assert not again.carried and {len(one.factors.down) for _, one in again.items()} == {2}
+                files = (ours, theirs, to_tensors(again, denoiser, "comfyui"))
+                patched = [
+                    changes(comfy.sd.load_lora_for_models(denoiser.patcher, None, f, 1.0, 0.0)[0]) for f in files
+                ]
+            named.append(name)
+            split += len([key for key in theirs if key.endswith("lora_B.weight")]) - len(dict(network.items()))
+            # ComfyUI's loader does not know the names that diffusers has now for the layers of a UNet.
+            unet = next(iter(theirs)).startswith("unet.")
+            assert patched[2].keys() == patched[0].keys() >= patched[1].keys(), name
+            assert unet or patched[1].keys() == patched[0].keys(), (name, patched[0].keys() - patched[1].keys())
+            for key, expected in (pair for other in patched[1:] for pair in other.items()):
+                close(expected, patched[0][key], 1e-5, 1e-6, f"{name} {key}")
+            break
+    assert len(named) >= 3 and split > 8, (named, split)

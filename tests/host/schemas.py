@@ -1,6 +1,7 @@
 """docs/openapi.json: its operations, their parameters, and whether a value matches one of its schemas."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +38,12 @@ def parameters(operation: dict[str, Any]) -> dict[str, tuple[bool, dict[str, Any
 def takes_json(operation: dict[str, Any]) -> bool:
     """Whether the parameters are in a JSON body. A zip is a body without parameters."""
     return "application/json" in operation.get("requestBody", {}).get("content", {})
+
+
+def longest_body(operation: dict[str, Any]) -> int:
+    """The bytes of a JSON body that the document allows."""
+    found = re.search(r"longer than ([\d,]+) bytes", operation["responses"]["413"]["description"])
+    return int(found[1].replace(",", "")) if found and takes_json(operation) else 0
 
 
 def problems(value: Any, schema: dict[str, Any]) -> list[str]:

@@ -71,11 +71,12 @@ def install_pack(base: Path) -> None:
     shutil.copytree(HERE / "probes", base / "custom_nodes" / "probes", dirs_exist_ok=True)
 
 
-def start_server(host: dev.Host, base: Path, *options: str) -> Server:
-    """Start ComfyUI on a free port. Between choosing and using it, another process may take it: then choose again."""
+def start_server(host: dev.Host, base: Path, *options: str, port: int = 0) -> Server:
+    """Start ComfyUI on this port, or on a free one. Between choosing and using it, another process may take it: then
+    choose again."""
     for attempt in range(3):
         try:
-            return _start(host, base, *options)
+            return _start(host, base, *options, port=port or free_port())
         except PortTaken:
             if attempt == 2:
                 raise
@@ -86,8 +87,7 @@ class PortTaken(AssertionError):
     """Another process listens on the port that was free a moment ago."""
 
 
-def _start(host: dev.Host, base: Path, *options: str) -> Server:
-    port = free_port()
+def _start(host: dev.Host, base: Path, *options: str, port: int) -> Server:
     log = base / (f"server-{port}.log" if options else "server.log")
     command = [host.python, host.folder / "main.py", "--cpu", "--base-directory", base, "--port", str(port)]
     command += ["--disable-api-nodes", "--database-url", "sqlite:///:memory:", "--disable-auto-launch", *options]

@@ -10,7 +10,10 @@ from .server import Server, read_json
 UPDATE = "UPDATE_SNAPSHOTS"
 KEPT = ("default", "min", "max", "step", "multiline", "forceInput", "advanced", "remote", "lazy")
 # Their choices come from ComfyUI: its files and the model families that it knows.
-HOSTS_CHOICES = {"clip_name", "clip_name2", "clip_name3", "clip_name4", "vae_name", "type", "folder", "start_from"}
+HOSTS_CHOICES = {
+    "clip_name", "clip_name2", "clip_name3", "clip_name4", "vae_name", "type", "folder", "start_from",
+    "training_adapter",
+}  # fmt: skip
 
 
 def pack_nodes(server: Server) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from streamcache.dataset_cache import CacheWriter
 from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.graph import Graph, loaders, save_folder
 from streamcache.tests.host.pictures import write_pictures
@@ -92,7 +94,9 @@ def test_a_damaged_cache_is_reported(server: Server):
 def test_nothing_to_save_is_reported(server: Server):
     graph = Graph(server)
     graph.add("StreamCacheCacheSave", name="empty")
-    fail_with(server, graph, "nothing to save: connect a dataset, or latents and conditioning")
+    fail_with(
+        server, graph, "nothing to save: connect a dataset (from Encode Dataset or Streamable Cache Load), or latents"
+    )
     assert not cache_path(server, "empty").exists()
 
 
@@ -247,7 +251,11 @@ def train(graph: Graph, server: Server, name: str, **inputs: Any) -> None:
 def test_c9_train_lora_without_a_dataset_is_refused_in_its_own_words(server: Server):
     graph = Graph(server)
     train(graph, server, "nothing")
-    fail_with(server, graph, "nothing to train on: connect a dataset, or latents and conditioning")
+    fail_with(
+        server,
+        graph,
+        "nothing to train on: connect a dataset (from Encode Dataset or Streamable Cache Load), or latents",
+    )
 
 
 def test_a_taken_name_does_not_hide_lists_of_different_lengths(server: Server, lists: str):
@@ -267,3 +275,57 @@ def test_training_on_a_plan_without_a_clip_is_refused_before_anything_is_encoded
     train(graph, server, "no_text", dataset=graph(plan))
     fail_with(server, graph, "connect a CLIP to Encode Dataset")
     assert not cache_path(server, "no_text").exists()
+
+
+def test_train_lora_without_a_dataset_is_refused_before_its_model_is_loaded(server: Server):
+    graph = Graph(server)
+    train(graph, server, "nothing to load for")
+    outcome = server.fail(graph.prompt)
+    assert outcome.error.count("nothing to train on") == 1 and "Custom validation failed" in outcome.error
+
+
+@pytest.mark.parametrize(("encoder", "words"), [("vae", "there will be no conditionings"), ("clip", "no latents")])
+def test_a_plan_without_an_encoder_says_at_once_what_it_will_lack(server: Server, encoder: str, words: str):
+    write_pictures(server.base / "input" / "half", count=1)
+    graph = Graph(server)
+    source = graph.add("StreamCacheImageFolder", folder="input/half", trigger="")
+    encoders = dict(zip(("vae", "clip"), loaders(graph, "flow"), strict=True))
+    links = {"source": graph(source), encoder: graph(encoders[encoder])}
+    plan = graph.add("StreamCacheEncode", resolution=64, step="16", **links)
+    save = graph.add("StreamCacheCacheSave", name=f"half {encoder}", dataset=graph(plan))
+    shown = server.succeed(graph.prompt)
+    assert words in shown[plan]["text"][0] and words in shown[plan]["streamcache"][0]["missing"][0]
+    assert words in shown[save]["streamcache"][0]["notices"][0]
+
+
+def test_placeholders_without_a_trigger_word_are_counted(server: Server):
+    folder = write_pictures(server.base / "input" / "untriggered", count=3)
+    for number in range(2):
+        (folder / f"{number}.txt").write_text("a photo of [trigger]")
+    graph = Graph(server)
+    node = save_folder(graph, "input/untriggered", "untriggered", texts=False)
+    notices = server.succeed(graph.prompt)[node]["streamcache"][0]["notices"]
+    assert any("untriggered: [trigger] is in 2 of 3 captions" in text for text in notices), notices
+
+
+def test_a_linked_folder_outside_of_the_roots_names_where_to_allow_it(server: Server, tmp_path: Path):
+    write_pictures(tmp_path / "elsewhere", count=1)
+    link = server.base / "input" / "linked"
+    link.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    try:
+        graph = Graph(server)
+        save_folder(graph, "input/linked", "linked")
+        fail_with(server, graph, "through a link; use a folder inside it, or list the folder that contains the linked")
+        fail_with(server, graph, "extra_model_paths.yaml under datasets")
+    finally:
+        link.unlink()
+
+
+def test_datasets_of_two_families_are_not_merged(server: Server, lists: str):
+    with CacheWriter(cache_path(server, "of another family")) as writer:
+        writer.add({"samples": torch.zeros(1, 4, 8, 8)}, [[torch.zeros(1, 2, 768), {}]], "a cat", "a.png")
+    graph = Graph(server)
+    loads = [graph(graph.add("StreamCacheCacheLoad", name=name)) for name in (lists, "of another family")]
+    graph.add("StreamCacheMerge", name="mixed", **{f"datasets.dataset{n}": link for n, link in enumerate(loads)})
+    fail_with(server, graph, "do not fit together: their latents have the shapes")
+    assert not cache_path(server, "mixed").exists()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from streamcache import __version__
-from streamcache.nodes.server.patterns import CACHE_NAME, RUN_NAME
+from streamcache.nodes.outside.patterns import CACHE_NAME, RUN_NAME
 from streamcache.tests.host.asking import Answer, get, post, send_zip, wait_for_job
-from streamcache.tests.host.schemas import DOCUMENT, PREFIX, operations, parameters, problems, takes_json
+from streamcache.tests.host.schemas import DOCUMENT, PREFIX, longest_body, operations, parameters, problems, takes_json
 from streamcache.tests.host.server import ROOT, Server
 from streamcache.tests.support.samples import write_cache
 
@@ -70,6 +70,8 @@ def test_the_checker_finds_errors():
 
 @pytest.fixture(scope="module")
 def documented(server: Server) -> Path:
+    (server.base / "input" / "documented").mkdir(exist_ok=True)
+    Image.new("RGB", (8, 8)).save(server.base / "input" / "documented" / "x.png")
     folder = write_cache(server.base / "output" / "streamcache" / "documented", 3)
     return write_cache(folder, 2)
 
@@ -125,12 +127,16 @@ def test_responses_are_as_documented(server: Server, documented: Path):
     check(get(server, "/cache/samples", **name, generation="gone"), "GET", "/cache/samples")
     assert get(server, "/cache/thumbnail", **name, number=0).headers["content-type"] == "image/jpeg"
     check(get(server, "/cache/thumbnail", **name, number=9), "GET", "/cache/thumbnail")
+    assert "reason" in check(get(server, "/cache/source", **name, number=0), "GET", "/cache/source")
+    check(get(server, "/cache/source", **name, number=9), "GET", "/cache/source")
     plan = check(get(server, "/cache/clean", **name), "GET", "/cache/clean")["plan"]
     check(post(server, "/cache/clean", {**name, "plan": plan, "categories": ["debris"]}), "POST", "/cache/clean")
     check(post(server, "/cache/clean", {**name, "plan": "old", "categories": ["debris"]}), "POST", "/cache/clean")
     for path, values in {"/cache/verify": {}, "/cache/duplicate": {"to": "d2"}, "/cache/export": {"to": "d3"}}.items():
         job = check(post(server, path, {**name, **values}), "POST", path)["job"]
         assert wait_for_job(server, job["id"])["state"] == "done"
+    job = check(post(server, "/cache/repair", {**name, "most": 0}), "POST", "/cache/repair")["job"]
+    assert wait_for_job(server, job["id"])["state"] == "done"
     check(get(server, "/jobs"), "GET", "/jobs")
     check(post(server, "/job/cancel", {"id": job["id"]}), "POST", "/job/cancel")
     check(post(server, "/job/cancel", {"id": "none"}), "POST", "/job/cancel")
@@ -164,6 +170,40 @@ def test_responses_about_folders_are_as_documented(server: Server):
     check(get(server, "/jobs"), "GET", "/jobs")
 
 
+def test_responses_about_curation_are_as_documented(server: Server):
+    path = server.base / "input" / "datasets" / "documented_captions"
+    path.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (64, 32)).save(path / "x.png")
+    (path / "x.txt").write_text("a, b")
+    (path / "damaged.png").write_bytes(b"")
+    folder = {"folder": "input/datasets/documented_captions"}
+    row = check(get(server, "/folder/view", **folder), "GET", "/folder/view")["images"][1]
+    check(get(server, "/folder/view", folder="nothing"), "GET", "/folder/view")
+    check(get(server, "/folder/view", **folder, alike="true"), "GET", "/folder/view")
+    check(get(server, "/folder/charts", **folder), "GET", "/folder/charts")
+    check(get(server, "/folder/caption", **folder, name="x.png"), "GET", "/folder/caption")
+    check(get(server, "/folder/caption", **folder, name="y.png"), "GET", "/folder/caption")
+    assert get(server, "/folder/picture", **folder, name="x.png").headers["content-type"] == "image/jpeg"
+    check(get(server, "/folder/picture", **folder, name="damaged.png"), "GET", "/folder/picture")
+    check(get(server, "/folder/mask", **folder, name="x.png"), "GET", "/folder/mask")
+    edits = {"filter": {"captioned": True}, "edits": [{"kind": "prefix", "text": "c, "}]}
+    token = check(post(server, "/folder/preview", {**folder, **edits}), "POST", "/folder/preview")["token"]
+    check(post(server, "/folder/edit", {**folder, "token": token}), "POST", "/folder/edit")
+    check(post(server, "/folder/edit", {**folder, "token": token}), "POST", "/folder/edit")
+    caption = {**folder, "name": "x.png", "text": "d", "stamp": row["stamp"]}
+    assert check(post(server, "/folder/caption", caption), "POST", "/folder/caption")["conflicts"]
+    check(post(server, "/folder/choose", {**folder, "names": ["x.png"], "excluded": True}), "POST", "/folder/choose")
+    check(post(server, "/folder/choose", {**folder, "names": ["y.png"], "repeats": 2}), "POST", "/folder/choose")
+    check(post(server, "/folder/undo", folder), "POST", "/folder/undo")
+    check(post(server, "/folder/undo", folder), "POST", "/folder/undo")
+    check(post(server, "/folder/undo", folder), "POST", "/folder/undo")
+    check(get(server, "/folder/alike", **folder), "GET", "/folder/alike")
+    job = check(post(server, "/folder/alike", folder), "POST", "/folder/alike")["job"]
+    assert wait_for_job(server, job["id"])["state"] == "done"
+    check(get(server, "/folder/alike", **folder), "GET", "/folder/alike")
+    check(get(server, "/jobs"), "GET", "/jobs")
+
+
 def test_responses_about_runs_are_as_documented(server: Server):
     write_run(server.base / "output" / "streamcache_runs" / "documented")
     assert check(get(server, "/runs"), "GET", "/runs")["runs"]
@@ -192,7 +232,7 @@ def test_refusals_of_bodies_are_as_documented(server: Server):
     for method, path, operation in operations():
         if method == "POST":
             assert "error" in check(post(server, path, **{"Content-Type": "text/plain"}), method, path)
-            answer = post(server, path, {"name": "x" * 70_000})
+            answer = post(server, path, {"name": "x" * (longest_body(operation) + 1)})
             assert "error" in check(answer, method, path) and answer.status == (413 if takes_json(operation) else 415)
             assert "error" in check(post(server, path, **{"Sec-Fetch-Site": "same-site"}), method, path)
             assert "error" in check(post(server, path, Host="evil.example"), method, path)
@@ -214,10 +254,15 @@ def _wrong(schema: dict[str, Any]) -> Any:
         return schema.get("maximum", 1 << 60) + 1
     if schema["type"] == "array":
         return [""] * (schema["maxItems"] + 1)
+    if schema["type"] == "object":
+        return {"unknown": 1}
+    if schema["type"] == "boolean" or "enum" in schema:
+        return "neither"
     return "x" * (schema.get("maxLength", 2000) + 1)
 
 
 def _right(wanted: dict[str, tuple[bool, dict[str, Any]]]) -> dict[str, Any]:
     """Required values that the server takes as far as their form goes; there is nothing of these names."""
     plain = {"string": "documented", "integer": 1, "array": ["debris"]}
-    return {name: plain[schema["type"]] for name, (required, schema) in wanted.items() if required}
+    right = {name: plain[schema["type"]] for name, (required, schema) in wanted.items() if required}
+    return right | ({"edits": [{"kind": "prefix", "text": "x"}]} if "edits" in right else {})

@@ -13,7 +13,7 @@ import pytest
 
 from streamcache.dataset_cache import open_cache
 from streamcache.tests.host.asking import Answer, get, post, send, send_zip, snapshot
-from streamcache.tests.host.schemas import operations, parameters, takes_json
+from streamcache.tests.host.schemas import longest_body, operations, parameters, takes_json
 from streamcache.tests.host.server import Server
 from streamcache.tests.support.samples import write_cache
 
@@ -106,7 +106,7 @@ BODIES = [
     b"NaN",
     b"{'name': 1}",
 ]
-PATHS = ("name", "to", "id", "file", "upload")
+PATHS = ("name", "to", "id", "file", "upload", "folder", "token")
 ZIPS = "/folder/zip"  # the body is a zip
 
 
@@ -148,6 +148,8 @@ def valid(operation: dict[str, Any]) -> dict[str, Any]:
     """Valid values for all required parameters."""
     plain = {"name": "victim", "categories": ["debris"], "ids": ["0" * 32], "number": 0, "to": "new", "id": "0" * 32}
     plain |= {"plan": "0" * 32, "file": "step-00000001-0.png", "upload": "0" * 16, "folder": "victim"}
+    plain |= {"text": "new", "token": "0" * 16, "edits": [{"kind": "prefix", "text": "new"}]}
+    plain |= {"most": 0}  # nothing may be dropped
     plain |= {"bytes": 0, "example": "none"}  # refused: nothing may change
     return {name: plain[name] for name, (required, _) in parameters(operation).items() if required}
 
@@ -302,9 +304,9 @@ def test_a_form_of_another_site_is_refused(server: Server):
 
 
 def test_long_bodies_are_not_read(server: Server):
-    long = json.dumps({"name": "victim", "more": "x" * (1 << 20)}).encode()
     for _, path, operation in operations():
         if takes_json(operation):
+            long = json.dumps({"name": "victim", "more": "x" * max(1 << 20, longest_body(operation))}).encode()
             answer = send(server, "POST", f"/streamcache{path}", long, {"Content-Type": "application/json"})
             assert_refused(answer, path)
             assert answer.status == 413

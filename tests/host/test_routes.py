@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from streamcache.cli.comfy_server import Messages
-from streamcache.dataset_cache import open_cache
+from streamcache.dataset_cache import CacheWriter, PublishLock, open_cache
 from streamcache.tests.host.asking import get, post, snapshot, wait_for_job
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
 from streamcache.tests.host.server import Server
+from streamcache.tests.host.trainings import until
 from streamcache.tests.support.samples import write_cache
 
 pytestmark = pytest.mark.host
@@ -36,8 +38,18 @@ def row(server: Server, name: str) -> dict[str, Any] | None:
     return next((each for each in rows if each["name"] == name), None)
 
 
+def check_job(server: Server, path: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Start a job and wait until it ends."""
+    return wait_for_job(server, post(server, path, values).json["job"]["id"])
+
+
 def cache_folder(server: Server, name: str) -> Path:
     return server.base / "output" / "streamcache" / name
+
+
+def choices(server: Server, node: str) -> list[str]:
+    kind, more = server.client.get(f"/object_info/{node}")[node]["input"]["required"]["name"]
+    return kind if isinstance(kind, list) else more["options"]
 
 
 class TestViewing:
@@ -51,6 +63,19 @@ class TestViewing:
         assert detail["row"]["generation"] == shown["generation"]
         assert {field["name"] for field in detail["fields"]} == {"latent", "thumbnail"}
         assert detail["captions"]["total"] == 6
+
+    def test_a_cache_that_a_run_made_is_listed_as_such_and_can_still_be_loaded(self, server: Server):
+        for name, facts in {"made_for_run": {"made for": "training of_mine"}, "saved_by_user": {}}.items():
+            with CacheWriter(cache_folder(server, name), provenance=facts) as writer:
+                writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, caption="a")
+        made, saved = row(server, "made_for_run"), row(server, "saved_by_user")
+        assert made is not None and made["made_for"] == "of_mine" and saved is not None and saved["made_for"] == ""
+        until(lambda: "saved_by_user" in choices(server, "StreamCacheCacheLoad"))
+        assert "made_for_run" not in choices(server, "StreamCacheCacheLoad")
+        until(lambda: "made_for_run" in choices(server, "StreamCacheClean"))
+        graph = Graph(server)
+        graph.add("PreviewAny", source=graph(graph.add("StreamCacheCacheLoad", name="made_for_run"), 1))
+        server.succeed(graph.prompt)  # as in a workflow that was saved when it was in the list
 
     def test_its_samples_are_found(self, server: Server, shown: dict[str, Any]):
         page = get(server, "/cache/samples", name="shown", generation=shown["generation"], search="CAT").json
@@ -175,6 +200,44 @@ class TestJobs:
         assert (server.base / "output" / "streamcache_export" / "away" / "there" / "dataset.json").exists()
         assert post(server, "/job/cancel", {"id": job["id"]}).json == {}
         assert post(server, "/cache/export", {"name": "worked", "to": "away/there"}).status == 409
+
+    def test_repair_drops_what_verify_counted_and_nothing_while_the_cache_is_in_use(self, server: Server):
+        folder = cache_folder(server, "mended")
+        with CacheWriter(folder) as writer:
+            for number in range(60):
+                latent = {"samples": torch.full((1, 4, 32, 32), float(number))}
+                writer.add(latent=latent, caption=f"caption {number}", source=f"{number}.png")
+        shard = next((folder / "shards").glob("*.safetensors"))
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[:-10] + bytes([whole[-10] ^ 255]) + whole[-9:])
+        job = post(server, "/cache/verify", {"name": "mended"}).json["job"]
+        assert (found := wait_for_job(server, job["id"]))["counts"] == {"dropped": 1}, found
+        request = {"name": "mended", "most": 1}
+        reader = open_cache(folder)
+        assert post(server, "/cache/repair", request).status == 409
+        del reader
+        lock = PublishLock(folder)  # as a writer has it
+        assert post(server, "/cache/repair", request).status == 409
+        lock.release()
+        for most, state in ((0, "failed"), (1, "done")):
+            job = check_job(server, "/cache/repair", {"name": "mended", "most": most})
+            assert job["kind"] == "repair" and job["state"] == state, job
+            assert len(open_cache(folder)) == 60 - (state == "done")
+        assert job["counts"]["dropped"] == 1
+        assert check_job(server, "/cache/verify", {"name": "mended"})["counts"] == {}
+
+    def test_a_repair_that_would_drop_many_names_them_and_waits_for_consent(self, server: Server):
+        folder = write_cache(cache_folder(server, "torn_apart"), 4)
+        for shard in (folder / "shards").glob("*.safetensors"):
+            shard.write_bytes(shard.read_bytes()[:-200])
+        dropped = check_job(server, "/cache/verify", {"name": "torn_apart"})["counts"]["dropped"]
+        request = {"name": "torn_apart", "most": dropped}
+        job = check_job(server, "/cache/repair", request)
+        assert job["state"] == "failed" and job["counts"] == {"dropped": dropped, "samples": 4}
+        assert len(job["problems"]) == dropped and {each["kind"] for each in job["problems"]} == {"dropped"}
+        assert post(server, "/cache/repair", {**request, "accept_loss": "yes"}).status == 400
+        assert check_job(server, "/cache/repair", {**request, "accept_loss": True})["state"] == "done"
+        assert len(open_cache(folder)) == 4 - dropped
 
     def test_a_save_sends_an_event_to_all_pages(self, server: Server, shown: dict[str, Any]):
         graph = Graph(server)

@@ -47,3 +47,13 @@ def test_a20_captions_share_forwards_in_a_workflow(server: Server) -> None:
     assert rows == {8: [6], 1: [1] * 6}
     keys = {size: [cache.keys(n) for n in range(len(cache))] for size, cache in caches.items()}
     assert keys[1] == keys[8], "the size of batches decides no key, so nothing is encoded again"
+
+
+@pytest.fixture(scope="module")
+def cuts(run_in_host: Callable[[str], dict]) -> dict:
+    return run_in_host("cut_claims")
+
+
+@pytest.mark.parametrize("claim", names_in("cut_claims"))
+def test_captions_that_a_tokenizer_cuts_are_found(cuts: dict, claim: str) -> None:
+    assert cuts[claim] is None, cuts[claim]

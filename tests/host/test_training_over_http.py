@@ -118,6 +118,14 @@ class TestFromFolderToLora:
         samples = server.base / "output" / "streamcache_runs" / f"http_{family}" / "samples"
         assert len(list(samples.glob("step-*.png"))) >= 2
 
+    def test_j2_the_memory_forecast_is_told_before_the_first_step(self, server: Server, runs: dict[str, Any]):
+        told = runs["events"][0]
+        first_step = next(n for n, event in enumerate(told) if step_of(event) >= 0)
+        assert any("Memory: the training needs" in event.text for event in told[:first_step])
+        memory = server.client.get(f"/streamcache/run?name=http_{runs['family']}")["memory"]
+        forecast = memory["forecast"]
+        assert forecast["peak"] > forecast["weights"] > 0 and forecast["fits"] and not memory["problem"]
+
     def test_the_same_workflow_again_trains_nothing(self, runs: dict[str, Any]):
         assert not runs["again"]
         assert not any(step_of(event) >= 0 for event in runs["events"][1])

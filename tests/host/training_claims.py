@@ -409,17 +409,23 @@ def unknown_settings_and_names_outside_the_root_are_refused(case: Case) -> None:
 
 
 @claim
-def diffusers_naming_is_refused_before_training_where_it_splits_layers(case: Case) -> None:
+def diffusers_naming_splits_fused_layers(case: Case) -> None:
+    tensors = train(case, "diffusers", naming="diffusers")[0]
+    first = "unet." if case.name == "eps" else "transformer."
+    assert all(key.startswith(first) for key in tensors), list(tensors)[:3]
+    assert not any("qkv" in key for key in tensors)
+
+
+@claim
+def diffusers_naming_is_refused_before_training_for_kinds_that_cannot_be_split(case: Case) -> None:
     from streamcache.errors import TrainError
 
-    if case.name == "eps":
-        tensors = train(case, "diffusers", naming="diffusers")[0]
-        assert all(key.startswith("unet.") for key in tensors)
+    if case.name == "eps":  # which has no fused layers
         return
     try:
-        train(case, "diffusers", naming="diffusers")
+        train(case, "kron", naming="diffusers", adapter="lokr")
     except TrainError as refused:
-        assert "qkv" in str(refused)
+        assert "qkv" in str(refused) and "lokr" in str(refused) and "choose comfyui" in str(refused)
     else:
         raise AssertionError("accepted")
 

@@ -13,7 +13,8 @@ from torch import nn
 from streamcache.errors import TrainError
 from streamcache.lora_train import export
 from streamcache.lora_train.adapters import AdapterSettings, build_network, lora_file
-from streamcache.lora_train.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
+from streamcache.lora_train.denoiser import LayerRows
+from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
@@ -186,3 +187,76 @@ def test_input_axis_magnitudes_in_diffusers_naming_are_kept_with_a_warning(toy, 
 def test_an_unknown_naming_is_refused(toy):
     with pytest.raises(TrainError, match='"a1111", expected one of comfyui, kohya, diffusers'):
         export.to_tensors(trained(toy), toy, "a1111")
+
+
+class Fused(Toy):
+    """Diffusers has no name for its fused layer, but for the rows of it; those of the last are in another order."""
+
+    def export_names(self, naming):
+        names = super().export_names(naming)
+        return {"conv_in": names["conv_in"]} if naming == "diffusers" else names
+
+    def other_names(self):
+        rows = {
+            "unknown.q": (0, 1),
+            "transformer.q": (0, 1),
+            "transformer.all": range(6),
+            "transformer.kv": (5, 4, 3, 2),
+        }
+        return {prefix: LayerRows("blocks.0.to_q", places) for prefix, places in rows.items()}
+
+
+@pytest.mark.parametrize("changes", [{}, {"dora": True, "dora_axis": "output"}, {"kind": "loha"}])
+def test_j7_diffusers_naming_splits_fused_layers_by_rows_and_they_continue_as_one(changes):
+    toy = Fused().requires_grad_(False)
+    network = trained(toy, **changes)
+    tensors = export.to_tensors(network, toy, "diffusers")
+    assert {key.split(".")[1] for key in tensors} == {"conv_in", "q", "kv"}
+    if changes.get("kind") == "loha":
+        with pytest.raises(TrainError, match="hada_w1_a cannot be joined"):
+            build_network(toy, AdapterSettings(rank=2), lora_file.split_lora(tensors))
+        first, second = (tensors[f"transformer.kv.hada_w{n}_a"] @ tensors[f"transformer.kv.hada_w{n}_b"] for n in "12")
+        change = dict(network.items())["blocks.0.to_q"].factors.weight()[[5, 4, 3, 2]]
+        torch.testing.assert_close(first * second * 0.5, change)
+        return
+    again = build_network(toy, AdapterSettings(rank=2, targets="all"), lora_file.split_lora(tensors))
+    assert {adapter.factors.rank for _, adapter in again.items()} == {2}
+    torch.testing.assert_close(output(toy, again), output(toy, network))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"), [({"kind": "lokr"}, "lokr_w1"), ({"dora": True, "dora_axis": "input"}, "along the input axis")]
+)
+def test_j7_what_cannot_be_split_is_refused_with_its_names(changes, word):
+    toy = Fused().requires_grad_(False)
+    with pytest.raises(TrainError, match=rf"splits blocks.0.to_q into transformer.q, transformer.kv, but .*{word}"):
+        export.check_names(trained(toy, **changes), toy, "diffusers")
+
+
+def test_j7_a_layer_of_which_diffusers_names_only_some_rows_has_no_name(monkeypatch):
+    toy = Fused().requires_grad_(False)
+    monkeypatch.setattr(
+        toy, "other_names", lambda: {"transformer.q": LayerRows("blocks.0.to_q", (0, 1))}, raising=False
+    )
+    with pytest.raises(TrainError, match="has no name for 1 of 2 layers"):
+        export.check_names(trained(toy), toy, "diffusers")
+
+
+def test_j7_split_dora_that_does_not_cover_the_layer_is_refused():
+    toy = Fused().requires_grad_(False)
+    tensors = export.to_tensors(trained(toy, dora=True, dora_axis="output"), toy, "diffusers")
+    with pytest.raises(TrainError, match="dora_scale cannot be joined"):
+        build_network(
+            toy,
+            AdapterSettings(rank=2, targets="all"),
+            lora_file.split_lora({k: v for k, v in tensors.items() if "kv.lora_mag" not in k}),
+        )
+
+
+def test_j7_names_that_the_loader_here_does_not_know_are_warned_of(caplog):
+    toy = Fused().requires_grad_(False)
+    export.warn_of_unread_names(trained(toy), toy, "diffusers")
+    assert "1 of the 3 names that diffusers has (transformer.conv_in, …)" in caplog.text
+    caplog.clear()
+    export.warn_of_unread_names(trained(toy), toy, "comfyui")
+    assert not caplog.text

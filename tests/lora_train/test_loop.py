@@ -267,7 +267,7 @@ def test_it_trains_under_the_hosts_inference_mode(tmp_path) -> None:
 def test_metrics_hold_every_fact_of_a_step(tmp_path) -> None:
     run_training(tmp_path, make_dataset(tmp_path / "set"))
     row = next(row for row in read_metrics(tmp_path / "runs/test/metrics.jsonl") if "loss" in row)
-    assert set(row) == {"step", "epoch", "loss", "learning_rate", "waited", "time"}
+    assert set(row) == {"step", "epoch", "loss", "learning_rate", "gradient_norm", "waited", "time"}
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])

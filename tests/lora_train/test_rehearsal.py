@@ -4,6 +4,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+import safetensors.torch
 import torch
 
 from streamcache.dataset_cache import (
@@ -165,3 +166,20 @@ def test_a_cache_is_known_to_have_the_samples_of_a_plan(tmp_path, picture, image
     assert is_encoded(of_folder(), tmp_path / "cache") and not is_encoded(of_folder(), tmp_path / "other")
     picture("set/0.png", size=(64, 64), seed=9)
     assert not is_encoded(of_folder(), tmp_path / "cache")
+
+
+def test_j4_j5_settings_for_distilled_bases_that_do_not_fit_are_found_before_anything_is_encoded(denoiser, tmp_path):
+    file = tmp_path / "other.safetensors"
+    tensors = {f"diffusion_model.other.lora_{part}.weight": torch.zeros(2, 2) for part in ("up", "down")}
+    safetensors.torch.save_file(tensors, file)
+    made = plan()
+    for settings, message in (
+        ({"training_adapter": str(file)}, "training_adapter: .*a LoRA for another model"),
+        ({"optimizer_args": {"bettas": 1}}, 'has no argument "bettas"; did you mean "betas"'),
+        ({"preservation_weight": 1.0, "preservation_caption": "two"}, 'preservation_caption = "two": is neither'),
+        ({"group_ranks": {"nowhere": 2}}, 'group_ranks: "nowhere" matches none'),
+    ):
+        with pytest.raises(TrainError, match=message):
+            rehearse(denoiser, made, TrainConfig(steps=1, **settings))
+    rehearse(denoiser, made, TrainConfig(steps=1, preservation_weight=1.0, preservation_caption="one"))
+    assert made.counts.decoded == 0

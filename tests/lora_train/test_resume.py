@@ -16,6 +16,7 @@ from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.loop import TrainHooks, train, train_in_run
+from streamcache.lora_train.optimizers import make_optimizer, was_fused
 from streamcache.lora_train.run.folder import open_run, read_run_json
 from streamcache.lora_train.run.metrics import read_curves, read_metrics
 from streamcache.lora_train.run.saved_state import StateFolder, pack, read_state
@@ -23,6 +24,7 @@ from streamcache.lora_train.step import plain_mean
 
 from ..support.odd_files import KINDS, make_unreadable, put_odd, returns
 from ..support.small_parts import SHAPES, SmallDenoiser, decode, latent_of, make_dataset, run_training, words_of
+from .short_runs import assert_same_state, last_state, losses
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKS = {"steps": 8, "validation_share": 0.1, "validation_every": 4, "sample_every": 4, "sample_steps": 1}
@@ -168,6 +170,25 @@ def test_a_run_that_began_with_an_older_version_keeps_its_warmup_to_the_end(tmp_
     assert [row["learning_rate"] for row in rows[:2]] == pytest.approx([0, 1 / 6])  # as diffusers and kohya
     assert [row["learning_rate"] for row in rows[2:]] == pytest.approx([3 / 7, 4 / 7, 5 / 7, 6 / 7, 1, 1])
     assert StateFolder(tmp_path / "runs/test/states").latest().rules == 1
+
+
+def test_a_run_that_began_with_an_older_version_keeps_its_optimizer_and_its_dropout(tmp_path, monkeypatch) -> None:
+    settings = {"steps": 8, "adapter_dropout": 0.3, "ema_decay": 0.9}
+    dataset = make_dataset(tmp_path / "set")
+    with monkeypatch.context() as patch:
+        patch.setattr("streamcache.lora_train.session.RULES", 2)
+        patch.setattr("streamcache.lora_train.parts.make_optimizer", lambda *args: make_optimizer(*args[:3], False))
+        run_training(tmp_path / "whole", dataset, **settings)
+        asked = iter(range(100))
+        run_training(tmp_path / "parts", dataset, hooks=TrainHooks(stop=lambda: next(asked) == 3), **settings)
+    run_training(tmp_path / "parts", dataset, mode="resume", **settings)
+    old, continued = (last_state(tmp_path / name) for name in ("whole", "parts"))
+    assert_same_state(old, continued)
+    assert continued.rules == 2 and not was_fused(continued.optimizer)
+    run_training(tmp_path / "new", dataset, **settings)
+    new = last_state(tmp_path / "new")
+    assert was_fused(new.optimizer) and new.rules > 2
+    assert not torch.equal(new.adapter["up.lora_up.weight"], old.adapter["up.lora_up.weight"])
 
 
 def test_a_run_of_a_newer_version_is_refused(tmp_path, monkeypatch) -> None:
@@ -399,3 +420,32 @@ def test_a_full_disk_at_the_end_does_not_hide_why_a_run_failed(tmp_path, monkeyp
 
     with pytest.raises(RuntimeError, match="out of memory"):
         run_training(tmp_path, make_dataset(tmp_path / "set"), hooks=TrainHooks(progress=fail))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"multires_noise": 4, "input_perturbation": 0.1, "resolution_shift": "flux", "validation_share": 0.2},
+        {"loss": "huber", "huber_schedule": "snr", "lora_plus": 4.0, "scale_weight_norms": 0.05},
+        {"optimizer_args": {"amsgrad": True, "betas": (0.8, 0.9)}, "group_ranks": {"up": 3}, "group_alphas": {"up": 1}},
+        {"guidance_target": 3.0, "guidance_schedule": "sigma", "preservation_weight": 0.5, "accumulate": 2},
+    ],
+    ids=["noise", "learning", "adapter", "captions"],
+)
+def test_j6_a_run_with_these_settings_resumes_bit_for_bit(tmp_path, settings: dict) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path / "whole", dataset, steps=10, **settings)
+    run_training(tmp_path / "parts", dataset, steps=4, **settings)
+    run_training(tmp_path / "parts", dataset, mode="resume", steps=10, **settings)
+    assert_same_state(last_state(tmp_path / "whole"), last_state(tmp_path / "parts"))
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+
+
+def test_j6_every_step_has_its_learning_rate_and_gradient_norm(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    for clip in (1.0, 0.0):
+        run_training(tmp_path / str(clip), dataset, lr_schedule="linear", clip_norm=clip)
+    curves = [read_curves(tmp_path / str(clip) / "runs" / "test" / "metrics.jsonl") for clip in (1.0, 0.0)]
+    assert [step for step, _ in curves[0].norms] == [step for step, _ in curves[0].rates] == list(range(1, 7))
+    assert curves[0].norms[0] == pytest.approx(curves[1].norms[0]) and curves[0].norms[0][1] > 0
+    assert (tmp_path / "1.0" / "runs" / "test" / "gradient_norm.png").exists()

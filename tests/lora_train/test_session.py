@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.loop import TrainHooks
-from streamcache.lora_train.optim import available
+from streamcache.lora_train.optimizers.optim import available
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.run.metrics import read_curves, read_metrics
 from streamcache.lora_train.session import Session, open_session
@@ -212,8 +212,8 @@ def unnamed_parameters(monkeypatch) -> Iterator[None]:
 
     real = Network.parameter_groups
 
-    def unnamed(self, rate):
-        return [{key: value for key, value in group.items() if key != "names"} for group in real(self, rate)]
+    def unnamed(self, *rates):
+        return [{key: value for key, value in group.items() if key != "names"} for group in real(self, *rates)]
 
     with monkeypatch.context() as former:
         former.setattr(Network, "parameter_groups", unnamed)

@@ -36,11 +36,18 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adapter_dtype": ("bf16", {}),
     "targets": ("all", {}),
     "start_from": ("start.safetensors", {}),
+    "group_ranks": ({"up": 3}, {}),
+    "group_alphas": ({"up": 0.5}, {}),
+    "training_adapter": ("adapter.safetensors", {}),
     "naming": ("kohya", {}),
     "save_dtype": ("bf16", {}),
     "learning_rate": (1e-3, {}),
     "group_rates": ({"up": 1e-3}, {}),
     "optimizer": ("SGD", {}),
+    "other_optimizer": ("Lion", {}),
+    "optimizer_args": ({"amsgrad": True, "betas": (0.5, 0.6)}, {}),
+    "lora_plus": (4.0, {}),
+    "scale_weight_norms": (1e-3, {}),
     "weight_decay": (0.5, {}),
     "beta1": (0.5, {}),
     "beta2": (0.5, {}),
@@ -54,21 +61,33 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ema_decay": (0.9, {}),
     "loss": ("l1", {}),
     "huber_delta": (0.5, {"loss": "huber"}),
+    "huber_schedule": ("snr", {"loss": "huber"}),
     "weighting": ("min_snr", {}),
     "min_snr_gamma": (1.0, {"weighting": "min_snr"}),
     "timesteps": ("logit_normal", {}),
     "logit_mean": (0.5, {"timesteps": "logit_normal"}),
     "logit_std": (0.5, {"timesteps": "logit_normal"}),
     "shift": (3.0, {}),
+    "resolution_shift": ("sd3", {}),
     "t_min": (0.5, {}),
     "t_max": (0.5, {}),
     "noise_offset": (0.1, {}),
+    "multires_noise": (4, {}),
+    "multires_discount": (0.9, {"multires_noise": 4}),
+    "input_perturbation": (0.1, {}),
     "masked_loss": (True, {}),
     "unmasked_weight": (0.5, {"masked_loss": True}),
+    "normalise_masks": (True, {"masked_loss": True}),
     "prior_weight": (0.5, {}),
     "caption_dropout": (0.5, {}),
+    "preservation_weight": (1.0, {}),
+    "preservation_share": (0.5, {"preservation_weight": 1.0}),
+    "preservation_caption": ("caption 3", {"preservation_weight": 1.0}),
+    "guidance_target": (3.0, {}),
+    "guidance_schedule": ("sigma", {"guidance_target": 3.0}),
     "precision": ("bf16", {}),
     "checkpointing": (True, {}),
+    "activation_offload": (True, {}),
     "prefetch": (0, {}),
     "set_samples": ({"main": 5}, {}),
     "set_weights": ({"main": 0.5}, {}),
@@ -123,7 +142,7 @@ def outcome(folder: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, set
     seen: list[Any] = []
     denoiser = Named()
     with monkeypatch.context() as patch, open_run(folder, "run") as run:
-        for name in ("Prefetcher", "checkpointed"):
+        for name in ("Prefetcher", "saving_memory"):
             patch.setattr(loop, name, _noting(name, getattr(loop, name), seen))
         patch.setattr(loop, "write_report", lambda *_: None)  # it takes most of the time
         loop.train(denoiser, dataset, TrainConfig(**{**BASE, **settings}), run, decode=decode)
@@ -157,7 +176,9 @@ def test_a_setting_that_changes_changes_the_run(
     if name == "tensorboard":
         pytest.importorskip("tensorboardX")
     value, needed = CHANGES[name]
-    if name == "start_from":
+    if name == "other_optimizer":
+        pytest.importorskip("pytorch_optimizer")
+    if name in ("start_from", "training_adapter"):
         value = str(run_training(tmp_path / "first", make_dataset(tmp_path / "first-set"), steps=3).lora)
     key = repr(needed)
     if key not in known:

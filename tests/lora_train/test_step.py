@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from streamcache.dataset_cache import CacheWriter, Dataset, open_cache
 from streamcache.errors import TrainError
+from streamcache.lora_train.compute import Ema
+from streamcache.lora_train.data.sizes import KnownSizes
 from streamcache.lora_train.run.folder import read_run_json
 from streamcache.lora_train.run.metrics import read_curves
-from streamcache.lora_train.step import Ema, KnownSizes, signals_held
+from streamcache.lora_train.run.signals import signals_held
+from streamcache.lora_train.step import clip_gradients
 
 from ..support.small_parts import SmallDenoiser, latent_of, make_dataset, run_training, words_of
 
@@ -243,3 +246,17 @@ def test_a_layer_that_sample_images_do_not_call_is_refused_by_name_after_the_fir
 def test_layers_that_all_learn_are_not_mentioned(tmp_path, caplog):
     run_training(tmp_path, make_dataset(tmp_path / "set"), targets="all", accumulate=2)
     assert not [record for record in caplog.records if "gradient" in record.message]
+
+
+@pytest.mark.parametrize("largest", [0.5, 1e6])
+def test_gradients_are_clipped_as_torch_clips_them(largest: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    ours, torchs = ([nn.Parameter(torch.zeros(shape)) for shape in ((4, 6), (3,), (5, 5))] for _ in range(2))
+    for one, other in zip(ours[:2], torchs[:2]):
+        one.grad = torch.randn(one.shape, generator=random)
+        other.grad = one.grad.clone()
+    clip_gradients(ours, largest)
+    torch.nn.utils.clip_grad_norm_(torchs, largest)
+    assert all(torch.equal(one.grad, other.grad) for one, other in zip(ours[:2], torchs[:2]))
+    assert ours[2].grad is None
+    clip_gradients([ours[2]], largest)

@@ -15,6 +15,9 @@ ELSEWHERE = {
     "lora_train/adapters/loha.py": "lora_train/adapters/test_adapters.py",
     "lora_train/adapters/lora.py": "lora_train/adapters/test_adapters.py",
     # Only seen through what uses them.
+    "lora_train/parts.py": "lora_train/test_session.py",
+    "lora_train/forecast/peak.py": "lora_train/forecast/test_forecast.py",
+    "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
     "dataset_cache/format/blobs.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
-from streamcache.lora_train.denoiser import PreparedBatch
+from streamcache.lora_train.denoiser import Denoiser, PreparedBatch
 from streamcache.lora_train.loop import TrainHooks, TrainResult, train
-from streamcache.lora_train.noise_schedule import FlowSchedule
+from streamcache.lora_train.objective.noise_schedule import FlowSchedule
 from streamcache.lora_train.run.folder import open_run
 
 SHAPES = ((8, 8), (4, 12), (6, 6))
@@ -119,7 +119,7 @@ def make_dataset(path: Path, count: int = 24, empty: bool = True, **facts: Any):
 def run_training(
     folder: Path,
     dataset: Any,
-    denoiser: SmallDenoiser | None = None,
+    denoiser: Denoiser | None = None,
     hooks: TrainHooks | None = None,
     mode: str = "new",
     **settings: Any,

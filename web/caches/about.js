@@ -3,6 +3,7 @@
 import { bar, bars } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
+import { translateWord } from "../lib/messages.js";
 import { bytes, moment, number, percent } from "../lib/units.js";
 import { hasWords, words } from "../lib/words.js";
 
@@ -130,7 +131,7 @@ function made({ row, provenance }) {
 function tree(value, depth = 0) {
   const entries = Object.entries(value).filter(([, each]) => plain(each) !== "");
   const isPlain = ([, each]) => typeof each !== "object" || isPlainList(each) || depth >= DEEP;
-  const name = (key) => (Array.isArray(value) ? `${Number(key) + 1}` : key.replaceAll("_", " "));
+  const name = (key) => (Array.isArray(value) ? `${Number(key) + 1}` : translateWord(key.replaceAll("_", " ")));
   const branch = ([key, each]) => h("div", { class: "sc-branch" }, h("h4", {}, name(key)), tree(each, depth + 1));
   return [
     facts(entries.filter(isPlain).map(([key, each]) => [name(key), plain(each)])),

@@ -1,7 +1,9 @@
 // One cache: tabs with its samples, its details, and the files that were skipped.
 
+import { busy } from "../lib/busy.js";
 import { button, fill, h, iconButton, roving } from "../lib/dom.js";
 import { notice } from "../lib/dialog.js";
+import { nameOf } from "../lib/names.js";
 import { get, isAbort } from "../lib/server.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -23,7 +25,7 @@ export class CacheView {
     const menu = () => this.row && cacheMenu(panel, this.row, this.more);
     this.more = iconButton("ellipsis-v", words("caches.more", { name }), menu, { "aria-haspopup": "menu" });
     this.add = iconButton("plus-circle", words("caches.add", { name }), () => addLoadNode(name));
-    this.title = h("h2", { title: name }, name);
+    this.title = nameOf(name, { tag: "h2" });
     makeDraggable(this.title, name);
     this.facts = h("div", { class: "sc-facts" });
     this.bar = h("div", { class: "sc-tabs", role: "tablist", "aria-label": name });
@@ -94,7 +96,7 @@ export class CacheView {
   async load() {
     this.asked?.abort();
     this.asked = new AbortController();
-    const found = await get("/cache", { name: this.name }, { signal: this.asked.signal }).catch((error) => ({ error }));
+    const found = await busy(this.panel.root, get("/cache", { name: this.name }, { signal: this.asked.signal })).catch((error) => ({ error }));
     if (found.error) {
       if (!isAbort(found.error)) this.fail(found.error);
       return;

@@ -4,16 +4,23 @@ import { useFolder } from "../folders/folder_node.js";
 import { unsent } from "../folders/uploads.js";
 import { button, h, icon, iconButton } from "../lib/dom.js";
 import { get, post } from "../lib/server.js";
+import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
+import { acceptLoss, remedy } from "./repair.js";
 
 const PROBLEMS_SHOWN = 30;
+const SHOWN_FOR = 10000; // milliseconds, of a job that went well and has nothing to press
 const dismissed = new Set(); // ids of jobs that the user has dismissed; kept while the page is open
 
 export class Jobs {
   constructor(panel) {
     this.panel = panel;
-    this.lines = new Map(); // id → {job, element}
+    this.lines = new Map(); // id → {job, element, fading}
     this.element = h("div", { class: "sc-jobs", role: "log", "aria-label": words("jobs.label") });
+  }
+
+  destroy() {
+    for (const { fading } of this.lines.values()) clearTimeout(fading);
   }
 
   /** Called when the tab is opened or the connection is back: loads running and finished jobs. */
@@ -28,6 +35,7 @@ export class Jobs {
 
   update(job) {
     if (job.state === "sent") return this.forget(job.id); // a job on the server goes on with it
+    if (job.kind === "read" && job.state === "done") return this.forget(job.id); // its images are shown
     const known = this.lines.get(job.id);
     // The response to the request that started a job may arrive after the event that it is done, and only then this page knows
     // which files it did not send: the job is drawn again as it ended.
@@ -36,22 +44,43 @@ export class Jobs {
     const element = this.draw(job);
     if (known) known.element.replaceWith(element);
     else this.element.append(element);
-    this.lines.set(job.id, { job, element });
+    clearTimeout(known?.fading);
+    this.lines.set(job.id, { job, element, fading: isOver(job, element) && this.fade(job.id) });
+    if (job.kind === "repair" && job.state === "done") this.settle(job);
+  }
+
+  /** The line of a job that went well goes away by itself, but not while the user reads it. */
+  fade(id) {
+    return setTimeout(() => {
+      const line = this.lines.get(id);
+      if (!line) return;
+      if (line.element.matches(":hover, :focus-within")) line.fading = this.fade(id);
+      else this.forget(id);
+    }, SHOWN_FOR);
+  }
+
+  /** What verifying found before a repair is no longer true. */
+  settle({ id, name }) {
+    for (const { job } of [...this.lines.values()]) {
+      if (job.id !== id && job.name === name && ["verify", "repair"].includes(job.kind) && job.state !== "running") this.forget(job.id);
+    }
   }
 
   draw(job) {
-    const facts = { name: job.name, to: job.to };
-    if (job.state === "running") return this.running(job, words(`jobs.${job.kind}_running`, facts));
+    const facts = { name: job.name, to: job.to, done: number(job.done ?? 0), total: number(job.total ?? 0) };
+    if (job.state === "running") return this.running(job, job.text || words(`jobs.${job.kind}_running`, facts));
     const adds = job.kind === "add";
+    const { dropped = 0 } = job.counts ?? {};
+    const refused = job.kind === "repair" && job.state === "failed" && dropped > 0;
     const problems = [...unsent(job.id), ...(job.problems ?? [])];
     const bad = adds && job.state === "done" ? !job.counts.images && problems.length > 0 : isBad(job);
     const partly = adds && !bad && problems.length > 0;
     const sign = partly ? "exclamation-triangle" : bad ? "exclamation-circle" : job.state === "cancelled" ? "ban" : "check-circle";
     const done = bad && !adds ? "jobs.problems" : `jobs.${job.kind}_done`;
     const text = {
-      failed: () => job.error || words("jobs.failed", facts),
+      failed: () => (refused ? words("repair.refused", { ...facts, count: dropped, samples: job.counts.samples }) : job.error || words("jobs.failed", facts)),
       cancelled: () => words(adds ? "jobs.add_cancelled" : "jobs.cancelled", facts),
-      done: () => words(done, { ...facts, count: job.problem_count, what: adds && whatWasAdded(job.counts) }),
+      done: () => words(done, { ...facts, count: job.kind === "repair" ? dropped : job.problem_count, what: adds ? whatWasAdded(job.counts) : job.what }),
     }[job.state]();
     const all = unsent(job.id).length + (job.problem_count ?? 0);
     const close = iconButton("times", words("actions.close"), () => this.forget(job.id));
@@ -62,7 +91,8 @@ export class Jobs {
       adds && job.state === "done" && job.counts.images + job.counts.same > 0 && toCanvas(job.name),
       adds && problems.length > 0 && h("p", { class: "sc-small" }, words("jobs.not_added", { count: all })),
       problems.length > 0 && h("ul", { class: "sc-problems" }, problems.slice(0, PROBLEMS_SHOWN).map(problemLine)),
-      job.kind === "verify" && remedy(job.name, problems),
+      job.kind === "verify" && job.state === "done" && remedy(this.panel, { ...job, problems }),
+      refused && acceptLoss(this.panel, job),
     );
   }
 
@@ -79,7 +109,7 @@ export class Jobs {
       h(
         "div",
         { class: "sc-row" },
-        h("span", { class: "sc-grow sc-clip" }, text),
+        h("span", { class: "sc-grow sc-two-lines", title: text }, text),
         h("span", { class: "sc-soft sc-number sc-small" }, `${percent}%`),
         stop,
       ),
@@ -94,6 +124,7 @@ export class Jobs {
 
   forget(id) {
     dismissed.add(id);
+    clearTimeout(this.lines.get(id)?.fading);
     this.lines.get(id)?.element.remove();
     this.lines.delete(id);
   }
@@ -110,23 +141,13 @@ function toCanvas(folder) {
   return button(words("folders.to_canvas"), () => useFolder(folder), { sign: "plus-circle" });
 }
 
-function isBad(job) {
-  return job.state === "failed" || job.problems?.length > 0;
+/** Nothing is left to press or to read. */
+function isOver(job, element) {
+  return job.state !== "running" && element.matches(".good") && element.querySelectorAll("button").length === 1;
 }
 
-/** What to do about damage: encode again, or drop the damaged samples. A damaged index has its own message. */
-function remedy(name, problems) {
-  const isDebris = ({ kind }) => kind === "debris";
-  if (problems.length > 0 && problems.every(isDebris)) return h("p", { class: "sc-remedy sc-small" }, words("jobs.debris"));
-  const isDamage = ({ kind, place }) => kind !== "debris" && kind !== "unreadable" && place?.startsWith("shards/");
-  if (!problems.some(isDamage)) return null;
-  const command = `streamcache verify --repair "output/streamcache/${name}"`;
-  const copy = iconButton("copy", words("actions.copy"), async () => {
-    await navigator.clipboard.writeText(command).catch(() => getSelection().selectAllChildren(code));
-  });
-  const code = h("code", { class: "sc-grow" }, command);
-  const [again, without] = [words("jobs.encode_again"), words("jobs.repair")];
-  return h("div", { class: "sc-remedy sc-small" }, h("p", {}, again), h("p", {}, without), h("div", { class: "sc-row" }, code, copy));
+function isBad(job) {
+  return job.state === "failed" || job.problems?.length > 0;
 }
 
 function problemLine(problem) {

@@ -4,6 +4,8 @@ import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.
 import { notice } from "../lib/dialog.js";
 import { FIRST_STEPS, openExample } from "../lib/example.js";
 import { post } from "../lib/server.js";
+import { nameOf } from "../lib/names.js";
+import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { cacheMenu } from "./actions.js";
 import { addLoadNode, makeDraggable } from "./canvas.js";
@@ -17,7 +19,7 @@ const ORDERS = {
   samples: (a, b) => (b.samples ?? 0) - (a.samples ?? 0),
 };
 const FIRST = 60; // more are drawn on request
-const memory = { search: "", order: "newest", opened: "" };
+const memory = { search: "", order: "newest", opened: "", runs: false };
 
 export class ListView {
   constructor(panel) {
@@ -25,7 +27,9 @@ export class ListView {
     this.most = FIRST;
     this.cards = h("ul", { class: "sc-cards", "aria-label": words("caches.title") });
     this.state = h("div", { "aria-live": "polite" }, h("div", { class: "sc-empty" }, h("div", { class: "sc-spin" })));
-    this.roving = roving(this.cards, ".sc-card-open");
+    this.runs = new RunCaches((row) => this.card(row));
+    this.lists = h("div", {}, this.cards, this.runs.element);
+    this.roving = roving(this.lists, ".sc-card-open");
     this.trash = button("", () => panel.show("trash"), { sign: "trash", look: "plain" });
     this.count = h("span", { class: "sc-soft sc-small sc-grow" });
     this.foot = h("div", { class: "sc-foot" }, this.count, this.trash);
@@ -43,7 +47,7 @@ export class ListView {
         iconButton("refresh", words("actions.refresh"), refresh),
       ),
       this.tools,
-      h("div", { class: "sc-body" }, this.folders.element, this.state, this.cards),
+      h("div", { class: "sc-body" }, this.folders.element, this.state, this.lists),
       this.foot,
     );
   }
@@ -95,7 +99,7 @@ export class ListView {
   }
 
   focus() {
-    this.wantsFocus = true;
+    this.wantsFocus = this.folders.wantsFocus = true;
     if (this.list) this.restoreFocus();
   }
 
@@ -107,8 +111,11 @@ export class ListView {
     const found = caches.filter((row) => asked.every((word) => text(row).includes(word))).sort(ORDERS[memory.order]);
     this.folders.search(asked);
     const focused = document.activeElement?.closest?.(".sc-card")?.dataset.name;
-    fill(this.cards, found.slice(0, this.most).map((row) => this.card(row)));
-    if (found.length > this.most) this.cards.append(this.more(found.length));
+    const saved = found.filter((row) => !row.made_for);
+    fill(this.cards, saved.slice(0, this.most).map((row) => this.card(row)));
+    if (saved.length > this.most) this.cards.append(this.more(saved.length));
+    this.cards.hidden = saved.length === 0;
+    this.runs.show(found.filter((row) => row.made_for), asked.length > 0);
     this.tools.hidden = caches.length === 0;
     this.foot.hidden = caches.length === 0 && trash.length === 0;
     this.trash.hidden = trash.length === 0;
@@ -122,7 +129,7 @@ export class ListView {
     this.roving.settle();
     const name = focused ?? (this.wantsFocus ? memory.opened : "");
     this.wantsFocus = false;
-    const card = [...this.cards.querySelectorAll(".sc-card")].find((each) => each.dataset.name === name);
+    const card = [...this.lists.querySelectorAll(".sc-card")].find((each) => each.dataset.name === name);
     card?.querySelector(".sc-card-open").focus();
   }
 
@@ -137,7 +144,7 @@ export class ListView {
     const text = h(
       "div",
       { role: "button", class: "sc-card-open", tabIndex: -1, onclick: open, onkeydown: press },
-      h("span", { class: "sc-card-name sc-clip", title: row.name }, row.name),
+      nameOf(row.name, { class: "sc-card-name" }),
       row.problem
         ? h("span", { class: "sc-small sc-problem", title: row.problem }, row.problem)
         : h("span", { class: "sc-small sc-number" }, amounts(row)),
@@ -193,5 +200,36 @@ export class ListView {
   nothing() {
     const text = words("caches.no_match", { search: memory.search });
     return h("div", { class: "sc-empty" }, icon("search"), h("p", { class: "sc-soft" }, text));
+  }
+}
+
+/** The caches that trainings made for themselves: closed, because users seldom want them. A search opens it. */
+class RunCaches {
+  constructor(draw) {
+    this.draw = draw;
+    this.rows = [];
+    this.count = h("span", { class: "sc-badge" });
+    this.cards = h("ul", { class: "sc-cards", "aria-label": words("caches.made_by_runs") });
+    const summary = h("summary", { title: words("caches.made_by_runs_why") }, words("caches.made_by_runs"), this.count);
+    this.element = h("details", { class: "sc-fold sc-run-caches", hidden: true, ontoggle: () => this.toggled() }, summary, this.cards);
+  }
+
+  show(rows, searched) {
+    this.rows = rows;
+    this.searched = searched;
+    this.element.hidden = rows.length === 0;
+    this.count.textContent = number(rows.length);
+    this.element.open = searched || memory.runs;
+    this.fill();
+  }
+
+  toggled() {
+    if (!this.searched) memory.runs = this.element.open;
+    this.fill();
+  }
+
+  /** Cards that are not seen do not exist: arrow keys would go to them. */
+  fill() {
+    fill(this.cards, this.element.open ? this.rows.map(this.draw) : []);
   }
 }

@@ -1,11 +1,15 @@
 // The panel of the tab "Datasets": the view that is shown, and what all views share (the list, notices, jobs).
 
 import { button, debounce, fill, h, iconButton } from "../lib/dom.js";
+import { busy } from "../lib/busy.js";
 import { notice } from "../lib/dialog.js";
+import { keepKeys } from "../lib/keys.js";
 import { get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { acceptFiles } from "../folders/tab_drop.js";
 import { watchUploads } from "../folders/uploads.js";
+import { FolderView } from "../curate/folder_view.js";
+import { watchUpdates } from "../curate/update.js";
 import { CacheView } from "./cache.js";
 import { Jobs } from "./jobs.js";
 import { ListView } from "./list.js";
@@ -27,12 +31,14 @@ export class CachesPanel {
     element.style.height = "100%";
     fill(element, this.root);
     acceptFiles(this);
+    keepKeys(this.root);
     const later = debounce(() => this.refresh(), 250);
     this.stops = [
       listen("streamcache.caches", later),
       listen("reconnected", () => (later(), this.jobs.load())), // events were missed meanwhile
       listen("streamcache.job", (job) => this.jobs.update(job)),
       watchUploads((job) => this.jobs.update(job)),
+      watchUpdates((job) => this.jobs.update(job)),
       () => window.removeEventListener("focus", later),
       later.cancel,
     ];
@@ -44,17 +50,19 @@ export class CachesPanel {
 
   destroy() {
     clearTimeout(this.fading);
+    this.jobs.destroy();
     this.asked = null;
     for (const stop of this.stops) stop();
     this.view?.destroy?.();
     this.root.remove();
   }
 
-  /** `view`: "list", "trash", or "cache" with a name. The focus follows if the user navigated. */
+  /** `view`: "list", "trash", or "cache" or "folder" with a name. The focus follows if the user navigated. */
   show(view, name = "", withFocus = true) {
     Object.assign(memory, { view, name });
     this.view?.destroy?.();
     if (view === "cache") this.view = new CacheView(this, name);
+    else if (view === "folder") this.view = new FolderView(this, name);
     else this.view = view === "trash" ? new TrashView(this) : new ListView(this);
     fill(this.stage, this.view.element);
     if (this.list) this.view.update(this.list);
@@ -68,7 +76,7 @@ export class CachesPanel {
   /** Only the last request counts: a response to an earlier one may be outdated. */
   async refresh() {
     const asked = (this.asked = {});
-    const found = await get("/caches").catch((error) => ({ error }));
+    const found = await busy(this.root, get("/caches")).catch((error) => ({ error }));
     if (this.asked !== asked) return;
     if (!found.error) {
       this.list = found;
@@ -81,7 +89,7 @@ export class CachesPanel {
   /** Runs an action that the server may refuse. On a refusal, shows the reason and returns null. */
   async attempt(act) {
     try {
-      return await act();
+      return await busy(this.root, Promise.resolve(act()));
     } catch (error) {
       this.fail(error);
       return null;
@@ -112,6 +120,8 @@ export class CachesPanel {
   clearNotice() {
     clearTimeout(this.fading);
     this.until = "";
+    const hadFocus = this.notices.contains(document.activeElement);
     fill(this.notices);
+    if (hadFocus) this.view.regain?.();
   }
 }

@@ -7,7 +7,7 @@ import { acceptDrops } from "./canvas.js";
 import { CachesPanel } from "./panel.js";
 
 const slot = new TabSlot((element) => {
-  for (const name of ["caches", "samples/samples", "details", "../folders/folders"]) useStyle(`../caches/${name}`);
+  for (const name of ["caches", "samples/samples", "details", "../folders/folders", "../curate/curate"]) useStyle(`../caches/${name}`);
   return new CachesPanel(element);
 });
 

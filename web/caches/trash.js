@@ -2,6 +2,7 @@
 
 import { ask } from "../lib/dialog.js";
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
+import { nameOf } from "../lib/names.js";
 import { post } from "../lib/server.js";
 import { age, bytes, moment } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -53,7 +54,7 @@ export class TrashView {
       h(
         "div",
         { class: "sc-card-text" },
-        h("span", { class: "sc-card-name sc-clip", title: row.name }, row.name),
+        nameOf(row.name, { class: "sc-card-name" }),
         h("span", { class: "sc-small sc-soft sc-number" }, bytes(row.bytes), " · ", when),
         row.kind === "run" && h("span", { class: "sc-row sc-badges" }, run),
       ),

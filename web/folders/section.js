@@ -3,13 +3,14 @@
 import { makeDraggable } from "../caches/canvas.js";
 import { notice } from "../lib/dialog.js";
 import { button, debounce, fill, h, icon, iconButton, roving } from "../lib/dom.js";
+import { nameOf } from "../lib/names.js";
 import { address, get, listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
 import { chooseImages } from "./add_images.js";
 import { FOLDER_NODE, useFolder } from "./folder_node.js";
 
 const FIRST = 4; // more are drawn on request
-const memory = { all: false };
+const memory = { all: false, opened: "" };
 
 export class FolderSection {
   constructor(panel) {
@@ -17,7 +18,7 @@ export class FolderSection {
     this.folders = [];
     this.wanted = [];
     this.rows = h("ul", { class: "sc-folders", "aria-label": words("folders.title") });
-    this.roving = roving(this.rows, ".sc-folder-use");
+    this.roving = roving(this.rows, ".sc-folder-open");
     this.state = h("div");
     this.element = h(
       "section",
@@ -56,7 +57,7 @@ export class FolderSection {
   }
 
   draw() {
-    const focused = document.activeElement?.closest?.(".sc-folder")?.dataset.name;
+    const focused = document.activeElement?.closest?.(".sc-folder")?.dataset.name ?? this.returned();
     const folders = this.folders.filter(({ name }) => this.wanted.every((word) => name.toLowerCase().includes(word)));
     this.element.hidden = folders.length === 0;
     const shown = memory.all ? folders : folders.slice(0, FIRST);
@@ -64,24 +65,37 @@ export class FolderSection {
     if (shown.length < folders.length) this.rows.append(this.more(folders.length));
     this.roving.settle();
     const again = [...this.rows.querySelectorAll(".sc-folder")].find((row) => row.dataset.name === focused);
-    again?.querySelector(".sc-folder-use").focus();
+    again?.querySelector(".sc-folder-open").focus();
+  }
+
+  /** The folder that was open, if the user comes back from it. */
+  returned() {
+    const { opened } = memory;
+    if (!this.wantsFocus) return undefined;
+    this.wantsFocus = false;
+    memory.opened = "";
+    return opened || undefined;
   }
 
   row(folder) {
     const { name } = folder;
-    const use = () => useFolder(name);
+    const open = () => {
+      memory.opened = name;
+      this.panel.show("folder", name);
+    };
     // Not a <button>: Firefox does not start a drag on one.
-    const press = (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), use());
-    const label = words("folders.use", { name });
+    const press = (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), open());
+    const label = words("folders.open", { name });
     const text = h(
       "div",
-      { role: "button", class: "sc-folder-use", tabIndex: -1, title: label, onclick: use, onkeydown: press },
-      h("span", { class: "sc-card-name sc-clip" }, name.split("/").at(-1)),
+      { role: "button", class: "sc-folder-open", tabIndex: -1, title: label, onclick: open, onkeydown: press },
+      nameOf(name.split("/").at(-1), { class: "sc-card-name" }),
       h("span", { class: "sc-small sc-soft sc-clip" }, amounts(folder)),
     );
+    const use = iconButton("plus-circle", words("folders.use", { name }), () => useFolder(name), { tabIndex: -1 });
     const more = { tabIndex: -1, "aria-haspopup": "menu" };
     const add = folder.writable && iconButton("upload", words("folders.add_to", { name }), choosing(this.panel, name), more);
-    const row = h("li", { class: "sc-folder", dataset: { name } }, covers(folder), text, add);
+    const row = h("li", { class: "sc-folder", dataset: { name } }, covers(folder), text, use, add);
     makeDraggable(row, name, FOLDER_NODE);
     return row;
   }

@@ -5,7 +5,7 @@ import { words } from "../lib/words.js";
 import { addImages } from "./add_images.js";
 import { hasFiles, readDrop } from "./dropped.js";
 
-/** Takes drops on the panel; on a row of the list of folders they go to that folder. */
+/** Takes drops on the panel; on a row of the list of folders, or in the view of a folder, they go to that folder. */
 export function acceptFiles(panel) {
   const { root } = panel;
   const sign = h("div", { class: "sc-drop", hidden: true }, icon("upload"), h("p", {}, words("folders.drop")));
@@ -25,7 +25,7 @@ export function acceptFiles(panel) {
     event.preventDefault();
     event.stopPropagation(); // ComfyUI would open them as workflows
     sign.hidden = true;
-    const folder = rowAt(event)?.dataset.name ?? "";
+    const folder = rowAt(event)?.dataset.name ?? panel.view.folder ?? "";
     addImages(readDrop(event), { folder }).catch((error) => panel.fail(error));
   });
 }

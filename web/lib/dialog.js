@@ -1,6 +1,8 @@
 // Native dialogs, so that the focus stays inside and then returns to where it was.
 
+import { busy } from "./busy.js";
 import { button, fill, h, icon } from "./dom.js";
+import { keepKeys } from "./keys.js";
 import { words } from "./words.js";
 
 let last = 0;
@@ -16,7 +18,7 @@ export function notice(kind, text, ...more) {
  * Asks for confirmation. `act` runs when the main button is pressed; the dialog then closes, or shows the error. The
  * promise resolves to what `act` returned, or to null if the user canceled.
  */
-export function ask({ title, content, action, act, look = "primary", ready }) {
+export function ask({ title, content, action, act, look = "primary", wide = false, ready }) {
   const problem = h("div");
   const go = button(action, undefined, { look, type: "submit" });
   const no = button(words("actions.cancel"), () => window_.close());
@@ -29,7 +31,7 @@ export function ask({ title, content, action, act, look = "primary", ready }) {
     problem,
     h("div", { class: "sc-actions" }, no, go),
   );
-  const window_ = h("dialog", { class: "sc sc-dialog", "aria-labelledby": id }, form);
+  const window_ = h("dialog", { class: `sc sc-dialog ${wide ? "wide" : ""}`, "aria-labelledby": id }, form);
   ready?.((can) => (go.disabled = !can));
   return new Promise((resolve) => {
     let result = null;
@@ -38,7 +40,7 @@ export function ask({ title, content, action, act, look = "primary", ready }) {
       go.disabled = true;
       fill(problem);
       try {
-        result = (await act()) ?? true;
+        result = (await busy(form, Promise.resolve(act()))) ?? true;
         window_.close();
       } catch (error) {
         fill(problem, notice("bad", error.message));
@@ -55,6 +57,7 @@ export function show(window_, closed = () => {}) {
     window_.remove();
     closed();
   });
+  keepKeys(window_);
   window_.addEventListener("keydown", (event) => event.stopPropagation());
   window_.addEventListener("mousedown", (event) => event.target === window_ && window_.close());
   document.body.append(window_);

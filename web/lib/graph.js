@@ -2,6 +2,8 @@
 
 import { app } from "../../../scripts/app.js";
 
+const SUBGRAPH_INPUTS = -10; // the id of the inputs of a subgraph, as links know it
+
 /** All nodes, those inside subgraphs too. */
 export function* allNodes(graph = app.rootGraph) {
   for (const node of graph?.nodes ?? []) {
@@ -10,19 +12,47 @@ export function* allNodes(graph = app.rootGraph) {
   }
 }
 
-/** A node by the id that the server knows: `5`, or `2:5` for one inside the subgraph on node 2. */
-export function findNode(id) {
+/** The nodes on the way to one by the id that the server knows: `2:5` is node 2, which has a subgraph, and node 5 inside it. Empty
+ * if it does not exist. */
+export function pathTo(id) {
   let graph = app.rootGraph;
-  let node = null;
+  const path = [];
   for (const part of String(id).split(":")) {
-    node = graph?.getNodeById?.(Number.isNaN(Number(part)) ? part : Number(part)) ?? null;
-    graph = node?.subgraph;
+    const node = graph?.getNodeById?.(Number.isNaN(Number(part)) ? part : Number(part));
+    if (!node) return [];
+    path.push(node);
+    graph = node.subgraph;
   }
-  return node;
+  return path;
 }
 
-/** Whether an input is connected, so that the value of its widget does not count. */
-export function isConnected(node, name) {
+/** The last of them: the node itself. */
+export function findNode(id) {
+  return pathTo(id).at(-1) ?? null;
+}
+
+/** All nodes of a type with their paths, as `pathTo` returns them. */
+export function* pathsOf(type, graph = app.rootGraph, above = []) {
+  for (const node of graph?.nodes ?? []) {
+    if (node.comfyClass === type) yield [...above, node];
+    if (node.subgraph) yield* pathsOf(type, node.subgraph, [...above, node]);
+  }
+}
+
+/** The link of an input, null if it is not connected. */
+export function linkOf(node, name) {
   const slot = node.inputs?.findIndex((input) => input.name === name) ?? -1;
-  return slot >= 0 && node.isInputConnected(slot);
+  return slot >= 0 && node.isInputConnected(slot) ? node.getInputLink(slot) : null;
+}
+
+/**
+ * The value of a widget of the last node of a path. If the subgraph around it has an input for it, the value is that of the node
+ * with the subgraph. undefined if another node gives the value.
+ */
+export function valueOn(path, name) {
+  const [node, outer] = [path.at(-1), path.at(-2)];
+  const link = linkOf(node, name);
+  if (!link) return node.widgets?.find((widget) => widget.name === name)?.value;
+  if (Number(link.origin_id) !== SUBGRAPH_INPUTS) return undefined;
+  return valueOn(path.slice(0, -1), outer.subgraph.inputs[link.origin_slot].name);
 }

@@ -2,7 +2,7 @@
 
 import { h, icon, roving } from "./dom.js";
 
-/** items: [{label, sign, danger, disabled, act}] or null for a separator. */
+/** items: [{label, sign, danger, disabled, checked, act}] or null for a separator. Those with `checked` are on or off. */
 export function openMenu(anchor, items) {
   const close = () => menu.hidePopover();
   const entry = (item) =>
@@ -12,7 +12,8 @@ export function openMenu(anchor, items) {
           "button",
           {
             type: "button",
-            role: "menuitem",
+            role: item.checked === undefined ? "menuitem" : "menuitemcheckbox",
+            "aria-checked": item.checked === undefined ? undefined : String(item.checked),
             tabIndex: -1,
             class: `sc-menu-item ${item.danger ? "danger" : ""}`,
             disabled: Boolean(item.disabled),
@@ -23,7 +24,8 @@ export function openMenu(anchor, items) {
             },
           },
           icon(item.sign),
-          item.label,
+          h("span", { class: "sc-grow" }, item.label),
+          item.checked && icon("check"),
         );
   const menu = h("div", { class: "sc sc-menu", role: "menu", popover: "auto" }, items.map(entry));
   roving(menu, ".sc-menu-item:not(:disabled)");

@@ -1,9 +1,11 @@
 // Requests to the pack's routes. A refusal becomes an Error with the server's message.
 
 import { api } from "../../../scripts/api.js";
+import { translate, translateIn } from "./messages.js";
 import { words } from "./words.js";
 
 const PREFIX = "/streamcache";
+const OWN = "streamcache.";
 const EVENTS = ["streamcache.caches", "streamcache.folders", "streamcache.job", "streamcache.sample", "streamcache.training"];
 
 // ComfyUI logs events that have had no listener, such as those of a run that trains while the page is loaded.
@@ -44,7 +46,7 @@ export function address(path, query = {}) {
 
 /** Calls back with an event of the server. Returns a function that stops listening. */
 export function listen(event, callback) {
-  const handle = ({ detail }) => callback(detail ?? {});
+  const handle = ({ detail }) => callback(event.startsWith(OWN) ? translateIn(detail ?? {}) : (detail ?? {}));
   api.addEventListener(event, handle);
   return () => api.removeEventListener(event, handle);
 }
@@ -52,7 +54,7 @@ export function listen(event, callback) {
 async function ask(path, options) {
   const response = await send(path, options);
   if (!response.ok) throw await refusal(response);
-  return readJson(response);
+  return translateIn(await readJson(response));
 }
 
 async function send(path, options) {
@@ -81,7 +83,7 @@ export function toJson(text) {
 
 async function refusal(response) {
   const found = await readJson(response);
-  return new Refusal(found?.error || words("server.failed", { status: response.status }), response.status);
+  return new Refusal(translate(found?.error) || words("server.failed", { status: response.status }), response.status);
 }
 
 function search(query) {

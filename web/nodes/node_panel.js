@@ -1,7 +1,8 @@
 // A panel on a node, in both renderers: a DOM widget that comes last and is not saved with the workflow.
 
-import { findNode } from "../lib/graph.js";
+import { pathTo } from "../lib/graph.js";
 import { onLanguageChange } from "../lib/host.js";
+import { keepKeys } from "../lib/keys.js";
 import { listen } from "../lib/server.js";
 import { useStyle } from "../lib/style.js";
 
@@ -19,6 +20,7 @@ export function addPanel(node, element, { height, text, redraw }) {
   useStyle();
   useStyle("../nodes/nodes");
   panels.set(node, { text, redraw });
+  keepKeys(element);
   const removed = node.onRemoved;
   node.onRemoved = function (...values) {
     panels.delete(node);
@@ -47,10 +49,11 @@ export function addPanel(node, element, { height, text, redraw }) {
 /** Starts to update all panels: progress texts, and another language. Call once. */
 export function keepPanelsFresh() {
   listen("progress_text", ({ nodeId, text }) => {
-    const node = findNode(nodeId);
-    if (!panels.has(node) || !text) return;
-    panels.get(node).text(text);
-    queueMicrotask(() => hideText(node)); // ComfyUI may handle the event after this
+    for (const node of text ? pathTo(nodeId) : []) {
+      if (!panels.has(node)) continue;
+      panels.get(node).text(text);
+      queueMicrotask(() => hideText(node)); // ComfyUI may handle the event after this
+    }
   });
   onLanguageChange(() => {
     for (const { redraw } of panels.values()) redraw();
@@ -62,6 +65,7 @@ export function keepPanelsFresh() {
  * ComfyUI then writes. Newer front ends remove it when the job ends.
  */
 function hideText(node) {
+  if (node.subgraph) return; // ComfyUI shows no text on it
   const widget = node.widgets?.find((each) => each.name === TEXT);
   if (widget?.type === "hidden") return;
   if (widget) node.removeWidget(widget);

@@ -2,6 +2,7 @@
 
 import { bar, bars, largest } from "../lib/bars.js";
 import { fill, h } from "../lib/dom.js";
+import { linkOf } from "../lib/graph.js";
 import { bytes, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "./node_panel.js";
@@ -9,37 +10,85 @@ import { addPanel } from "./node_panel.js";
 export const SAVE = "StreamCacheCacheSave";
 export const LOAD = "StreamCacheCacheLoad";
 const MAX_BARS = 5;
+const MAX_NOTICES = 3;
+const ESTIMATE = 40; // pixels of a summary that is not drawn yet
+const PADDING = 28; // of the panel, and around it
 
 const panels = new WeakMap();
+const last = new Map(); // id of a node and name of its cache → facts, for as long as the page is open
 
 /** `facts` as the server sends them: {name, samples, bytes, buckets, encoded, reused, excluded, unchanged}. */
 export function showSummary(node, facts) {
+  const [wanted, name] = [nameOn(node), plain(facts.name)];
+  last.set(keyOf(node, wanted && name), facts);
+  if (wanted && name && wanted !== name) return; // of the node with the same id in another workflow, which is not open now
   if (!panels.has(node)) panels.set(node, new Summary(node));
   panels.get(node).show(facts);
+}
+
+/** Another workflow, or the same one again: shows what its nodes had shown, if they still name the same cache. */
+export function showLastSummary(node) {
+  const facts = last.get(keyOf(node, nameOn(node)));
+  if (facts && !panels.has(node)) showSummary(node, facts);
+}
+
+function keyOf(node, name) {
+  return JSON.stringify([node.type, node.id, name]);
+}
+
+/** The cache that a node names; "" if another node gives the name. */
+function nameOn(node) {
+  return linkOf(node, "name") ? "" : plain(node.widgets?.find((widget) => widget.name === "name")?.value);
+}
+
+/** As the server reads names. */
+function plain(name) {
+  return String(name ?? "").trim().replaceAll("\\", "/");
 }
 
 class Summary {
   constructor(node) {
     this.line = h("div", { class: "sc-line", role: "status" });
     this.chart = h("div");
-    this.rows = 0;
-    this.element = h("div", { class: "sc sc-node sc-summary" }, this.line, this.chart);
-    this.panel = addPanel(node, this.element, {
-      height: () => 48 + 20 * this.rows + (this.more ? 20 : 0),
-      text: (text) => (this.line.textContent = text.split("\n")[0]),
+    this.remarks = [];
+    this.content = h("div", { class: "sc-stack sc-summary" }, this.line, this.chart);
+    this.panel = addPanel(node, h("div", { class: "sc sc-node" }, this.content), {
+      height: () => PADDING + (this.content.offsetHeight || this.tall || ESTIMATE),
+      text: (text) => this.#progress(text),
       redraw: () => this.show(this.facts),
     });
+    // A narrow node wraps its lines: nothing of them may be cut off.
+    this.observer = new ResizeObserver(() => this.measured());
+    this.observer.observe(this.content);
+  }
+
+  measured() {
+    const tall = this.content.offsetHeight;
+    if (!tall || tall === this.tall) return;
+    this.tall = tall;
+    this.panel.fit();
+  }
+
+  /** The first line is the progress; the others are remarks that are known before anything is encoded. */
+  #progress(text) {
+    const [first, ...remarks] = text.split("\n");
+    this.line.textContent = first;
+    if (remarks.join() !== this.remarks.join()) this.#fill(this.bars, remarks);
+  }
+
+  #fill(bars, remarks, more) {
+    this.bars = bars;
+    this.remarks = remarks;
+    fill(this.chart, bars, more, remarks.length > 0 && notices(remarks));
+    this.panel.fit();
   }
 
   show(facts) {
     this.facts = facts;
     const buckets = Object.entries(facts.buckets ?? {});
-    this.rows = Math.min(buckets.length, MAX_BARS);
-    this.more = facts.excluded?.length ? excluded(facts.excluded) : null;
     this.line.textContent = summary(facts);
     this.line.title = facts.name;
-    fill(this.chart, buckets.length > 0 && chart(buckets), this.more);
-    this.panel.fit();
+    this.#fill(buckets.length > 0 && chart(buckets), facts.notices ?? [], facts.excluded?.length ? excluded(facts.excluded) : null);
   }
 }
 
@@ -62,6 +111,12 @@ function summary(facts) {
     parts.push(words("nodes.encoded", { encoded: number(encoded), reused: number(reused) }));
   }
   return parts.join(" · ");
+}
+
+/** What to know about the dataset; the tooltip has everything. */
+function notices(texts) {
+  const line = (text) => h("li", {}, text);
+  return h("ul", { class: "sc-small sc-warned sc-notices", title: texts.join("\n") }, texts.slice(0, MAX_NOTICES).map(line));
 }
 
 /** The number of skipped files; the tooltip lists them with their reasons. */

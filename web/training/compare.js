@@ -3,6 +3,7 @@
 import { LineChart } from "../lib/chart.js";
 import { debounce, fill, h } from "../lib/dom.js";
 import { setSetting, setting } from "../lib/host.js";
+import { nameOf } from "../lib/names.js";
 import { shortNumber } from "../lib/ticks.js";
 import { number } from "../lib/units.js";
 import { hasWords, words } from "../lib/words.js";
@@ -81,7 +82,7 @@ function table(names) {
   const known = names.map((name) => store.curves.get(name));
   const heads = names.map((name) => {
     const swatch = h("span", { class: "sc-swatch", style: { "--sc-series": colorOf(name) } });
-    return h("th", { scope: "col" }, h("span", { class: "sc-row" }, swatch, h("span", { class: "sc-clip", title: name }, name)));
+    return h("th", { scope: "col" }, h("span", { class: "sc-row" }, swatch, nameOf(name)));
   });
   const row = (title, cells) => h("tr", {}, h("th", { scope: "row" }, title), cells.map((cell) => h("td", { title: cell }, cell)));
   const rows = [

@@ -1,6 +1,7 @@
 // The list of all runs. The ticked ones are compared on the chart.
 
 import { fill, h, iconButton, roving } from "../lib/dom.js";
+import { nameOf } from "../lib/names.js";
 import { age, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { badge } from "./now.js";
@@ -37,7 +38,7 @@ export class RunList {
     const box = h("input", { type: "checkbox", "aria-label": words("training.compare", { name }), onchange: (event) => this.choose(name, event.target.checked) });
     const swatch = h("span", { class: "sc-swatch" });
     const [state, facts] = [h("span"), h("span", { class: "sc-small sc-soft sc-number sc-clip" })];
-    const title = h("span", { class: "sc-clip sc-name", title: name }, name);
+    const title = nameOf(name, { class: "sc-name" });
     const show = { type: "button", class: "sc-run-text", title: words("training.show_alone"), onclick: () => this.open(name) };
     const text = h("button", show, h("span", { class: "sc-row" }, title, state), facts);
     const bin = iconButton("trash", words("training.remove", { name }), () => this.remove(name));

@@ -2,8 +2,9 @@
 
 import { LineChart } from "../lib/chart.js";
 import { button, fill, h, iconButton } from "../lib/dom.js";
-import { allNodes, findNode, isConnected } from "../lib/graph.js";
+import { pathsOf, pathTo, valueOn } from "../lib/graph.js";
 import { openTab, TRAINING_TAB } from "../lib/host.js";
+import { setName } from "../lib/names.js";
 import { useStyle } from "../lib/style.js";
 import { shortNumber } from "../lib/ticks.js";
 import { bytes, duration, number, percent } from "../lib/units.js";
@@ -23,7 +24,7 @@ class NodeChart {
     this.node = node;
     this.text = h("div", { class: "sc-small sc-number sc-said", role: "status" });
     this.state = h("span");
-    this.title = h("b", { class: "sc-clip" });
+    this.title = h("b");
     this.stop = button("", () => this.#stop(), { look: "sc-stop" });
     this.open = iconButton("window-maximize", "", () => openTab(TRAINING_TAB));
     this.chart = new LineChart({ height: 120, compact: true, read: (step) => words("training.at_step", { step: number(step) }) });
@@ -53,7 +54,7 @@ class NodeChart {
     const row = store.rows.get(this.run);
     const curves = store.curves.get(this.run);
     if (!row) return;
-    this.title.textContent = this.title.title = row.name;
+    setName(this.title, row.name);
     fill(this.state, badge(row));
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);
@@ -162,33 +163,37 @@ export function showRun(node, run) {
   else charts.get(node).setMessage(undefined);
 }
 
+/** Shows a run on the training node of a path, and on the nodes with the subgraphs around it. */
+function showOn(path, run) {
+  for (const node of path) if (charts.get(node)?.run !== run) showRun(node, run);
+}
+
 /** Shows the last run of each node's name if nothing else is known: after a reload, or in another workflow. */
 export async function showLastRuns() {
   await store.start();
-  for (const node of allNodes()) {
-    if (node.comfyClass !== TRAIN || charts.has(node) || isConnected(node, "name")) continue;
-    const rows = [...store.rows.values()].filter((row) => couldBe(node, row.name));
+  for (const path of pathsOf(TRAIN)) {
+    if (charts.has(path[0]) || typeof valueOn(path, "name") !== "string") continue;
+    const rows = [...store.rows.values()].filter((row) => couldBe(path, row.name));
     const last = rows.sort((a, b) => b.updated - a.updated)[0];
-    if (last) showRun(node, last.name);
+    if (last) showOn(path, last.name);
   }
 }
 
 /** ComfyUI starts a node (""), reports its error, or was interrupted (undefined). */
 export function setNodeMessage(id, text) {
-  const node = findNode(id);
-  if (charts.has(node)) charts.get(node).setMessage(text?.trim());
+  for (const node of pathTo(id)) charts.get(node)?.setMessage(text?.trim());
 }
 
 /** Shows the runs that this page has queued on their nodes, even after a reload. */
 export function showLiveRuns() {
   for (const [id, run] of store.nodes) {
-    const node = findNode(id);
-    if (node?.comfyClass === TRAIN && store.rows.get(run)?.live && charts.get(node)?.run !== run && couldBe(node, run)) showRun(node, run);
+    const path = pathTo(id);
+    if (path.at(-1)?.comfyClass === TRAIN && store.rows.get(run)?.live && couldBe(path, run)) showOn(path, run);
   }
 }
 
 /** Another workflow with a node of the same id may be open by now. */
-function couldBe(node, run) {
-  const name = node.widgets?.find((widget) => widget.name === "name")?.value;
-  return isConnected(node, "name") || typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
+function couldBe(path, run) {
+  const name = valueOn(path, "name");
+  return typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
 }

@@ -2,6 +2,7 @@
 
 import { button, fill, h, icon } from "../lib/dom.js";
 import { notify } from "../lib/host.js";
+import { setName } from "../lib/names.js";
 import { shortNumber } from "../lib/ticks.js";
 import { age, bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -42,8 +43,7 @@ export class RunCard {
     if (!row) return;
     if (this.name !== row.name) this.failure = "";
     this.name = row.name;
-    this.title.textContent = row.name;
-    this.title.title = row.name;
+    setName(this.title, row.name);
     fill(this.state, badge(row));
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);

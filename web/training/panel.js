@@ -3,6 +3,7 @@
 import { button, fill, h, icon, iconButton } from "../lib/dom.js";
 import { FIRST_STEPS, openExample } from "../lib/example.js";
 import { notify } from "../lib/host.js";
+import { keepKeys } from "../lib/keys.js";
 import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
 import { RunList } from "./list.js";
@@ -28,6 +29,7 @@ export class TrainingPanel {
     element.style.height = "100%";
     this.root = h("div", { class: "sc sc-panel" }, head, this.body);
     fill(element, this.root);
+    keepKeys(this.root);
     this.leave = store.subscribe(() => this.show());
     this.show();
     this.clock = setInterval(() => this.show(), MINUTE);
@@ -52,6 +54,7 @@ export class TrainingPanel {
     this.card.show(focus, store.curves.get(focus?.name));
     this.comparison.show(state.chosen);
     this.#showImages(focus?.name);
+    this.root.setAttribute("aria-busy", String(store.loading > 0 || state.chosen.some((name) => store.curves.get(name)?.asked)));
     this.list.show(rows, state.chosen);
     this.#offerUndo();
   }

@@ -16,6 +16,7 @@ class RunStore {
     this.nodes = new Map(); // id of a node on this page → name of its run
     this.listeners = new Set();
     this.loaded = false;
+    this.loading = 0;
     this.error = null;
   }
 
@@ -34,6 +35,8 @@ class RunStore {
   }
 
   async load() {
+    this.loading += 1;
+    this.notify();
     try {
       const { runs } = await get("/runs", { client: api.clientId });
       this.rows = new Map(runs.map((row) => [row.name, row]));
@@ -43,6 +46,7 @@ class RunStore {
       this.error = error.message;
     }
     this.loaded = true;
+    this.loading -= 1;
     this.notify();
   }
 

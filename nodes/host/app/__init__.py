@@ -11,9 +11,11 @@ from .folders import (
     lora_folder,
     lora_stamp,
     max_upload_bytes,
+    protect_examples,
     runs_folder,
     source_roots,
     state_root,
+    store_lora,
 )
 from .server import NodeProgress, caches_changed, caller_of, current_client, send_event
 
@@ -31,9 +33,11 @@ __all__ = [
     "lora_folder",
     "lora_stamp",
     "max_upload_bytes",
+    "protect_examples",
     "register_host_types",
     "runs_folder",
     "send_event",
     "source_roots",
     "state_root",
+    "store_lora",
 ]

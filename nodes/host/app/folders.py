@@ -1,12 +1,16 @@
 """ComfyUI's folders that the pack reads from and writes to, and the LoRA files in them."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import folder_paths
+import safetensors.torch
 from comfy.cli_args import args
+from torch import Tensor
 
-from ....dataset_cache import normal_form
+from ....dataset_cache import curate, normal_form, replace_file
 from ....lora_train import TrainError
 
 CACHES = "streamcache"  # the folder below output, and the key under which users register further folders
@@ -14,6 +18,10 @@ EXPORTS = "streamcache_export"
 LORAS = "loras"
 RUNS = "streamcache_runs"
 NO_LORA = "[none]"
+EXAMPLES_LOCKED = (
+    "the example images come with StreamCache and are read-only; to edit them, add a copy: Add an example dataset in "
+    "the Datasets tab, or copy the folder to ComfyUI's input folder"
+)
 EXAMPLES = Path(__file__).resolve().parents[3] / "example_images"  # come with the pack
 
 
@@ -42,6 +50,11 @@ def source_roots() -> dict[str, list[Path]]:
 def list_examples() -> dict[str, Path]:
     """The folders of example images that come with the pack, by name."""
     return {folder.name: folder for folder in sorted(EXAMPLES.iterdir()) if folder.is_dir()}
+
+
+def protect_examples() -> None:
+    """Nothing edits the example images: an update of the pack would undo it."""
+    curate.protect_folder(EXAMPLES, EXAMPLES_LOCKED)
 
 
 def input_root() -> Path:
@@ -74,7 +87,7 @@ def list_loras() -> list[str]:
     return [NO_LORA, *folder_paths.get_filename_list(LORAS)]
 
 
-def find_lora(name: str) -> str:
+def find_lora(name: str, setting: str = "start_from") -> str:
     """The path of a LoRA by its name in that list; empty for none."""
     if name in ("", NO_LORA):
         return ""
@@ -82,7 +95,18 @@ def find_lora(name: str) -> str:
     found = [name] if name in known else [other for other in known if normal_form(other) == normal_form(name)]
     path = folder_paths.get_full_path(LORAS, found[0]) if len(found) == 1 else None
     if path is None:
-        raise TrainError(f'start_from = "{name}": LoRA not found in ComfyUI; choose one from the list')
+        raise TrainError(f'{setting} = "{name}": LoRA not found in ComfyUI; choose one from the list')
+    return path
+
+
+def store_lora(tensors: Mapping[str, Tensor]) -> Path:
+    """A LORA_MODEL as a file among ComfyUI's temporary ones, named by its content: the same LoRA is the same file."""
+    plain = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in sorted(tensors.items())}
+    content = safetensors.torch.save(plain)
+    name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
+    path = Path(folder_paths.get_temp_directory()) / CACHES / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
     return path
 
 

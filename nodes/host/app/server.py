@@ -25,6 +25,7 @@ class NodeProgress:
         self.node_id: str | None = context.node_id if context else None
         self._bar = comfy.utils.ProgressBar(1, node_id=self.node_id)
         self._shown_at = 0.0
+        self._remark = ""
 
     def __call__(self, done: int, total: int | None, text: str = "") -> None:
         """Show the progress; stops here if the user asked to."""
@@ -39,8 +40,13 @@ class NodeProgress:
             self._shown_at = now
             self.show(text)
 
+    def remark(self, text: str) -> None:
+        """Show this below every further text; empty: nothing more."""
+        self._remark = text
+
     def show(self, text: str) -> None:
         """Write Markdown on the node."""
+        text = "\n".join(filter(None, [text, self._remark]))
         server = _server()
         # Only to the page that queued the workflow: on another canvas the same id is a different node.
         if server is not None and server.client_id is not None and self.node_id is not None:

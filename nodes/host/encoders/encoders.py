@@ -32,6 +32,7 @@ from .shared_forwards import encode_together
 _SCALES = "vae-scales.json"  # identity of a VAE → image pixels per latent pixel
 _EMBEDDING = re.compile(r"embedding:([^\s<\[]+)")
 _EMBEDDINGS = FolderWatch()
+_WORDS = 10_000  # more than any tokenizer with a limit takes
 _EMBEDDING_EXTENSIONS = ("", ".safetensors", ".pt", ".bin")
 
 
@@ -99,6 +100,7 @@ class ClipEncoder:
 
     def __init__(self, clip: Any) -> None:
         self._clip = clip
+        self._limited: bool | None = None  # whether the tokenizer cuts any text; None: unknown yet
 
     @property
     def name(self) -> str:
@@ -123,6 +125,16 @@ class ClipEncoder:
         with _lease(self._clip):
             return _lengths(self._clip.tokenize(text))
 
+    def cuts(self, text: str) -> bool:
+        """Whether the tokenizer ignores the end of a text: neither its last word nor another one changes the tokens.
+
+        Most of ComfyUI's tokenizers cut nothing: those of CLIP make several rows of a long text, others have no limit.
+        """
+        with _lease(self._clip):
+            if self._limited is None:
+                self._limited = _is_cut(self._clip, "word " * _WORDS)
+            return self._limited and _is_cut(self._clip, text)
+
     def encode(self, items: list[str]) -> list[list]:
         management.throw_exception_if_processing_interrupted()
         with _lease(self._clip):
@@ -144,6 +156,22 @@ def _lengths(tokens: Any) -> list[Any]:
     values = list(tokens.values()) if isinstance(tokens, dict) else tokens
     rows = [value for value in values if isinstance(value, (list, dict))]
     return [count for row in rows for count in _lengths(row)] if rows else [len(values)]
+
+
+def _is_cut(clip: Any, text: str) -> bool:
+    text = text.rstrip()
+    shorter, longer = text.rpartition(" ")[0] or text[:-1], f"{text} end"
+    tokens = _plain(clip.tokenize(text))
+    return bool(text) and all(_plain(clip.tokenize(other)) == tokens for other in (shorter, longer))
+
+
+def _plain(tokens: Any) -> Any:
+    """Tokens that can be compared: embeddings are tensors."""
+    if isinstance(tokens, dict):
+        return {name: _plain(value) for name, value in tokens.items()}
+    if isinstance(tokens, (list, tuple)):
+        return [_plain(value) for value in tokens]
+    return tuple(tokens.shape) if isinstance(tokens, torch.Tensor) else tokens
 
 
 def _read_scales() -> dict[str, int]:

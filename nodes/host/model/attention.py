@@ -10,6 +10,8 @@ import comfy.ldm.modules.attention
 import torch
 from torch import Tensor
 
+from ....dataset_cache import is_out_of_memory
+
 log = logging.getLogger("streamcache")
 
 
@@ -53,9 +55,9 @@ def _has_gradient(override: Callable[..., Tensor], args: tuple, kwargs: dict[str
         try:
             out = override(torch_attention, *given, *args[3:], **kwargs)
             found = torch.autograd.grad(out.sum(), given, allow_unused=True)
-        except (torch.OutOfMemoryError, MemoryError):
-            raise
         except Exception as error:  # kernels of other packs refuse inputs in their own ways, also by assert
+            if is_out_of_memory(error):
+                raise
             log.debug("The MODEL's attention failed: %s: %s", type(error).__name__, error)
             return False
     return all(gradient is not None for gradient in found)

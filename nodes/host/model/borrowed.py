@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ....lora_train import generator_state, restore_generator
+
 
 @dataclass(frozen=True)
 class _Swap:
@@ -78,13 +80,12 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
 def generators_kept(device: torch.device) -> Iterator[None]:
     """Restores torch's global generators after the `with`, because ComfyUI's samplers seed them."""
     here = torch.get_rng_state()
-    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    there = generator_state(device)
     try:
         yield
     finally:
         torch.set_rng_state(here)
-        if there is not None:
-            torch.cuda.set_rng_state(there, device)
+        restore_generator(device, there)
 
 
 @contextmanager

@@ -25,10 +25,11 @@ from ....lora_train import (
     TrainConfig,
     TrainError,
     choose_precision,
+    upload,
 )
 from ..settings import HostSettings
 from . import conditioning as conds
-from . import fit, layers
+from . import fit, layers, tracing
 from .attention import TrainingAttention
 from .borrowed import Aliases, calls_noted, changed, generators_kept, native_output, normal_weights
 from .frozen import frozen_layers
@@ -37,6 +38,7 @@ from .schedule import ModelSchedule
 
 if TYPE_CHECKING:
     from ....dataset_cache import Batch, Dataset
+    from ....lora_train import Shapes
 
 # When this much memory is requested, ComfyUI unloads everything else, as for its own trainer.
 EVERYTHING = 1e20
@@ -62,12 +64,14 @@ class HostDenoiser:
         offload: bool = False,
         guidance: float = 1.0,
         preview: PreviewSettings | None = None,
+        offload_share: float = 0.0,
     ) -> None:
         self.patcher = patcher.clone()
         self.device = torch.device(patcher.load_device)
         self._levels = ModelSchedule(patcher.get_model_object("model_sampling"))
         self.schedule: NoiseSchedule = self._levels
-        self.offload, self.guidance = offload, guidance
+        self.offload, self.offload_share, self.guidance = offload, offload_share, guidance
+        self.ram = torch.device(patcher.offload_device)
         self.preview = preview or PreviewSettings()
         self.sizes: conds.Sizes | None = None  # of the dataset; `prepare_for` sets it
         self._aliases: Aliases | None = None
@@ -75,7 +79,8 @@ class HostDenoiser:
         self._unfused = False  # whether sample images need the layers as training calls them
         self.precision = choose_precision(precision, self.device)
         _compute_in(self.patcher, self.precision.dtype)
-        self._options = _model_options(self.patcher)
+        overriding = self.patcher.model_options["transformer_options"].get("optimized_attention_override")
+        self._options = _model_options(self.patcher, overriding)
         self.parts = Blocks(layers.blocks(self.model.diffusion_model))
 
     @property
@@ -108,9 +113,10 @@ class HostDenoiser:
         if len(conditioning) == 1:
             return self._call(x_t, sigma, conditioning[0].inputs)
         # Captions of several forms: one call per form, then every row back in its place.
-        parts = [self._call(x_t[rows.places], sigma[rows.places], rows.inputs) for rows in conditioning]
-        order = torch.tensor([place for rows in conditioning for place in rows.places], device=x_t.device)
-        return torch.cat(parts)[order.argsort()]
+        places = [upload(torch.tensor(rows.places), x_t.device) for rows in conditioning]
+        parts = [self._call(x_t[own], sigma[own], rows.inputs) for own, rows in zip(places, conditioning)]
+        order = torch.tensor([place for rows in conditioning for place in rows.places])
+        return torch.cat(parts)[upload(order.argsort(), x_t.device)]
 
     def adaptable(self) -> dict[str, nn.Module]:
         return layers.adaptable(self.model.diffusion_model)
@@ -126,6 +132,44 @@ class HostDenoiser:
 
     def other_names(self) -> dict[str, LayerRows]:
         return layers.other_names(self.model, self.adaptable())
+
+    @property
+    def can_offload(self) -> bool:
+        return not self.offload and not comfy.model_management.is_device_cpu(self.device)
+
+    @contextmanager
+    def traced(self, dataset: Dataset, shapes: Shapes, offload: bool | None = None) -> Iterator[None]:
+        """A session without data. Afterwards everything is as before, also what this object has learned."""
+        offload = self.offload if offload is None else offload
+        trial = dataset.read_batch([fit.smallest_sample(dataset)])
+        own, tables, learned = dict(vars(self)), dict(self._levels.tables), self.parts.learned()
+        try:
+            with ExitStack() as stack:
+                ram = self.ram if offload else None
+                stack.enter_context(tracing.without_data(self.patcher, shapes, self.device, ram))
+                stack.enter_context(frozen_layers(self.adaptable().values()))
+                stack.enter_context(self.parts.wrapped())
+                self._options, self.sizes = _model_options(self.patcher, None), conds.Sizes.of(dataset)
+                with shapes.mode:
+                    self._try(shapes.of_batch(trial))
+                yield
+        finally:
+            vars(self).update(own)
+            self._levels.tables = tables
+            self.parts.learn(learned)
+
+    def weights(self) -> list[Tensor]:
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def room(self) -> int:
+        return tracing.room(self.patcher, self.device)
+
+    def resident(self, away: int, need: int) -> int:
+        if self.offload_share:
+            return int(away * (1 - self.offload_share))
+        if comfy.model_management.is_device_cpu(self.device):
+            return 0
+        return int(min(away, comfy.model_management.MIN_WEIGHT_MEMORY_RATIO * self.room()))
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -191,6 +235,9 @@ class HostDenoiser:
         comfy.model_management.load_models_gpu(
             [self.patcher], memory_required=EVERYTHING, force_full_load=not self.offload
         )
+        if self.offload and self.offload_share and not self.patcher.is_dynamic():
+            wanted = self.patcher.model_size() * (1 - self.offload_share)
+            self.patcher.partially_load(self.device, wanted - self.model.model_loaded_weight_memory)
 
     def _begin(self) -> None:
         # Dynamically loaded models prefetch blocks once they know their patcher. That suits sampling, where every block
@@ -198,16 +245,16 @@ class HostDenoiser:
         if not self.patcher.is_dynamic():
             self.patcher.pre_run()
 
-    @torch.no_grad()
     def _try_out(self, dataset: Dataset) -> None:
         """Send one sample through the model: a layer that does not fit its text raises, and blocks that write in place
         are found."""
         batch = dataset.read_batch([fit.smallest_sample(dataset)])
-        with (
-            fit.widths_checked(self.adaptable(), realize(batch.conditionings[0]), fit.family(self.model)),
-            self.parts.watched(),
-            self.precision.autocast(),
-        ):
+        with fit.widths_checked(self.adaptable(), realize(batch.conditionings[0]), fit.family(self.model)):
+            self._try(batch)
+
+    @torch.no_grad()
+    def _try(self, batch: Batch) -> None:
+        with self.parts.watched(), self.precision.autocast():
             prepared = self.prepare(batch)
             t = torch.full((1,), 0.5, device=self.device)
             self.predict(prepared.latents, t, prepared.conditioning)
@@ -236,7 +283,7 @@ class HostDenoiser:
 def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
     """A ComfyUI model as these settings train it."""
     preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
-    return HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview)
+    return HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview, host.offload_share)
 
 
 def _embeds_guidance(model: Any) -> bool:
@@ -249,13 +296,12 @@ def _embeds_guidance(model: Any) -> bool:
     return embedder is not None and not isinstance(embedder, nn.Identity)
 
 
-def _model_options(patcher: Any) -> dict[str, Any]:
+def _model_options(patcher: Any, attention: Any) -> dict[str, Any]:
     """The MODEL's own patches and wrappers, with an attention that has a gradient."""
     options = comfy.model_patcher.create_model_options_clone(patcher.model_options)
     comfy.sampler_helpers.prepare_model_patcher(patcher, {}, options)
     transformer = options["transformer_options"]
-    name = "optimized_attention_override"
-    transformer[name] = TrainingAttention(transformer.get(name))
+    transformer["optimized_attention_override"] = TrainingAttention(attention)
     return options
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import grad as convolution_gradients
 
-from ....lora_train import replaced_forward
+from ....lora_train import is_plain, replaced_forward
 
 INPUT_GRADIENTS = {
     3: convolution_gradients.conv1d_input,
@@ -77,7 +77,7 @@ def _passing(module: nn.Module, forward: Callable[..., Tensor]) -> Callable[...,
 
 def _makes_weights(module: nn.Module, x: Tensor) -> bool:
     weight = module.weight
-    if hasattr(module, "_v") or module.weight_function or type(weight) not in (Tensor, nn.Parameter):
+    if hasattr(module, "_v") or module.weight_function or not is_plain(weight):
         return True
     return weight.device != x.device or weight.dtype != x.dtype
 

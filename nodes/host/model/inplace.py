@@ -26,6 +26,14 @@ class Blocks:
         self.all = list({id(block): block for block in blocks}.values())
         self._overwritten: set[int] = set()  # ids of modules whose input is overwritten
 
+    def learned(self) -> set[int]:
+        """What `watched` has found so far."""
+        return set(self._overwritten)
+
+    def learn(self, found: set[int]) -> None:
+        """Go back to what was found before."""
+        self._overwritten = found
+
     @contextmanager
     def wrapped(self) -> Iterator[None]:
         """Inside the `with`, modules get copies of inputs that are overwritten."""

@@ -40,7 +40,7 @@ class ModelSchedule:
             exact, factor = _measure(sampling)
             self.prediction: Prediction = _classify(sampling, exact.snr, factor)
             cpu = torch.device("cpu")
-            self._tables = {cpu: exact.to(cpu, torch.float32)}
+            self.tables = {cpu: exact.to(cpu, torch.float32)}
             self._log_snr = exact.snr.log()
             self.levels = len(self._log_snr)
 
@@ -76,9 +76,9 @@ class ModelSchedule:
         return (place / (len(log_snr) - 1)).to(t.dtype)
 
     def _at(self, t: Tensor) -> Tables:
-        if t.device not in self._tables:
-            self._tables[t.device] = self._tables[torch.device("cpu")].to(t.device)
-        return self._tables[t.device]
+        if t.device not in self.tables:
+            self.tables[t.device] = self.tables[torch.device("cpu")].to(t.device)
+        return self.tables[t.device]
 
 
 def _measure(sampling: Any) -> tuple[Tables, Tensor]:

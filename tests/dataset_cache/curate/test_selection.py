@@ -6,15 +6,18 @@ from streamcache.dataset_cache.curate import (
     IMAGE_ORDERS,
     CaptionText,
     FolderImage,
+    FolderView,
     ImageFilter,
     bucket_of,
     count_buckets,
     count_caption_lengths,
+    count_subfolders,
     count_tags,
     count_words,
     select_images,
     sort_images,
 )
+from streamcache.dataset_cache.curate.selection import SubfolderCount
 from streamcache.dataset_cache.sources import Transform
 from streamcache.errors import CacheError
 
@@ -97,3 +100,18 @@ def test_tags_and_words_are_counted_once_per_image():
 def test_buckets_are_those_of_the_transform():
     assert bucket_of(IMAGES[0], SMALL) == "88×40" and bucket_of(IMAGES[3], SMALL) == ""
     assert count_buckets(IMAGES, SMALL) == {"40×88": 1, "64×64": 1, "88×40": 1}
+
+
+def test_a_run_sees_images_as_often_as_they_and_their_folders_repeat(tmp_path):
+    images = [
+        image("a.png"),
+        image("b.png", repeats=4),
+        image("c.png", excluded=True),
+        image("5_x/d.png", repeats=2),
+        image("5_x/e.png", problem="the file is empty"),
+    ]
+    assert count_subfolders(FolderView(tmp_path / "cats", images, [])) == [
+        SubfolderCount("", 2, 1, 5),
+        SubfolderCount("5_x", 1, 5, 10),
+    ]
+    assert count_subfolders(FolderView(tmp_path / "3_cats", images[:1], [])) == [SubfolderCount("", 1, 3, 3)]

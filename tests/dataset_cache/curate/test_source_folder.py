@@ -6,8 +6,20 @@ import unicodedata
 
 import pytest
 
-from streamcache.dataset_cache.curate import SourceFolder
+from streamcache.dataset_cache.curate import (
+    CaptionChange,
+    SourceFolder,
+    apply_changes,
+    choose_images,
+    preview_edit,
+    protect_folder,
+    protection_of,
+    set_text,
+    undo_edit,
+    write_captions,
+)
 from streamcache.dataset_cache.curate.source_folder import FolderImage
+from streamcache.dataset_cache.sources import FolderSource
 from streamcache.errors import CacheError
 
 from ...support.fixtures import settle, touch
@@ -110,10 +122,30 @@ def test_subfolders_can_be_left_out(cats):
 
 
 def test_a_read_can_be_interrupted(cats):
-    def stop() -> None:
+    def stop(done: int, total: int) -> None:
         raise InterruptedError
 
     folder = SourceFolder(cats)
     with pytest.raises(InterruptedError):
         folder.read(stop)
     assert len(folder.read().images) == 3
+
+
+def test_nothing_in_a_protected_folder_is_edited(cats, view):
+    before = {path: path.read_bytes() for path in cats.rglob("*") if path.is_file()}
+    shown = view()
+    protect_folder(cats, "it belongs to the tests; copy it")
+    assert protection_of(cats / "sub") and not protection_of(cats.parent) and not protection_of(f"{cats}2")
+    assert {image.caption.locked for image in view().images} == {"it belongs to the tests; copy it"}
+    found = preview_edit(view(), ["a.png"], set_text("mine"))
+    assert not found.changes and found.refused == {"a.png": "it belongs to the tests; copy it"}
+    change = CaptionChange("a.png", "a cat, sitting", "mine", shown.find("a.png").caption.stamp)
+    for edit in (
+        lambda: apply_changes(shown, [change]),
+        lambda: choose_images(shown, ["a.png"], excluded=True),
+        lambda: undo_edit(cats),
+        lambda: write_captions([FolderSource(cats)], ["mine"] * 3, overwrite=True),
+    ):
+        with pytest.raises(CacheError, match="copy it"):
+            edit()
+    assert {path: path.read_bytes() for path in cats.rglob("*") if path.is_file()} == before

@@ -340,3 +340,41 @@ def test_flipped_variants_are_stored_next_to_the_plain_ones(run, tmp_path, pictu
     plain = cache.sample(0).realize().latent["samples"]
     flipped = cache.sample(0, {"latent": 1}).realize().latent["samples"]
     assert torch.equal(flipped, plain.flip(-1))
+
+
+def test_captions_that_the_encoder_cuts_are_counted_until_they_change(run, tmp_path, picture, texts):
+    texts.cuts = lambda caption: len(caption) > 20
+    long = "a caption that is too long"
+    for name, caption in {"a": long, "b": f"{long}\nshort", "c": "short", "d": f"{long} as well"}.items():
+        picture(f"set/{name}.png", caption=caption)
+    report = run("set")
+    assert sorted(report.cut.values()) == ["set/a.png", "set/d.png"]
+    assert "2 captions longer than the text encoder takes" in "\n".join(report.lines())
+    again = run("set")
+    assert again.unchanged and again.cut == report.cut and texts.loads == 0
+    picture("set/e.png", caption="new")
+    assert run("set").cut == report.cut
+    picture("set/f.png", seed=60, caption="short")
+    assert run("set").cut == report.cut and texts.loads == 0
+    (tmp_path / "set" / "d.txt").write_text("short")
+    settle()
+    assert list(run("set").cut.values()) == ["set/a.png"]
+
+
+def test_what_is_noticed_is_told_before_anything_is_encoded(tmp_path, picture, images, texts):
+    picture("set/a.png", caption="a [trigger]")
+    told: list[list[str]] = []
+
+    def begin(report) -> None:
+        assert images.count == texts.count == 0
+        told.append([note.text for note in report.notes])
+
+    plan = make_plan(FolderSource(tmp_path / "set"), image_encoder=images, settings=SMALL)
+    report = encode(plan, tmp_path / "cache", begin=begin)
+    ((missing, trigger),) = told
+    assert missing.startswith("there will be no conditionings, because no CLIP is given")
+    assert trigger.startswith("[trigger] is in 1 of 1 caption")
+    assert [note.text for note in report.notes] == told[0]
+    plan = make_plan(FolderSource(tmp_path / "set", captions=Captions(trigger="x")), text_encoder=texts, settings=SMALL)
+    notes = plan.report(tmp_path / "other").notes
+    assert [note.text[:25] for note in notes] == ["there will be no latents,"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from streamcache.dataset_cache import file_thumbnail
+from streamcache.dataset_cache import file_mask, file_picture, file_thumbnail
 from streamcache.dataset_cache.intake import thumbnails
 from streamcache.dataset_cache.intake.thumbnails import SIDE
 from streamcache.errors import Unusable
@@ -51,7 +51,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / f"{number}.png"
         path.write_bytes(picture(number))
         file_thumbnail(path)
-    assert sum(map(len, thumbnails._made.values())) <= 5000
+    assert sum(map(len, thumbnails._made.values())) == thumbnails._kept_bytes <= 5000
 
 
 @pytest.mark.parametrize("data", [b"", b"text", picture()[:40]])
@@ -68,3 +68,25 @@ def test_huge_pictures_are_not_decoded(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a.png").write_bytes(picture())
     with pytest.raises(Unusable, match="too many"):
         file_thumbnail(tmp_path / "a.png")
+
+
+def test_a_picture_is_limited_and_upright(tmp_path: Path):
+    image = Image.new("RGB", (400, 200), (255, 0, 0))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.jpg", exif=exif)
+    for side, size in {64: (32, 64), 2048: (200, 400)}.items():
+        with Image.open(io.BytesIO(file_picture(tmp_path / "a.jpg", side))) as shown:
+            assert shown.format == "JPEG" and shown.size == size
+
+
+def test_a_mask_is_as_large_as_the_picture_of_its_image(tmp_path: Path):
+    mask = Image.new("L", (40, 20), 0)
+    mask.paste(255, (20, 0, 40, 20))
+    mask.save(tmp_path / "a.png")
+    with Image.open(io.BytesIO(file_mask(tmp_path / "a.png", (400, 200), 100))) as shown:
+        assert (shown.format, shown.mode, shown.size) == ("PNG", "L", (100, 50))
+        assert shown.getpixel((10, 10)) == 0 and shown.getpixel((90, 40)) == 255
+    (tmp_path / "a.png").write_bytes(b"no mask")
+    with pytest.raises(Unusable, match="cannot be decoded"):
+        file_mask(tmp_path / "a.png", (400, 200), 100)

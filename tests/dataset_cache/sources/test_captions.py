@@ -4,6 +4,7 @@ import pytest
 
 from streamcache.dataset_cache.sources.captions import (
     Captions,
+    TriggerCount,
     caption_variants,
     decode_text,
     folder_repeats,
@@ -120,3 +121,22 @@ def test_editing_one_line_does_not_change_the_shuffles_of_the_others():
 def test_invalid_settings_are_named(wrong):
     with pytest.raises(CacheError, match="expected"):
         Captions(**wrong)
+
+
+def trigger_notes(trigger: str, *captions: str) -> list[str]:
+    settings, count = Captions(trigger=trigger), TriggerCount()
+    for caption in captions:
+        count.add(caption.split("|"), settings)
+    return list(count.notes(settings))
+
+
+def test_a_placeholder_without_a_trigger_word_is_counted():
+    (note,) = trigger_notes("", "a [trigger]", "one|two [trigger]", "a cat")
+    assert note.startswith("[trigger] is in 2 of 3 captions, but no trigger word is set")
+    assert trigger_notes("", "a cat") == trigger_notes("sks", "a [trigger]", "a cat") == []
+
+
+def test_a_trigger_word_that_occurs_in_no_caption_is_named():
+    (note,) = trigger_notes("sks", "a cat", "a SKS dog", "sksy")
+    assert note.startswith("the trigger word sks is in none of 3 captions")
+    assert trigger_notes("sks", "a cat", "a sks dog") == trigger_notes("sks") == []

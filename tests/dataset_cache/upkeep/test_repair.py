@@ -72,6 +72,17 @@ def test_a_damaged_thumbnail_drops_only_itself(path: Path):
     assert [{**sample, "thumbnail 0": 0} for sample in before] == [{**sample, "thumbnail 0": 0} for sample in after]
 
 
+def test_verify_says_which_samples_a_repair_drops_and_it_drops_no_more(path: Path):
+    flip(*blob_place(path, "latent 2"))
+    flip(*blob_place(path, "thumbnail 3"))
+    assert [problem.sample for problem in verify(path) if problem.drops] == [2]
+    before = listing(path)
+    with pytest.raises(CacheError, match="would drop 1 sample, not at most 0. Nothing was changed; verify it again"):
+        repair(path, accept_loss=True, most=0)
+    assert listing(path) == before
+    assert repair(path, accept_loss=True, most=1).samples == ((2, "2.png"),)
+
+
 def test_a_damaged_named_entry_is_dropped(path: Path):
     before = content(path)
     flip(*blob_place(path, "empty caption"))

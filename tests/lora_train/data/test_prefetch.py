@@ -197,6 +197,7 @@ def test_b2_uploads_run_on_their_own_stream_and_a_buffer_waits_for_its_copy(monk
     sender = Uploader(torch.device("cuda"), recorder)
     recorded = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: self.clone())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(self))
     data = Rows()
     sent = sender.send(data.read_batch([1, 2], buffers=data.buffers(2)))
@@ -255,7 +256,7 @@ def test_b2_a_buffer_is_not_refilled_before_its_copy_has_ended(depth: int, monke
         assert latents.flatten(1).unique(dim=1).squeeze(1).tolist() == indices
 
 
-def test_b2_without_cuda_nothing_is_copied() -> None:
+def test_b2_on_the_cpu_nothing_is_copied() -> None:
     data = Rows()
     sender = Uploader(torch.device("cpu"))
     batch = data.read_batch([1], buffers=data.buffers(1))

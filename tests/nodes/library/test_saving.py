@@ -29,6 +29,9 @@ class Shown:
     def show(self, text: str) -> None:
         self.texts.append(text)
 
+    def remark(self, text: str) -> None:
+        self.texts.append(text)
+
 
 class Cancelled(BaseException):
     """As ComfyUI's interrupt."""

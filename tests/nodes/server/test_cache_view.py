@@ -13,6 +13,7 @@ import pytest
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
 from streamcache.errors import CacheError
 from streamcache.nodes.library.open_caches import OpenPool
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server import cache_view
 from streamcache.nodes.server.cache_list import cache_row
 from streamcache.nodes.server.cache_view import (
@@ -24,7 +25,6 @@ from streamcache.nodes.server.cache_view import (
     sample_page,
 )
 from streamcache.nodes.server.thumbnail import thumbnail
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.datasets import forge, write_set
 from ...support.samples import write_cache

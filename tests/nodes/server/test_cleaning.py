@@ -7,9 +7,9 @@ import pytest
 
 from streamcache.dataset_cache import CacheBusy, CacheWriter, open_cache
 from streamcache.nodes.library import open_caches
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server.cache_view import close_views
 from streamcache.nodes.server.cleaning import clean_as_shown, clean_preview
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.datasets import content, folder_bytes, listing, write_set
 

@@ -12,10 +12,10 @@ import pytest
 
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.nodes.library import open_caches
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server import jobs
 from streamcache.nodes.server.cache_view import close_views
 from streamcache.nodes.server.jobs import Jobs, duplicating, exporting, verifying
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.datasets import content, shard_files, write_set
 from ...support.samples import write_cache

@@ -6,9 +6,9 @@ import pytest
 
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.run.metrics import MetricsFile, TrainProgress
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.server.runs import RunPlaces, Runs
-from streamcache.nodes.server.untrusted import Refused
 
 
 def progress(step: int, loss: float = 0.5) -> TrainProgress:

@@ -17,6 +17,7 @@ from streamcache.lora_train.run import folder as folder_module
 from streamcache.lora_train.run.folder import is_run_locked, open_run, read_run_json
 from streamcache.nodes.library import open_caches, paths
 from streamcache.nodes.library.handles import handle_of
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server import moves
 from streamcache.nodes.server.cache_view import close_views, open_view
 from streamcache.nodes.server.live_runs import LiveRuns
@@ -32,7 +33,6 @@ from streamcache.nodes.server.moves import (
     unused,
 )
 from streamcache.nodes.server.runs import RunPlaces, Runs
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.datasets import content, write_set
 from ...support.samples import write_cache

@@ -12,9 +12,9 @@ import pytest
 from streamcache.errors import TrainError
 from streamcache.lora_train.run.folder import LOCK, open_run
 from streamcache.lora_train.run.metrics import MetricsFile
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server.live_runs import LiveRun, LiveRuns
 from streamcache.nodes.server.runs import RunPlaces, Runs
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.odd_files import KINDS, make_unreadable, put_odd, returns
 
@@ -139,6 +139,14 @@ def test_the_report_of_a_run_is_served_and_nothing_else(runs: Runs, tmp_path: Pa
     (folder / "report.html").symlink_to(tmp_path / "secret")
     with pytest.raises(ValueError, match="leads out of"):
         runs.report("cat")
+
+
+def test_the_memory_forecast_of_a_run_is_told(runs: Runs):
+    make_run(runs, "cat", memory={"forecast": {"peak": 7}, "problem": ""})
+    make_run(runs, "dog")
+    assert (
+        runs.describe("cat", 50, 0)["memory"]["forecast"] == {"peak": 7} and runs.describe("dog", 50, 0)["memory"] == {}
+    )
 
 
 def test_a_huge_report_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch):

@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
+from streamcache.nodes.outside.untrusted import Refused
 from streamcache.nodes.server.cache_view import (
     close_views,
     open_view,
 )
 from streamcache.nodes.server.thumbnail import false_colors, thumbnail
-from streamcache.nodes.server.untrusted import Refused
 
 from ...support.samples import write_cache
 from .captioned import jpeg, write_captions

@@ -1,12 +1,10 @@
-// A grid of thumbnails with elements only for the visible samples, however many there are.
+// A grid of thumbnails with elements only for the visible ones, however many there are: the samples of a cache, or the images of a
+// folder, of which several can be selected.
 //
 // The focus stays on the grid itself and aria-activedescendant names the sample, so that no focus is lost when the
 // element of a sample that was scrolled away is reused.
 
-import { h } from "../../lib/dom.js";
-import { address } from "../../lib/server.js";
-import { number } from "../../lib/units.js";
-import { words } from "../../lib/words.js";
+import { h, icon } from "../../lib/dom.js";
 import { TallScroll } from "./tall_scroll.js";
 
 const GAP = 4;
@@ -16,11 +14,12 @@ const ROWS_AHEAD = 2;
 const QUIET = 100; // milliseconds without movement before loading, after fast scrolling
 
 export class Grid {
-  /** `size`: the least size of a tile; `opened(place)` and `looked(place | null)` are callbacks. */
-  constructor({ size, opened, looked }) {
-    this.size = size;
-    this.opened = opened;
-    this.looked = looked;
+  /**
+   * `size`: the least size of a tile; `opened(place)` and `looked(place | null)` are callbacks. `selection`, if several can be
+   * selected: {count, has, toggle, begin, extend (with a place), all, clear, remove}. `mark(tile, place)` draws signs on a tile.
+   */
+  constructor({ size, label, opened, looked, selection = null, mark = () => {} }) {
+    Object.assign(this, { size, opened, looked, selection, mark });
     this.scroll = new TallScroll();
     this.tiles = new Map(); // place → element
     this.spare = [];
@@ -35,7 +34,8 @@ export class Grid {
         class: "sc-grid",
         role: "listbox",
         tabIndex: 0,
-        "aria-label": words("caches.samples_label"),
+        "aria-label": label,
+        "aria-multiselectable": selection && "true",
         onscroll: () => this.scrolled(),
         onkeydown: (event) => this.key(event),
         onclick: (event) => this.click(event),
@@ -123,11 +123,11 @@ export class Grid {
   /** Loads the visible thumbnails. Loading stops when a tile is recycled. */
   load() {
     for (const [place, tile] of this.tiles) {
-      const found = this.samples.numberAt(place);
+      const found = this.samples.pictureAt(place);
       if (found === undefined || tile.dataset.number === String(found)) continue;
       tile.dataset.number = found;
-      const { name, generation } = this.samples.query;
-      tile.firstChild.src = address("/cache/thumbnail", { name, generation, number: found });
+      tile.classList.remove("broken");
+      tile.firstChild.src = this.samples.addressAt(place);
     }
     if (!this.painted && this.tiles.size) this.firstPaint();
   }
@@ -154,13 +154,13 @@ export class Grid {
   }
 
   label(tile, place) {
-    const sample = this.samples.at(place);
-    const captions = sample?.captions.filter(Boolean) ?? [];
-    const label = sample ? captions[0] || words("caches.no_caption") : words("caches.loading");
-    if (tile.dataset.label === label && tile.dataset.of === String(place)) return;
+    this.mark(tile, place);
+    const [label, spoken] = this.samples.labelAt(place);
+    if (tile.dataset.label === label && tile.dataset.of === String(place) && tile.dataset.spoken === spoken) return;
     tile.dataset.label = label;
     tile.dataset.of = place;
-    tile.setAttribute("aria-label", sample ? `${number(sample.number + 1)}: ${label}` : label);
+    tile.dataset.spoken = spoken;
+    tile.setAttribute("aria-label", spoken);
     tile.setAttribute("aria-posinset", place + 1);
     tile.setAttribute("aria-setsize", this.samples.total);
   }
@@ -169,6 +169,7 @@ export class Grid {
     const image = h("img", { alt: "", decoding: "async", draggable: false });
     image.addEventListener("error", () => image.hasAttribute("src") && tile.classList.add("broken"));
     const tile = h("div", { class: "sc-tile", role: "option", "aria-selected": "false" }, image);
+    if (this.selection) tile.append(h("span", { class: "sc-tile-check", "aria-hidden": "true" }, icon("check")));
     this.sizer.append(tile);
     return tile;
   }
@@ -192,7 +193,7 @@ export class Grid {
   point() {
     const focused = document.activeElement === this.element;
     for (const [place, tile] of this.tiles) {
-      tile.setAttribute("aria-selected", String(place === this.active));
+      tile.setAttribute("aria-selected", String(this.selection ? this.selection.has(place) : place === this.active));
       tile.classList.toggle("active", focused && place === this.active);
     }
     if (this.tiles.has(this.active)) this.element.setAttribute("aria-activedescendant", `sc-sample-${this.active}`);
@@ -216,22 +217,42 @@ export class Grid {
     const row = this.columns;
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -row, ArrowDown: row, PageUp: -page, PageDown: page };
     const all = this.samples?.total ?? 0;
-    if (event.key in steps) this.go(this.active + steps[event.key]);
-    else if (event.key === "Home") this.go(0);
-    else if (event.key === "End") this.go(all - 1);
+    if (event.key in steps) this.step(event, this.active + steps[event.key]);
+    else if (event.key === "Home") this.step(event, 0);
+    else if (event.key === "End") this.step(event, all - 1);
+    else if (event.key === " " && all && this.selection) this.selection.toggle(this.active);
     else if ((event.key === "Enter" || event.key === " ") && all) this.opened(this.active);
-    else return;
+    else if (!this.selection || !this.select(event)) return;
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  step(event, place) {
+    if (event.shiftKey) this.selection?.begin(this.active);
+    this.go(place);
+    if (event.shiftKey) this.selection?.extend(this.active);
+  }
+
+  /** Keys of the selection. Returns whether the key was one. */
+  select(event) {
+    if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.selection.all();
+    else if (event.key === "Delete" || event.key === "Backspace") this.selection.remove();
+    else if (event.key === "Escape" && this.selection.count > 0) this.selection.clear();
+    else return false;
+    return true;
   }
 
   click(event) {
     const tile = event.target.closest(".sc-tile");
     if (!tile) return;
-    this.active = Number(tile.dataset.place);
+    const place = Number(tile.dataset.place);
+    if (event.shiftKey) this.selection?.begin(this.active);
+    this.active = place;
     this.element.focus({ preventScroll: true });
     this.point();
-    this.opened(this.active);
+    if (this.selection && event.shiftKey) this.selection.extend(place);
+    else if (this.selection && (event.ctrlKey || event.metaKey || event.target.closest(".sc-tile-check"))) this.selection.toggle(place);
+    else this.opened(place);
   }
 
   hover(event) {

@@ -1,38 +1,34 @@
-// The samples of one cache that match a search, loaded page by page as they become visible, in few requests.
+// The samples of one cache that match a search, loaded page by page as they become visible, in few requests. `Pages` is also the
+// base of other lists that a grid shows.
 
-import { get, isAbort } from "../../lib/server.js";
+import { address, get, isAbort } from "../../lib/server.js";
+import { number } from "../../lib/units.js";
+import { words } from "../../lib/words.js";
 
 const PAGE = 100;
-const MAX_PAGES_PER_REQUEST = 5; // the server returns at most 500 samples
+const MAX_PAGES_PER_REQUEST = 5; // the server returns at most 500 items
 const MAX_PAGES_KEPT = 200;
 
-export class SamplePages {
-  /** `changed()` is called when samples arrive, `failed(error)` when the server refuses. */
-  constructor({ name, generation, search = "", bucket = "" }, changed, failed) {
-    this.query = { name, generation, search, bucket };
+export class Pages {
+  /** `path` returns the items under the name `list`. `changed()` is called when items arrive, `failed(error)` when the server refuses. */
+  constructor(path, list, query, changed, failed) {
+    Object.assign(this, { path, list, query, changed, failed });
     this.total = null; // unknown until the first response
-    this.changed = changed;
-    this.failed = failed;
-    this.pages = new Map(); // page number → samples, most recently used last
+    this.pages = new Map(); // page number → items, most recently used last
+    this.stale = new Set(); // page numbers that are shown, and loaded again
     this.asked = new Map(); // page number → the AbortController of its request
   }
 
-  /** Whether all samples are shown, so that places are numbers. */
-  get whole() {
-    return !this.query.search && !this.query.bucket;
-  }
-
-  /** The sample at a place, or undefined if it is not loaded. */
+  /** The item at a place, or undefined if it is not loaded. */
   at(place) {
     return this.pages.get(Math.floor(place / PAGE))?.[place % PAGE];
   }
 
-  /** The number of the sample at a place; without a filter it is known before the sample is loaded. */
-  numberAt(place) {
-    return this.at(place)?.number ?? (this.whole ? place : undefined);
+  isStale(place) {
+    return this.stale.has(Math.floor(place / PAGE));
   }
 
-  /** Samples from `first` to before `end` are visible now: load them and abort requests for others. */
+  /** Items from `first` to before `end` are visible now: load them and abort requests for others. */
   want(first, end) {
     const [from, to] = [Math.floor(first / PAGE), Math.floor(Math.max(first, end - 1) / PAGE)];
     for (const [page, request] of this.asked) {
@@ -40,7 +36,7 @@ export class SamplePages {
     }
     const missing = [];
     for (let page = from; page <= to; page += 1) {
-      if (this.pages.has(page)) this.keep(page, this.pages.get(page));
+      if (this.pages.has(page) && !this.stale.has(page)) this.keep(page, this.pages.get(page));
       else if (!this.asked.has(page) || this.asked.get(page).signal.aborted) missing.push(page);
     }
     for (const pages of runs(missing)) this.fetch(pages);
@@ -56,12 +52,13 @@ export class SamplePages {
     for (const page of pages) this.asked.set(page, request);
     const range = { start: pages[0] * PAGE, count: pages.length * PAGE };
     try {
-      const found = await get("/cache/samples", { ...this.query, ...range }, { signal: request.signal });
-      performance.mark("streamcache:samples");
+      const found = await get(this.path, { ...this.query, ...this.more(), ...range }, { signal: request.signal });
+      performance.mark(`streamcache:${this.list}`);
       this.total = found.total;
+      this.take(found);
       for (const page of pages) {
         const at = (page - pages[0]) * PAGE;
-        this.keep(page, found.samples.slice(at, at + PAGE));
+        this.keep(page, found[this.list].slice(at, at + PAGE));
       }
       this.changed();
     } catch (error) {
@@ -71,10 +68,52 @@ export class SamplePages {
     }
   }
 
-  keep(page, samples) {
+  /** What else a request says, and what else is in a response. */
+  more() {
+    return {};
+  }
+
+  take() {}
+
+  keep(page, items) {
+    this.stale.delete(page);
     this.pages.delete(page);
-    this.pages.set(page, samples);
+    this.pages.set(page, items);
     if (this.pages.size > MAX_PAGES_KEPT) this.pages.delete(this.pages.keys().next().value);
+  }
+}
+
+export class SamplePages extends Pages {
+  constructor({ name, generation, search = "", bucket = "" }, changed, failed) {
+    super("/cache/samples", "samples", { name, generation, search, bucket }, changed, failed);
+  }
+
+  /** Whether all samples are shown, so that places are numbers. */
+  get whole() {
+    return !this.query.search && !this.query.bucket;
+  }
+
+  /** The number of the sample at a place; without a filter it is known before the sample is loaded. */
+  numberAt(place) {
+    return this.at(place)?.number ?? (this.whole ? place : undefined);
+  }
+
+  /** What names the thumbnail at a place, and its address. */
+  pictureAt(place) {
+    return this.numberAt(place);
+  }
+
+  addressAt(place) {
+    const { name, generation } = this.query;
+    return address("/cache/thumbnail", { name, generation, number: this.numberAt(place) });
+  }
+
+  /** The text of a tile, and what a screen reader says. */
+  labelAt(place) {
+    const sample = this.at(place);
+    if (!sample) return [words("caches.loading"), words("caches.loading")];
+    const label = sample.captions.filter(Boolean)[0] || words("caches.no_caption");
+    return [label, `${number(sample.number + 1)}: ${label}`];
   }
 }
 

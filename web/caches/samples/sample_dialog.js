@@ -1,18 +1,19 @@
 // One sample in a dialog: its image, all captions, its source. Arrow keys go to the next or previous sample.
 
-import { show } from "../../lib/dialog.js";
-import { fill, h, iconButton } from "../../lib/dom.js";
+import { notice, show } from "../../lib/dialog.js";
+import { editSource } from "../../curate/image_dialog.js";
+import { button, fill, h, iconButton } from "../../lib/dom.js";
 import { address } from "../../lib/server.js";
 import { number } from "../../lib/units.js";
 import { words } from "../../lib/words.js";
 
 export class SampleDialog {
-  constructor(samples, place, { moved, closed }) {
-    this.samples = samples;
-    this.place = place;
-    this.moved = moved;
+  constructor(samples, place, { panel, moved, closed }) {
+    Object.assign(this, { samples, place, panel, moved });
+    this.problem = h("div");
+    this.edit = button(words("sample.edit"), () => this.editCaption(), { sign: "pencil" });
     this.image = h("img", { class: "sc-sample-picture", alt: "" });
-    this.text = h("div", { class: "sc-sample-text", "aria-live": "polite" });
+    this.text = h("div", { "aria-live": "polite" });
     this.title = h("h2", { id: "sc-sample-title" });
     this.before = iconButton("chevron-left", words("actions.previous"), () => this.go(this.place - 1));
     this.after = iconButton("chevron-right", words("actions.next"), () => this.go(this.place + 1));
@@ -25,7 +26,7 @@ export class SampleDialog {
         onkeydown: (event) => this.key(event),
       },
       h("header", { class: "sc-head" }, this.title, this.before, this.after, close),
-      h("div", { class: "sc-sample-body" }, h("div", { class: "sc-sample-frame" }, this.image), this.text),
+      h("div", { class: "sc-sample-body" }, h("div", { class: "sc-sample-frame" }, this.image), h("div", { class: "sc-sample-text" }, this.text, this.edit, this.problem)),
     );
     this.update();
     show(this.element, closed);
@@ -50,6 +51,16 @@ export class SampleDialog {
     this.update();
   }
 
+  /** The caption is edited where it came from, if that is still there. */
+  async editCaption() {
+    const { name, generation } = this.samples.query;
+    const query = { name, generation, number: this.samples.numberAt(this.place) };
+    this.edit.disabled = true;
+    const reason = await editSource(this.panel, query).catch((error) => error.message);
+    this.edit.disabled = false;
+    fill(this.problem, reason && notice("warn", reason));
+  }
+
   update() {
     const sample = this.samples.at(this.place);
     const { name, generation } = this.samples.query;
@@ -61,6 +72,8 @@ export class SampleDialog {
       const src = address("/cache/thumbnail", { name, generation, number: found });
       if (this.image.getAttribute("src") !== src) this.image.src = src;
     }
+    if (this.told !== found) fill(this.problem);
+    this.told = found;
     if (!sample) return fill(this.text, h("div", { class: "sc-spin" }));
     this.image.alt = sample.captions.filter(Boolean)[0] ?? "";
     fill(this.text, captions(sample), facts(sample));

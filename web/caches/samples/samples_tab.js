@@ -1,6 +1,7 @@
 // The tab with the samples of a cache: a search, a chart of buckets to filter by, and the grid of thumbnails.
 
 import { bar, bars } from "../../lib/bars.js";
+import { busy } from "../../lib/busy.js";
 import { debounce, fill, h, icon, roving } from "../../lib/dom.js";
 import { setting } from "../../lib/host.js";
 import { number } from "../../lib/units.js";
@@ -10,6 +11,7 @@ import { SampleDialog } from "./sample_dialog.js";
 import { SamplePages } from "./pages.js";
 
 const MAX_BUCKETS = 60; // shown
+const LOW = 700; // pixels of height below which the pictures get the space of the chart
 
 export class SamplesTab {
   constructor(view) {
@@ -17,10 +19,11 @@ export class SamplesTab {
     this.filter = { search: "", bucket: "" };
     this.grid = new Grid({
       size: Number(setting("StreamCache.ThumbnailSize", 88)),
+      label: words("caches.samples_label"),
       opened: (place) => this.open(place),
       looked: (place) => this.look(place),
     });
-    this.buckets = new Buckets(view.row.buckets, (bucket) => this.ask({ bucket }));
+    this.buckets = new Buckets(view.row.buckets, view.panel.root.clientHeight >= LOW, (bucket) => this.ask({ bucket }));
     this.count = h("span", { class: "sc-small sc-soft sc-number", role: "status" });
     this.state = h("div", { class: "sc-state" });
     this.caption = h("div", { class: "sc-caption", "aria-hidden": "true" });
@@ -39,6 +42,7 @@ export class SamplesTab {
   }
 
   destroy() {
+    this.answered?.();
     this.window?.close();
     this.search.cancel();
     this.grid.destroy();
@@ -69,13 +73,14 @@ export class SamplesTab {
     const query = { name, generation, ...this.filter };
     const samples = new SamplePages(query, () => this.arrived(samples), (error) => this.failed(error));
     this.samples = samples;
-    this.element.setAttribute("aria-busy", "true");
+    this.answered?.();
+    busy(this.view.panel.root, new Promise((done) => (this.answered = done)));
     samples.want(0, 100);
   }
 
   arrived(samples) {
     if (samples !== this.samples) return;
-    this.element.setAttribute("aria-busy", "false");
+    this.answered();
     fill(this.state, samples.total === 0 ? this.nothing() : null);
     const all = this.view.row.samples;
     this.count.textContent = samples.whole
@@ -86,7 +91,7 @@ export class SamplesTab {
   }
 
   failed(error) {
-    this.element.setAttribute("aria-busy", "false");
+    this.answered();
     // The cache was saved again in the meantime: the list has the new generation.
     if (error.status === 409) this.view.panel.refresh();
     else this.view.fail(error);
@@ -113,6 +118,7 @@ export class SamplesTab {
 
   open(place) {
     this.window = new SampleDialog(this.samples, place, {
+      panel: this.view.panel,
       moved: (to) => this.grid.go(to),
       closed: () => (this.window = undefined),
     });
@@ -121,8 +127,8 @@ export class SamplesTab {
 
 /** One bar per bucket. Choosing one shows only its samples; choosing it again shows all. */
 class Buckets {
-  /** `chosen(name)` is called with "" when no bucket is chosen. */
-  constructor(buckets, chosen) {
+  /** `open`: whether the chart is unfolded; `chosen(name)` is called with "" when no bucket is chosen. */
+  constructor(buckets, open, chosen) {
     this.chosen = chosen;
     this.value = "";
     const sorted = [...(buckets ?? [])].sort((a, b) => b.samples - a.samples);
@@ -132,7 +138,7 @@ class Buckets {
     if (sorted.length > MAX_BUCKETS) this.bars.append(this.rest(sorted.slice(MAX_BUCKETS)));
     roving(this.bars, ".sc-bar");
     const summary = h("summary", {}, words("caches.buckets"), h("span", { class: "sc-badge" }, number(sorted.length)));
-    this.element = h("details", { class: "sc-buckets", open: true, hidden: sorted.length === 0 }, summary, this.bars);
+    this.element = h("details", { class: "sc-fold sc-buckets", open, hidden: sorted.length === 0 }, summary, this.bars);
   }
 
   bar(bucket, most, at) {

@@ -1,0 +1,121 @@
+"""The parts that a step uses, made from model, dataset and settings, or restored from a saved state."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from ..dataset_cache import EMPTY_CAPTION, Dataset, map_tensors, realize
+from ..errors import TrainError
+from . import export
+from .adapters import Network, build_network, load_fixed, read_lora, split_lora
+from .compute import Ema
+from .config import TrainConfig
+from .data import KnownSizes
+from .denoiser import Denoiser, Naming
+from .memory import choose_precision, with_data
+from .objective import ObjectiveSettings
+from .optimizers import load_optimizer, make_optimizer, was_fused
+from .other_captions import Dropout, Preservation, find_conditioning
+from .run import SavedState
+from .step import Stepper, Weights
+
+
+def make_stepper(
+    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, objective: ObjectiveSettings, state: SavedState | None
+) -> Stepper:
+    """A stepper for new adapters, or those of a saved state. What the settings ask for and is not there is refused."""
+    precision = choose_precision(config.precision, denoiser.device)
+    if config.masked_loss and "mask" not in dataset.fields:
+        raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
+    weights = np.asarray(dataset.column("weight"))
+    network = _make_network(denoiser, config, state)
+    groups = network.parameter_groups(config.learning_rate, config.lora_plus)
+    fused = state is None or was_fused(state.optimizer)
+    optimizer = make_optimizer(config.optimizer_choice(), groups, config.rates(), fused)
+    if config.scale_weight_norms and hasattr(optimizer, "eval"):
+        raise TrainError(
+            f"scale_weight_norms = {config.scale_weight_norms:g}: not possible with a schedule-free optimizer, whose "
+            "weights follow from an average; set it to 0, or choose another optimizer"
+        )
+    stepper = Stepper(
+        denoiser=denoiser,
+        network=network,
+        optimizer=optimizer,
+        scaler=precision.make_scaler(),
+        precision=precision,
+        objective=objective,
+        weights=Weights(None if (weights == 1).all() else weights, objective),
+        sizes=KnownSizes(dataset),
+        seed=config.seed,
+        accumulate=config.accumulate,
+        clip_norm=config.clip_norm,
+        dropout=_make_dropout(denoiser, dataset, config),
+        preservation=_make_preservation(denoiser, dataset, config),
+        empty=_conditioning(denoiser, dataset, "guidance_target") if config.guidance_target != 1 else None,
+        training_adapter=_load_training_adapter(denoiser, config),
+        max_norm=config.scale_weight_norms,
+        ema=Ema(network, config.ema_decay) if config.ema_decay else None,
+        draws_masks=config.adapter_dropout > 0,
+    )
+    if state is not None:
+        _restore(stepper, state, config)
+    return stepper
+
+
+def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
+    """The adapters: new ones, those of `start_from`, or those of a saved state."""
+    existing = None
+    if state is not None:
+        existing = split_lora({**state.carried, **state.adapter}, where=f"the state of step {state.step}")
+    elif config.start_from:
+        existing = read_lora(config.start_from)
+    network = build_network(denoiser, config.adapters(), existing, resumes=state is not None)
+    export.check_names(network, denoiser, cast("Naming", config.naming))
+    export.warn_of_unread_names(network, denoiser, cast("Naming", config.naming))
+    return network.moved(dtype=export.DTYPES[config.adapter_dtype])
+
+
+def _restore(stepper: Stepper, state: SavedState, config: TrainConfig) -> None:
+    load_optimizer(stepper.optimizer, config.optimizer_choice(), state.optimizer)
+    if state.scaler:
+        stepper.scaler.load_state_dict(dict(state.scaler))
+    if stepper.ema is not None and state.ema:
+        stepper.ema.load(state.ema)
+
+
+def _make_dropout(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> Dropout | None:
+    if not config.caption_dropout:
+        return None
+    if EMPTY_CAPTION not in dataset.named:
+        raise TrainError(
+            f"caption_dropout = {config.caption_dropout}: the dataset has no encoded empty caption; "
+            "encode it again, which adds only that, or set caption_dropout = 0"
+        )
+    empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
+    return Dropout(config.caption_dropout, map_tensors(empty, lambda tensor: tensor.to(denoiser.device)))
+
+
+def _make_preservation(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> Preservation | None:
+    if not config.preservation_weight:
+        return None
+    words = _conditioning(denoiser, dataset, "preservation_caption", config.preservation_caption)
+    return Preservation(config.preservation_weight, config.preservation_share, words)
+
+
+def _conditioning(denoiser: Denoiser, dataset: Dataset, setting: str, caption: str = "") -> Any:
+    with with_data():
+        words = find_conditioning(dataset, setting, caption)
+    return map_tensors(words, lambda tensor: tensor.to(denoiser.device))
+
+
+def _load_training_adapter(denoiser: Denoiser, config: TrainConfig) -> Network | None:
+    if not config.training_adapter:
+        return None
+    try:
+        with with_data():
+            network = load_fixed(denoiser, read_lora(config.training_adapter))
+    except TrainError as error:
+        raise TrainError(f"training_adapter: {error}") from None
+    return network.moved(denoiser.device)
