@@ -210,7 +210,7 @@ def _problems(done: curate.EditResult, refused: dict[str, str]) -> Iterator[str]
 def _image_facts(image: curate.FolderImage) -> dict[str, Any]:
     facts = {"name": image.name, "width": image.width, "height": image.height, "bytes": image.bytes}
     facts |= {"captions": list(image.lines), "excluded": image.excluded, "repeats": image.repeats}
-    return {**facts, "mask": image.mask, "problem": image.problem}
+    return {**facts, "mask": image.mask or ("alpha" if image.alpha else ""), "problem": image.problem}
 
 
 def _describe_images(images: Sequence[curate.FolderImage]) -> Iterable[str]:

@@ -28,6 +28,7 @@ from .selection import (
     count_subfolders,
     count_tags,
     count_words,
+    crop_of,
     select_images,
     sort_images,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "count_subfolders",
     "count_tags",
     "count_words",
+    "crop_of",
     "folder_hashes",
     "images_to_caption",
     "in_turn",

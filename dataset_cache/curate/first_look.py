@@ -39,8 +39,10 @@ def look_first(source: FolderSource) -> FolderView:
     own, masks = (
         {listing.directory: _UnreadFiles(listing) for listing in some} for some in (listed.listings, listed.masks)
     )
-    images = UnreadImages(ShownImages(source.root, _stamp), list(listed.later_images(own, masks)))
-    return FolderView(Path(source.root), images, [(p.source, p.reason) for p in listed.problems], whole=False)
+    shown, later = ShownImages(source.root, _stamp), list(listed.later_images(own, masks))
+    images = UnreadImages(shown, [read for _, _, read in later])
+    names = [shown.name(directory, name) for directory, name, _ in later]
+    return FolderView(Path(source.root), images, [(p.source, p.reason) for p in listed.problems], names)
 
 
 class _UnreadFiles(Mapping[str, Facts]):

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import CacheError
 from ...setting import closest_name
-from ..sources import Transform, bucket_sizes, folder_repeats, normal_form
+from ..sources import Transform, bucket_sizes, folder_repeats, normal_form, place_image
 from .caption_edits import tag_form, tags_of
 from .source_folder import FolderImage, FolderView
 
@@ -90,6 +90,18 @@ def bucket_of(image: FolderImage, transform: Transform) -> str:
     return f"{width}×{height}" if width else ""
 
 
+def crop_of(image: FolderImage, transform: Transform) -> list[float] | None:
+    """What its bucket keeps of an image: left, top, right and bottom as shares of its sides.
+
+    None if it is in no bucket, or cropped at random, which depends on the content of the file.
+    """
+    target, size = bucket_size_of(image, transform), (image.width, image.height)
+    if not all(target) or transform.crop == "random":
+        return None
+    left, top, right, bottom = place_image(size, target, transform, b"").box(*size)
+    return [left / size[0], top / size[1], right / size[0], bottom / size[1]]
+
+
 def bucket_size_of(image: FolderImage, transform: Transform) -> tuple[int, int]:
     return _bucket(image.width, image.height, transform) if image.width else (0, 0)
 
@@ -164,7 +176,7 @@ def _tests(wanted: ImageFilter, transform: Transform, alike: set[str]) -> Iterab
     if wanted.excluded is not None:
         yield lambda image: image.excluded == wanted.excluded
     if wanted.masked is not None:
-        yield lambda image: bool(image.mask) == wanted.masked
+        yield lambda image: image.masked == wanted.masked
     if wanted.problem is not None:
         yield lambda image: bool(image.problem) == wanted.problem
     if wanted.alike is not None:

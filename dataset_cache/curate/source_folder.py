@@ -52,6 +52,12 @@ class FolderImage:
     mask: str = ""  # its path below the folder
     problem: str = ""  # why the image is skipped
     stamp: bytes = b""  # of the image file
+    alpha: bool = False  # whether the image has an alpha channel
+
+    @property
+    def masked(self) -> bool:
+        """Whether it has a mask, if the masks of its set are `auto`."""
+        return bool(self.mask) or self.alpha
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,23 @@ class FolderView:
     root: Path
     images: Sequence[FolderImage]
     problems: Sequence[tuple[str, str]]  # skipped files and folders, and why
-    whole: bool = True  # False: each image is read when it is asked for
+    unread: Sequence[str] | None = None  # the names of images that are read when they are asked for
+
+    @property
+    def whole(self) -> bool:
+        """Whether all images were read."""
+        return self.unread is None
 
     @cached_property
-    def _by_name(self) -> Mapping[str, FolderImage]:
-        return {normal_form(image.name): image for image in self.images}
+    def _places(self) -> Mapping[str, int]:
+        names = (image.name for image in self.images) if self.unread is None else self.unread
+        return {normal_form(name): place for place, name in enumerate(names)}
 
     def find(self, name: str) -> FolderImage:
-        image = self._by_name.get(normal_form(name))
-        if image is None:
+        place = self._places.get(normal_form(name))
+        if place is None:
             raise CacheError(f"{name}: this image is not in {self.root}; was it moved or renamed?")
-        return image
+        return self.images[place]
 
     def picture(self, name: str, side: int = 0) -> Image.Image:
         """The image as it is on disk now, upright, in RGB over white; `side` limits its longer side (0 = no limit)."""
@@ -176,13 +188,16 @@ class ShownImages:
         self._below: dict[str, str] = {}
         self._read_only: dict[str, str] = {}
 
+    def name(self, directory: str, name: str) -> str:
+        return self._path_below(directory) + name
+
     def image(self, files: ImageFiles) -> FolderImage:
         facts, below = files.facts, self._path_below(files.directory)
         stamp = self._stamp(files.directory, files.name)
         size, modified = array("q", stamp)[:2]
         caption, lines = self._caption(files, below)
         return FolderImage(
-            below + files.name,
+            self.name(files.directory, files.name),
             facts.width,
             facts.height,
             size,
@@ -191,9 +206,10 @@ class ShownImages:
             lines,
             files.choice.excluded,
             files.choice.repeats,
-            "" if files.mask is None else self._path_below(files.mask.directory) + files.mask.name,
+            "" if files.mask is None else self.name(files.mask.directory, files.mask.name),
             files.problem,
             stamp,
+            facts.alpha,
         )
 
     def _caption(self, files: ImageFiles, below: str) -> tuple[CaptionText, tuple[str, ...]]:

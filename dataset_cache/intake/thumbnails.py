@@ -57,10 +57,11 @@ def file_picture(path: Path, side: int) -> bytes:
         return _make(path, side, _PICTURE_QUALITY)
 
 
-def file_mask(path: Path, size: tuple[int, int], side: int) -> bytes:
-    """A mask file as an 8-bit grayscale PNG, as large as the picture of an image of `size` whose mask it is."""
+def file_mask(path: Path, size: tuple[int, int], side: int, alpha: bool = False) -> bytes:
+    """A mask file, or the alpha channel of an image, as an 8-bit grayscale PNG as large as the picture of an image of
+    `size`."""
     with _decoding:
-        return _guarded(path, lambda image: _mask(image, size, side))
+        return _guarded(path, lambda image: _mask(image, size, side, alpha))
 
 
 def _make(path: Path, side: int, quality: int) -> bytes:
@@ -77,12 +78,14 @@ def _jpeg(image: Image.Image, side: int, quality: int) -> bytes:
     return file.getvalue()
 
 
-def _mask(image: Image.Image, size: tuple[int, int], side: int) -> bytes:
+def _mask(image: Image.Image, size: tuple[int, int], side: int, alpha: bool) -> bytes:
     image.load()
     ImageOps.exif_transpose(image, in_place=True)
     scale = min(1.0, side / max(size))
     shown = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-    gray = flatten(image, (0, 0, 0)).rgb.convert("L").resize(shown, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    picture = flatten(image, (0, 0, 0))
+    gray = picture.alpha if alpha and picture.alpha else picture.rgb.convert("L")
+    gray = gray.resize(shown, Image.Resampling.BILINEAR, reducing_gap=2.0)
     file = io.BytesIO()
     gray.save(file, "PNG", compress_level=1)
     return file.getvalue()

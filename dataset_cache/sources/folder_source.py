@@ -114,10 +114,10 @@ class ListedFolder:
 
     def images(self, files: Folders, masks: Folders) -> Iterator[ImageFiles]:
         """All images, also those that are excluded or cannot be used. Damaged choices are a problem of each image."""
-        return (image() for image in self.later_images(files, masks))
+        return (read() for _, _, read in self.later_images(files, masks))
 
-    def later_images(self, files: Folders, masks: Folders) -> Iterator[Callable[[], ImageFiles]]:
-        """All images, each as a function that needs the facts of its own files only."""
+    def later_images(self, files: Folders, masks: Folders) -> Iterator[tuple[str, str, Callable[[], ImageFiles]]]:
+        """The folder and the name of all images, and a function that needs the facts of its own files only."""
         for folder in self._folders(files, masks, Findings()):
             choices, damage = Choices(), ""
             try:
@@ -125,7 +125,7 @@ class ListedFolder:
             except CacheError as error:
                 damage = str(error)
             for name in folder.names:
-                yield partial(folder.image, name, choices[name], damage)
+                yield folder.directory, name, partial(folder.image, name, choices[name], damage)
 
     def _folders(self, files: Folders, masks: Folders, found: Findings) -> Iterator[FolderFiles]:
         source = self.source

@@ -12,13 +12,13 @@ from .open_folders import FolderNow
 _MAX_ROWS = 200
 
 
-def folder_charts(now: FolderNow, resolution: int) -> dict[str, Any]:
+def folder_charts(now: FolderNow, transform: Transform) -> dict[str, Any]:
     """Counts for charts. Excluded images count only as such. They are kept as long as the folder stays as it is."""
-    counted = now.result(("charts", resolution), lambda: _count(now, resolution))
+    counted = now.result(("charts", transform), lambda: _count(now, transform))
     return {"state": now.state, **counted, "undo": curate.last_edit(now.root)}
 
 
-def _count(now: FolderNow, resolution: int) -> dict[str, Any]:
+def _count(now: FolderNow, transform: Transform) -> dict[str, Any]:
     images = now.view.images
     used = [image for image in images if not image.excluded]
     sets = curate.count_subfolders(now.view)
@@ -28,11 +28,11 @@ def _count(now: FolderNow, resolution: int) -> dict[str, Any]:
             "images": len(images),
             "captioned": sum(bool(image.lines) for image in images),
             "excluded": len(images) - len(used),
-            "masked": sum(bool(image.mask) for image in images),
+            "masked": sum(image.masked for image in images),
             "problems": len(problems),
             "samples": sum(row.samples for row in sets),
         },
-        "buckets": _first(curate.count_buckets(used, Transform(resolutions=(resolution,)))),
+        "buckets": _first(curate.count_buckets(used, transform)),
         "lengths": [[words, count] for words, count in curate.count_caption_lengths(used).items()],
         "tags": _first(curate.count_tags(used)),
         "words": _first(curate.count_words(used)),

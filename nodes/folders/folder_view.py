@@ -43,7 +43,8 @@ def image_row(image: curate.FolderImage, transform: Transform, most: int = MAX_C
         "problem": image.problem or caption.problem,
         "excluded": image.excluded,
         "repeats": image.repeats,
-        "mask": bool(image.mask),
+        "mask": image.masked,
         "bucket": curate.bucket_of(image, transform),
+        "crop": curate.crop_of(image, transform),
         "image_stamp": image.stamp.hex(),
     }

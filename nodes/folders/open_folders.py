@@ -88,6 +88,9 @@ class _OpenFolder:
     def images(self) -> int:
         return sum(len(now.view.images) for now in self._known)
 
+    def forget_first(self) -> None:
+        self._first = None
+
     def look(self, state: str) -> FolderNow:
         self.used = time.monotonic()
         if not self._known and self._first is None:
@@ -134,6 +137,14 @@ def look_at(path: Path, state: str = "", progress: Progress = lambda done, total
 def look_first(path: Path, state: str = "") -> FolderNow:
     """As `look_at`, but a large folder that was not read yet is not waited for: its view is not `whole`."""
     return _look(path, lambda folder: folder.look(state))
+
+
+def forget_first(path: Path) -> None:
+    """Call this after an edit: a large folder that is still being read is listed again by the next `look_first`."""
+    with _lock:
+        folder = _open.get(os.path.realpath(path))
+    if folder is not None:
+        folder.forget_first()
 
 
 def _look(path: Path, look: Callable[[_OpenFolder], FolderNow]) -> FolderNow:

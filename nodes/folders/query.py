@@ -10,20 +10,18 @@ from ..outside import Refused
 from .alike import groups_of
 from .open_folders import FolderNow
 
-RESOLUTION = 1024
-LEAST_RESOLUTION, MOST_RESOLUTION = 64, 8192
 _MAX_WORDS = 20
 _SIMILARITY = "similarity"
 
 
 @dataclass(frozen=True)
 class Query:
-    """A filter and an order. `resolution` decides the buckets."""
+    """A filter and an order. `transform` decides the buckets."""
 
     wanted: curate.ImageFilter = field(default_factory=curate.ImageFilter)
     order: str = curate.IMAGE_ORDERS[0]
     descending: bool = False
-    resolution: int = RESOLUTION
+    transform: Transform = field(default_factory=Transform)
 
     def __post_init__(self) -> None:
         words = len(self.wanted.words.split())
@@ -31,10 +29,6 @@ class Query:
             raise Refused(f"search: {words} words; at most {_MAX_WORDS} are allowed")
         if self.order not in curate.IMAGE_ORDERS:
             raise Refused(f"order: expected one of {', '.join(curate.IMAGE_ORDERS)}")
-
-    @property
-    def transform(self) -> Transform:
-        return Transform(resolutions=(self.resolution,))
 
     @property
     def is_plain(self) -> bool:

@@ -8,23 +8,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import CacheError, curate, file_mask, file_picture, plural
+from ...dataset_cache import CacheError, Transform, curate, file_mask, file_picture, plural
 from ..folders import (
     KINDS,
     LAST,
-    LEAST_RESOLUTION,
     MAX_EDITS,
     MAX_GROUPS,
     MAX_PAGE,
     MAX_SHOWN,
-    MOST_RESOLUTION,
     PREVIEWS,
-    RESOLUTION,
     FolderNow,
     Query,
     find_alike,
     find_source,
     folder_charts,
+    forget_first,
     groups_of,
     image_row,
     look_at,
@@ -44,6 +42,9 @@ MAX_NAMES = 10_000
 MAX_CAPTION = 1_000_000  # characters that one request may set
 MAX_BODY = 8 << 20
 _SIDES = (64, 2048)
+_RESOLUTIONS = (64, 8192)
+_STEPS = (8, 64)
+_LEAST_ASPECT = 0.05
 _MAX_REPEATS = 100_000
 _MAX_NUMBER = (1 << 53) - 1
 _FLAGS = ("captioned", "excluded", "masked", "problem", "alike")  # in the order of ImageFilter
@@ -73,24 +74,24 @@ def show_folder(params: Params) -> dict[str, Any]:
     (folder, path), state = _folder(params), params.text("state", "")
     start, count = params.integer("start", 0, _MAX_NUMBER, 0), params.integer("count", 1, MAX_PAGE, 100)
     order = params.text("order", curate.IMAGE_ORDERS[0])
-    query = Query(_filter(params), order, bool(params.flag("descending")), _resolution(params))
+    query = Query(_filter(params), order, bool(params.flag("descending")), _transform(params))
     params.refuse_unknown()
     now = _look(folder, path, state, needs_all=not query.is_plain)
     return {"folder": folder, **view_page(now, query, start, count)}
 
 
 def show_charts(params: Params) -> dict[str, Any]:
-    (folder, path), state, resolution = _folder(params), params.text("state", ""), _resolution(params)
+    (folder, path), state, transform = _folder(params), params.text("state", ""), _transform(params)
     params.refuse_unknown()
-    return folder_charts(_look(folder, path, state, needs_all=True), resolution)
+    return folder_charts(_look(folder, path, state, needs_all=True), transform)
 
 
 def show_caption(params: Params) -> dict[str, Any]:
     """One image, with its caption whole."""
-    (_, path), name, resolution = _folder(params), params.text("name"), _resolution(params)
+    (_, path), name, transform = _folder(params), params.text("name"), _transform(params)
     params.refuse_unknown()
     _, image = _find(path, name, "")
-    return image_row(image, Query(resolution=resolution).transform, len(image.caption.text))
+    return image_row(image, transform, len(image.caption.text))
 
 
 def show_picture(params: Params) -> FileResponse:
@@ -100,10 +101,11 @@ def show_picture(params: Params) -> FileResponse:
 
 def show_mask(params: Params) -> FileResponse:
     now, image, side, stamp = _picture(params)
-    if not image.mask:
-        raise Refused(f"{image.name[:200]}: has no mask file", 404)
+    if not image.masked:
+        raise Refused(f"{image.name[:200]}: has no mask", 404)
     size = image.width, image.height
-    return FileResponse(file_mask(_inside(now, image.mask), size, side), "image/png", immutable=bool(stamp))
+    path, alpha = _inside(now, image.mask or image.name), not image.mask
+    return FileResponse(file_mask(path, size, side, alpha), "image/png", immutable=bool(stamp))
 
 
 def show_alike(params: Params) -> dict[str, Any]:
@@ -129,14 +131,14 @@ def preview(params: Params) -> dict[str, Any]:
     (_, path), edits = _folder(params), params.tables("edits", MAX_EDITS)
     wanted, change = _wanted(params), make_edit([_edit(each) for each in edits])
     params.refuse_unknown()
-    now = look_at(path)
-    return PREVIEWS.make(now, wanted(now), change)
+    now, names = wanted(path)
+    return PREVIEWS.make(now, names, change)
 
 
 def edit(params: Params) -> dict[str, Any]:
     (_, path), token = _folder(params), params.text("token")
     params.refuse_unknown()
-    now = look_at(path, LAST)
+    now = look_first(path, LAST)
     changes, title = PREVIEWS.take(now.root, token)
     return _result(path, curate.apply_changes(now.view, changes, title))
 
@@ -160,8 +162,7 @@ def choose(params: Params) -> dict[str, Any]:
     params.refuse_unknown()
     if excluded is None and repeats is None:
         raise Refused("excluded: is missing; choose whether images are excluded, or how often they repeat")
-    now = look_at(path)
-    names = wanted(now)
+    now, names = wanted(path)
     _refuse_linked(now, names)
     return _result(path, curate.choose_images(now.view, names, excluded=excluded, repeats=repeats))
 
@@ -233,21 +234,35 @@ def _filter(params: Params) -> curate.ImageFilter:
     return curate.ImageFilter(words, tag, bucket, *map(params.flag, _FLAGS))
 
 
-def _resolution(params: Params) -> int:
-    return params.integer("resolution", LEAST_RESOLUTION, MOST_RESOLUTION, RESOLUTION)
+def _transform(params: Params) -> Transform:
+    """How images are resized, by the names of these settings on Encode Dataset."""
+    upscale = params.flag("upscale")
+    return Transform(
+        resolutions=(params.integer("resolution", *_RESOLUTIONS, 1024),),
+        step=params.integer("step", *_STEPS, 64),
+        min_aspect=params.number("min_aspect", _LEAST_ASPECT, 1, 0.5),
+        max_aspect=params.number("max_aspect", 1, 1 / _LEAST_ASPECT, 2.0),
+        upscale=upscale is not False,
+        crop=params.text("crop", "centre"),
+    )
 
 
-def _wanted(params: Params) -> Callable[[FolderNow], list[str]]:
-    """The images that the parameter `names` lists or `filter` describes."""
+def _wanted(params: Params) -> Callable[[Path], tuple[FolderNow, list[str]]]:
+    """A folder now, and the images in it that the parameter `names` lists or `filter` describes."""
     inner = params.table("filter")
     names = params.texts("names", MAX_NAMES) if params.has("names") else None
     if inner is None:
-        return lambda now: _given(names)
+        return lambda path: (look_first(path), _given(names))
     if names is not None:
         raise Refused("names: expected either names or filter")
-    query = Query(_filter(inner), resolution=_resolution(inner))
+    query = Query(_filter(inner), transform=_transform(inner))
     inner.refuse_unknown()
-    return lambda now: [image.name for image in query.images(now)]
+
+    def find(path: Path) -> tuple[FolderNow, list[str]]:
+        now = look_at(path)
+        return now, [image.name for image in query.images(now)]
+
+    return find
 
 
 def _given(names: list[str] | None) -> list[str]:
@@ -270,7 +285,7 @@ def _edit(params: Params) -> dict[str, Any]:
 
 def _find(path: Path, name: str, state: str = LAST) -> tuple[FolderNow, curate.FolderImage]:
     """An image as it was when the folder was last read; a new one makes it be read again."""
-    now = look_at(path, state)
+    now = look_first(path, state)
     try:
         return now, now.view.find(name)
     except CacheError as error:
@@ -299,6 +314,7 @@ def _inside(now: FolderNow, name: str) -> Path:
 
 
 def _result(path: Path, done: curate.EditResult) -> dict[str, Any]:
+    forget_first(path)
     conflicts = [
         {"name": c.name, "before": c.before, "found": c.found, "after": c.after, "stamp": c.stamp}
         for c in done.conflicts[:MAX_SHOWN]

@@ -40,6 +40,7 @@ _CHUNK = 1 << 20
 _FULL = {getattr(errno, name, -1) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 _NO_STORE = {"Cache-Control": "no-store"}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+_DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?")
 # Not the event loop's own threads, which are few: ComfyUI's pages would wait for a folder of 100,000 images.
 _THREADS = ThreadPoolExecutor(32, "streamcache-http")
 
@@ -83,6 +84,13 @@ class Params:
         if type(number) is not int or not least <= number <= most:
             raise Refused(f"{name}: expected a whole number from {least:,} to {most:,}")
         return number
+
+    def number(self, name: str, least: float, most: float, default: float) -> float:
+        value = self._take(name, default)
+        number = float(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
+        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= most:
+            raise Refused(f"{name}: expected a number from {least:g} to {most:g}")
+        return float(number)
 
     def texts(self, name: str, most: int = MAX_ITEMS) -> list[str]:
         value = self._take(name, None)

@@ -145,6 +145,19 @@ def test_pictures_and_masks(server: Server, folder: Path):
     mask = Image.open(io.BytesIO(get(server, "/folder/mask", folder=FOLDER, name="wide.png", side=128).data))
     assert (mask.format, mask.mode, mask.size, mask.getpixel((9, 9))) == ("PNG", "L", (128, 64), 200)
     assert get(server, "/folder/mask", folder=FOLDER, name="a.png").status == 404
+    Image.new("RGBA", (100, 50), (9, 9, 9, 77)).save(folder / "clear.png")
+    mask = Image.open(io.BytesIO(get(server, "/folder/mask", folder=FOLDER, name="clear.png").data))
+    assert (mask.mode, mask.size, mask.getpixel((9, 9))) == ("L", (100, 50), 77)
+
+
+def test_buckets_and_crops_follow_the_settings_of_the_encode_node(server: Server, folder: Path):
+    Image.new("RGB", (200, 100)).save(folder / "wide.png")
+    square = rows(server, resolution=64, step=8, min_aspect=1, max_aspect=1)["wide.png"]
+    assert (square["bucket"], square["crop"]) == ("64×64", [0.25, 0, 0.75, 1])
+    assert rows(server, resolution=64, step=8, crop="random")["wide.png"]["crop"] is None
+    assert rows(server, resolution=1024, step=8, upscale="false")["wide.png"]["bucket"] == "200×96"
+    for wrong in ({"step": 9}, {"crop": "left"}, {"min_aspect": "nan"}, {"max_aspect": 0.5}, {"resolution": 1}):
+        assert get(server, "/folder/view", folder=FOLDER, **wrong).status == 400
     assert get(server, "/folder/picture", folder=FOLDER, name="../x.png").status == 404
 
 

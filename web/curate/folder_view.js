@@ -19,7 +19,8 @@ import { EMPTY, filterBody, Filters } from "./filters.js";
 import { ImageDialog } from "./image_dialog.js";
 import { firstLine, ImagePages, OneImage, readImage } from "./image_pages.js";
 import { MOST_NAMES, Selection } from "./selection.js";
-import { isUpdating, resolutionOf, updateButton, watchUpdates } from "./update.js";
+import { transformOf } from "./transform.js";
+import { isUpdating, updateButton, watchUpdates } from "./update.js";
 
 const FIRST = 100; // images of the first request
 const CONFLICT = 409;
@@ -31,7 +32,7 @@ export class FolderView {
     Object.assign(this, { panel, folder, name: folder });
     if (memory.folder !== folder) Object.assign(memory, { folder, filter: { ...EMPTY, order: "name", descending: "" } });
     this.filter = memory.filter;
-    this.resolution = resolutionOf(folder);
+    this.transform = transformOf(folder);
     this.edits = new Edits(folder, panel, () => this.reload());
     this.selection = new Selection({
       changed: () => this.drawSelection(),
@@ -124,7 +125,7 @@ export class FolderView {
   /** Shows other images. The current ones stay visible until they arrive. */
   ask() {
     this.images?.stop();
-    const query = { folder: this.folder, ...this.filter, resolution: this.resolution };
+    const query = { folder: this.folder, ...this.filter, ...this.transform };
     const images = new ImagePages(query, () => this.arrived(images), (error) => this.failed(error));
     this.images = images;
     this.element.setAttribute("aria-busy", "true");
@@ -172,7 +173,7 @@ export class FolderView {
     this.wantsCharts = !this.shown || this.reading; // then they are loaded when the images have arrived
     if (this.wantsCharts) return;
     const asked = (this.asked = {});
-    const found = await this.edits.load({ resolution: this.resolution }).catch(() => null);
+    const found = await this.edits.load(this.transform).catch(() => null);
     if (!found || this.asked !== asked || this.gone) return;
     this.found = found;
     this.undo.disabled = !this.edits.undoTitle;
@@ -283,7 +284,7 @@ export class FolderView {
   }
 
   get target() {
-    return this.selection.target(filterBody({ ...this.filter, resolution: this.resolution }));
+    return this.selection.target(filterBody({ ...this.filter, ...this.transform }));
   }
 
   choose(choice) {

@@ -23,7 +23,7 @@ export class ImageDialog {
     const { folder } = images.query;
     this.folder = folder;
     this.picture = new Picture(folder);
-    this.editor = new CaptionEditor(folder, edits, (now) => this.image?.name === now.name && (this.image = { ...now, bucket: this.image.bucket }));
+    this.editor = new CaptionEditor(folder, edits, (now) => this.image?.name === now.name && (this.image = now));
     this.title = h("h2", { id: "sc-image-title" });
     this.where = h("span", { class: "sc-soft sc-small sc-number sc-place" });
     this.before = iconButton("chevron-left", words("curate.previous"), () => this.step(-1));
@@ -98,7 +98,7 @@ export class ImageDialog {
     const { image } = this;
     const now = await readImage(this.folder, image.name).catch(() => null);
     if (!now || this.image !== image || this.closed) return;
-    this.image = { ...now, bucket: image.bucket };
+    this.image = now;
     this.draw();
   }
 

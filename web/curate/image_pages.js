@@ -3,6 +3,7 @@
 import { Pages } from "../caches/samples/pages.js";
 import { address, get } from "../lib/server.js";
 import { words } from "../lib/words.js";
+import { transformOf } from "./transform.js";
 
 const MOST_PER_REQUEST = 500;
 
@@ -93,7 +94,7 @@ export class OneImage {
 export const firstLine = (image) => (image.lines > 0 ? (image.caption.split("\n").find((line) => line.trim()) ?? "") : "");
 
 /** An image of a folder with its whole caption. */
-export const readImage = (folder, name) => get("/folder/caption", { folder, name });
+export const readImage = (folder, name) => get("/folder/caption", { folder, name, ...transformOf(folder) });
 
 export function thumbnail(folder, { name, image_stamp: stamp }) {
   return address("/folder/image", { folder, name, stamp });

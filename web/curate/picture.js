@@ -28,7 +28,7 @@ export class Picture {
   }
 
   show(image) {
-    const seen = image && `${image.name}|${image.image_stamp}|${image.bucket}|${image.mask}`;
+    const seen = image && `${image.name}|${image.image_stamp}|${image.crop}|${image.mask}`;
     if (this.seen === seen) return;
     this.seen = seen;
     this.image = image;
@@ -60,12 +60,9 @@ export class Picture {
   }
 }
 
-/** What the bucket keeps in the middle, as insets; null if the bucket is unknown. */
-export function cropOf({ width, height, bucket }) {
-  const [wide, high] = (bucket ?? "").split("×").map(Number);
-  if (!(wide > 0 && high > 0 && width > 0 && height > 0)) return null;
-  const scale = Math.max(wide / width, high / height);
-  const inset = (kept, side) => `${Math.max(0, 50 * (1 - kept / (side * scale))).toFixed(3)}%`;
-  const [across, down] = [inset(wide, width), inset(high, height)];
-  return { left: across, right: across, top: down, bottom: down };
+/** What the bucket keeps, as insets; null if that is not known. */
+export function cropOf({ crop }) {
+  if (!crop) return null;
+  const [left, top, right, bottom] = [crop[0], crop[1], 1 - crop[2], 1 - crop[3]].map((share) => `${(100 * share).toFixed(3)}%`);
+  return { left, top, right, bottom };
 }

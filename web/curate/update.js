@@ -12,7 +12,6 @@ import { words } from "../lib/words.js";
 import { markUpdated } from "./edits.js";
 
 const SAVE = "StreamCacheCacheSave";
-const ENCODE = "StreamCacheEncode";
 const BUILD = "06 Build a cache"; // the template that has all nodes
 const listeners = new Set();
 const running = new Map(); // id → an update as a job
@@ -140,24 +139,6 @@ function offerWorkflow(folder) {
   };
   return ask({ title: words("curate.update"), content, action: words("curate.open_build"), act });
 }
-
-/** The resolution of the Encode node that the folder is connected to on the canvas; undefined if there is none. */
-export function resolutionOf(folder) {
-  const isSource = (node) => node.comfyClass === FOLDER_NODE && widget(node, "folder") === folder;
-  for (const node of allNodes()) {
-    if (!isSource(node)) continue;
-    const links = (node.outputs ?? []).flatMap((output) => output.links ?? []);
-    for (const id of links) {
-      const link = node.graph?.getLink?.(id) ?? node.graph?.links?.get?.(id) ?? node.graph?.links?.[id];
-      const target = link && node.graph.getNodeById(link.target_id);
-      const value = target?.comfyClass === ENCODE ? Number(widget(target, "resolution")) : 0;
-      if (value > 0) return value;
-    }
-  }
-  return undefined;
-}
-
-const widget = (node, name) => node.widgets?.find((each) => each.name === name)?.value;
 
 export function updateButton(folder, failed) {
   return button(words("curate.update"), () => updateCache(folder).catch(failed), { sign: "sync", title: words("curate.update_tip"), class: "sc-button sc-update" });

@@ -96,7 +96,7 @@ function walk(value, key) {
   if (Array.isArray(value)) {
     for (let at = 0; at < value.length; at += 1) {
       if (typeof value[at] === "string") value[at] = KEYS.has(key) ? translate(value[at]) : value[at];
-      else walk(value[at], key);
+      else walk(value[at]); // counted words of captions are lists in a list
     }
   } else if (value && typeof value === "object") {
     for (const [name, each] of Object.entries(value)) {

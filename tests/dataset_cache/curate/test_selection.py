@@ -1,5 +1,7 @@
 """Filters, orders and counts over the images of a folder."""
 
+from dataclasses import replace
+
 import pytest
 
 from streamcache.dataset_cache.curate import (
@@ -14,6 +16,7 @@ from streamcache.dataset_cache.curate import (
     count_subfolders,
     count_tags,
     count_words,
+    crop_of,
     select_images,
     sort_images,
 )
@@ -95,6 +98,15 @@ def test_tags_and_words_are_counted_once_per_image():
     assert count_tags(IMAGES) == {"Smile": 2, "1girl": 1, "a cat's nap": 1, "hat": 1}
     assert count_words(IMAGES) == {"Smile": 2, "1girl": 1, "a": 1, "cat's": 1, "hat": 1, "nap": 1}
     assert count_caption_lengths(IMAGES) == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_the_crop_is_that_of_the_encoder():
+    wide = image("wide.png", "", (200, 100))
+    square = Transform(resolutions=(64,), min_aspect=1, max_aspect=1)
+    assert crop_of(wide, square) == [0.25, 0.0, 0.75, 1.0]
+    assert crop_of(wide, replace(square, crop="none")) == [0.0, 0.0, 1.0, 1.0]
+    assert crop_of(wide, replace(square, crop="random")) is None, "it depends on the file's content"
+    assert crop_of(replace(wide, width=0, height=0), square) is None
 
 
 def test_buckets_are_those_of_the_transform():

@@ -5,6 +5,7 @@ import os
 import unicodedata
 
 import pytest
+from PIL import Image
 
 from streamcache.dataset_cache.curate import (
     CaptionChange,
@@ -49,6 +50,13 @@ def test_captions_in_json_are_shown_and_locked(cats, view):
     (cats / "sub" / "c.json").write_text('{"caption": "from json"}')
     caption = by_name(view())["sub/c.png"].caption
     assert caption.text == "from json" and "c.json" in caption.locked
+
+
+def test_an_alpha_channel_counts_as_a_mask(cats, view):
+    Image.new("RGBA", (32, 32), (1, 2, 3, 128)).save(cats / "clear.png")
+    images = by_name(view())
+    assert images["clear.png"].masked and not images["clear.png"].mask
+    assert not images["a.png"].masked
 
 
 def test_excluded_and_repeated_images_and_masks_are_shown(cats, view, picture):

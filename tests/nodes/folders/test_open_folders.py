@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy
+from streamcache.dataset_cache import CacheBusy, CacheError, curate
 from streamcache.nodes.folders import open_folders
-from streamcache.nodes.folders.open_folders import look_at, look_first
+from streamcache.nodes.folders.open_folders import LAST, forget_first, look_at, look_first
 
 from .pictures import write_folder
 
@@ -133,6 +133,24 @@ def test_a_large_folder_that_is_being_read_shows_its_images_and_others_do_not_wa
     assert seen == [(0, 5)] and now.view.whole
     assert look_first(folder) is now, "nothing is left of the first look"
     assert list(first.view.images) == list(now.view.images)
+
+
+def test_images_of_a_large_folder_are_edited_before_it_is_read(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(open_folders, "LARGE", 0)
+    folder = write_folder(tmp_path / "cats", {"a.png": "one", "sub/b.png": ""})
+    first = look_first(folder, LAST)
+    for name, text in {"a.png": "two", "sub/b.png": "new"}.items():
+        caption = first.view.find(name).caption
+        change = curate.CaptionChange(name, caption.text, text, caption.stamp)
+        assert curate.apply_changes(first.view, [change]).changed == [name]
+    curate.choose_images(first.view, ["sub/b.png"], repeats=3)
+    forget_first(folder)
+    second = look_first(folder, first.state)
+    assert second is not first and not second.view.whole
+    found = [second.view.find(name) for name in ("a.png", "sub/b.png")]
+    assert [(image.caption.text, image.repeats) for image in found] == [("two", 1), ("new", 3)]
+    with pytest.raises(CacheError, match="not in"):
+        second.view.find("c.png")
 
 
 def test_a_small_folder_is_read_at_once(tmp_path: Path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from streamcache.dataset_cache import Transform
 from streamcache.dataset_cache.curate import ImageFilter
 from streamcache.nodes.folders.alike import find_alike, groups_of
 from streamcache.nodes.folders.charts import folder_charts
@@ -59,8 +60,8 @@ def test_a_long_caption_is_cut_on_a_page(tmp_path: Path):
 
 
 def test_charts_count_what_a_run_will_see(now: FolderNow):
-    charts = folder_charts(now, 64)
+    charts = folder_charts(now, Transform((64,)))
     assert charts["counts"]["samples"] == 3 + 3 and charts["buckets"] == [["64×64", 4]]
     assert charts["tags"] == [["red", 2], ["cat", 1], ["x", 1]] and charts["lengths"] == [[0, 1], [1, 2], [2, 1]]
     assert charts["sets"][1] == {"folder": "3_c", "images": 1, "repeats": 3, "samples": 3}
-    assert folder_charts(now, 64)["words"] is charts["words"], "counted once"
+    assert folder_charts(now, Transform((64,)))["words"] is charts["words"], "counted once"
