@@ -217,7 +217,7 @@ def test_keys_in_the_tabs_never_reach_the_canvas(tab: CacheTab):
     page = tab.page
     page.run("app.rootGraph.clear()")
     for _ in range(2):
-        page.run("app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
+        page.run("void app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
     tab.show("landscapes")
     page.run("app.canvas.selectItems([app.rootGraph.nodes[0]])")
     before = page.run(CANVAS)
@@ -236,7 +236,7 @@ def test_keys_in_an_image_folder_never_reach_the_canvas(pictured: tuple[FolderPa
     page = pictured[0].page
     page.run("app.rootGraph.clear()")
     for _ in range(2):
-        page.run("app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
+        page.run("void app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
     page.run("app.canvas.selectItems([app.rootGraph.nodes[0]])")
     before = page.run(CANVAS)
     summary = "document.querySelector('.sc-charts summary')"

@@ -207,7 +207,7 @@ def test_caches_that_runs_made_are_grouped_and_not_offered_for_loading(tab: Cach
     tab.wait_for_card("of_a_run")
     page.click(find(".sc-run-caches summary"))
     tab.wait_for_card("of_a_run", there=False)
-    page.run("app.rootGraph.clear(); app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
+    page.run("app.rootGraph.clear(); void app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheLoad'))")
     page.run("app.api.dispatchEvent(new CustomEvent('streamcache.caches'))")
     page.wait_for(f"{LISTED}.includes('of_a_user') && !{LISTED}.includes('of_a_run')")
     workflow = page.run("app.rootGraph.serialize()")
@@ -228,7 +228,7 @@ def test_a_summary_stays_after_a_switch_of_workflows_and_is_whole(training: Trai
     page, name = training.page, f"summed_{vue}".lower()
     training.close_tab()
     training.set(vue=vue)
-    page.run("app.rootGraph.clear(); app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheSave'))")
+    page.run("app.rootGraph.clear(); void app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheSave'))")
     page.run(f"app.rootGraph.nodes[0].widgets[0].value = '{name}'")
     buckets = {f"{512 + 64 * n}×512": 40 - n for n in range(5)}
     facts = {"name": name, "samples": 182_340, "bytes": 12_345_678, "buckets": buckets}
@@ -257,7 +257,7 @@ def test_a_summary_never_appears_on_the_node_of_another_workflow(training: Train
     page, name = training.page, f"own_{vue}".lower()
     training.close_tab()
     training.set(vue=vue)
-    page.run("app.rootGraph.clear(); app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheSave'))")
+    page.run("app.rootGraph.clear(); void app.rootGraph.add(LiteGraph.createNode('StreamCacheCacheSave'))")
     page.run(f"app.rootGraph.nodes[0].widgets[0].value = '{name}'")
     page.wait_for("!document.querySelector('.sc-summary')?.checkVisibility()")
     first = page.run("app.rootGraph.serialize()")
