@@ -78,7 +78,7 @@ def test_keys_and_provenance_of_lists_are_unchanged(tmp_path, images, texts, sta
     assert open_cache(tmp_path / "cache").provenance["encode"] == LISTS
     (state,) = (state_dir / "datasets").glob("*.sqlite")
     with sqlite3.connect(state) as connection:  # the signature decides whether a later run looks any further
-        assert connection.execute("SELECT signature FROM run").fetchall() == [(SIGNATURE,)]
+        assert connection.execute("SELECT signature FROM run WHERE signature != ''").fetchall() == [(SIGNATURE,)]
 
 
 FOLDERS = {
