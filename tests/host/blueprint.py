@@ -58,7 +58,8 @@ def fold(
         ],
         "outputs": [{"name": e["name"], "type": e["type"], "links": None} for e in exits],
         "title": name,
-        "properties": {"proxyWidgets": [["-1", label] for label, _ in widgets]},
+        # By the nodes inside: with the older ["-1", name], front ends since 1.49 lose the values of saved workflows.
+        "properties": {"proxyWidgets": [[str(node.id), at] for _, node, at in inputs if at in values[node.id]]},
         "widgets_values": [value for _, value in widgets],
     }
     state = {"lastGroupId": 0, "lastNodeId": len(nodes), "lastLinkId": len(links), "lastRerouteId": 0}
