@@ -158,6 +158,7 @@ def test_encode_dataset_says_what_the_dataset_will_lack(training: TrainingPage, 
     encode = add(training, "StreamCacheEncode", 480)
     source, vae = add(training, "StreamCacheImageFolder"), add(training, "VAELoader", 40, 400)
     clip = add(training, "CLIPLoader", 40, 550)
+    page.run(TO_FIT)
     connect(training, source, encode, "source")
     page.run(NEXT_FRAMES)
     assert page.run(f"!{NOTICE}"), "nothing yet: neither encoder is connected"

@@ -13,7 +13,7 @@ from PIL import Image
 from streamcache import dev
 from streamcache.tests.browser.cache_tab import BUTTON, TILES, CacheTab, find
 from streamcache.tests.browser.chromium import READY, Chromium, screenshot_folder
-from streamcache.tests.browser.conftest import MISSING_FILES, SETTINGS
+from streamcache.tests.browser.conftest import SETTINGS, serious_errors
 from streamcache.tests.browser.folder_page import BAR, COUNT, DIALOG, FIELD, GRID, SAVED, FolderPage, read_captions
 from streamcache.tests.browser.gallery import EXTRAS, HILLS, SHARES, SIZES, SKIES, landscape
 from streamcache.tests.browser.intake import accept, dismiss, row, wait_until_added, write_files
@@ -89,7 +89,7 @@ def tab(settled_tab: CacheTab) -> Iterator[CacheTab]:
     dismiss(settled_tab)
     yield settled_tab
     settled_tab.page.run("void 0")
-    own = [error for error in settled_tab.page.errors if not MISSING_FILES.search(error)]
+    own = serious_errors(settled_tab.page)
     assert [error for error in own if MODELS not in error] == []
 
 

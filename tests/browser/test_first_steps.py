@@ -10,7 +10,7 @@ from PIL import Image
 
 from streamcache import dev
 from streamcache.tests.browser.chromium import READY, Chromium, Page, screenshot_folder, tab_button
-from streamcache.tests.browser.conftest import MISSING_FILES, SETTINGS
+from streamcache.tests.browser.conftest import SETTINGS, serious_errors
 from streamcache.tests.browser.test_workflows import BARE
 from streamcache.tests.browser.test_workflows import FIT as FIT_ALL
 from streamcache.tests.browser.training_page import TAB
@@ -130,4 +130,4 @@ def test_k1_the_first_run_needs_nothing_and_ends_in_pictures(film: Film):
     film.show()
     film.shot("done")
     film.show_pictures()
-    assert [error for error in film.page.errors if not MISSING_FILES.search(error)] == []
+    assert serious_errors(film.page) == []

@@ -44,6 +44,22 @@ BUILD = """((wanted) => {
   return train.id;
 })(%s)"""
 
+# The front end opens the workflow again in the new language; what a test does before would be lost.
+SET_LOCALE = """(async (name, value) => {
+  if (app.extensionManager.setting.get(name) === value) return;
+  const opened = new Promise((go) => {
+    const own = app.loadGraphData;
+    app.loadGraphData = function (...values) {
+      app.loadGraphData = own;
+      return own.apply(this, values).finally(go);
+    };
+  });
+  const tracker = app.extensionManager.workflow.activeWorkflow?.changeTracker; // it sees what users do, not what tests do
+  (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
+  await app.extensionManager.setting.set(name, value);
+  await opened;
+})('%s', %s)"""
+
 
 class TrainingPage:
     """`open_tab`, `build` a workflow, `queue` it; `shot` saves a screenshot."""
@@ -55,7 +71,8 @@ class TrainingPage:
         """Change settings of ComfyUI."""
         names = {"vue": "VueNodes.Enabled", "locale": "Locale", "palette": "ColorPalette", "sidebar": "Sidebar.Size"}
         for name, value in settings.items():
-            self.page.run(f"app.extensionManager.setting.set('Comfy.{names[name]}', {json.dumps(value)})")
+            change = SET_LOCALE if name == "locale" else "app.extensionManager.setting.set('%s', %s)"
+            self.page.run(change % (f"Comfy.{names[name]}", json.dumps(value)))
 
     def reload(self) -> None:
         """Reload the page. Errors of the front end itself at its start are ignored."""
