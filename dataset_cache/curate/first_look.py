@@ -6,31 +6,42 @@ Reading all files of a folder with 100,000 images takes long; listing their name
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import overload
 
-from ..sources import UNSETTLED, Facts, FolderSource, ImageFiles, Listing, read_facts, stamp_of
+from ..sources import UNSETTLED, Facts, FolderSource, LaterImages, Listing, read_facts, stamp_of
 from .source_folder import FolderImage, FolderView, ShownImages
 
 
 class UnreadImages(Sequence[FolderImage]):
     """Images by their place. The files of one are read when it is asked for."""
 
-    def __init__(self, shown: ShownImages, places: Sequence[Callable[[], ImageFiles]]) -> None:
-        self._shown, self._places = shown, places
+    def __init__(self, shown: ShownImages, folders: Sequence[LaterImages]) -> None:
+        self._shown, self._folders = shown, folders
+        self._ends = list(accumulate(len(folder.names) for folder in folders))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def names(self) -> list[str]:
+        return [self._shown.name(folder.directory, name) for folder in self._folders for name in folder.names]
 
     @overload
     def __getitem__(self, place: int) -> FolderImage: ...
     @overload
     def __getitem__(self, place: slice) -> list[FolderImage]: ...
     def __getitem__(self, place: int | slice) -> FolderImage | list[FolderImage]:
-        if isinstance(place, slice):
-            return [self._shown.image(files()) for files in self._places[place]]
-        return self._shown.image(self._places[place]())
+        places = range(len(self))[place]
+        return self._read(places) if isinstance(places, int) else [self._read(each) for each in places]
+
+    def _read(self, place: int) -> FolderImage:
+        number = bisect_right(self._ends, place)
+        folder = self._folders[number]
+        return self._shown.image(folder.image(folder.names[place - self._ends[number]]))  # counted from its end
 
 
 def look_first(source: FolderSource) -> FolderView:
@@ -39,10 +50,8 @@ def look_first(source: FolderSource) -> FolderView:
     own, masks = (
         {listing.directory: _UnreadFiles(listing) for listing in some} for some in (listed.listings, listed.masks)
     )
-    shown, later = ShownImages(source.root, _stamp), list(listed.later_images(own, masks))
-    images = UnreadImages(shown, [read for _, _, read in later])
-    names = [shown.name(directory, name) for directory, name, _ in later]
-    return FolderView(Path(source.root), images, [(p.source, p.reason) for p in listed.problems], names)
+    images = UnreadImages(ShownImages(source.root, _stamp), list(listed.later(own, masks)))
+    return FolderView(Path(source.root), images, [(p.source, p.reason) for p in listed.problems], images.names)
 
 
 class _UnreadFiles(Mapping[str, Facts]):

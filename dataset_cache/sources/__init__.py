@@ -2,7 +2,7 @@
 
 from .captions import METADATA, SIDECARS, Captions, decode_text, folder_repeats, read_metadata
 from .choices import CHOICES, MOST_REPEATS, change_choices, changed_choices
-from .folder_source import FolderSource
+from .folder_source import FolderSource, LaterImages
 from .images import (
     EXTENSIONS,
     MAX_PIXELS,
@@ -66,6 +66,7 @@ __all__ = [
     "Inventory",
     "Item",
     "Known",
+    "LaterImages",
     "ListSource",
     "Listing",
     "Masks",

@@ -38,7 +38,9 @@ class Metadata:
             self._captions |= {os.path.normpath(os.path.join(directory, n)): lines for n, lines in captions.items()}
         self._images = set()
         if self._captions:
-            self._images = {os.path.join(d, name) for d, files in folders.items() for name in _image_names(files)}
+            self._images = {
+                os.path.join(d, name) for d, files in folders.items() for name in _to_train_on(_images(files))
+            }
         self._alike = AlikeNames(self._captions, self._images)
         if self._alike.orphans and wanted:
             names = [os.path.relpath(path, root).replace(os.sep, "/") for path in self._alike.orphans]
@@ -79,7 +81,8 @@ class FolderFiles:
         self.source, self.directory, self.files, self.found, self.metadata = source, directory, files, found, metadata
         self.label, self.problem = f"{label}/", problem
         self.repeats = source.repeats * texts.folder_repeats(os.path.basename(directory))
-        self.names = _image_names(files)
+        images = _images(files)
+        self.names = _to_train_on(images)
         self.stems = {_stem(name) for name in self.names}
         self.sidecars = {
             _lower_extension(n): n for n in files if texts.is_text(n) and n not in (texts.METADATA, CHOICES)
@@ -90,10 +93,10 @@ class FolderFiles:
             self._note_orphans("caption", [name for names in orphans for name in names])
         self.mask_places: list[_MaskPlace] = []
         if source.masks.file:
-            self._add_masks(directory, files, {_stem(n)[: -len(SUFFIX)]: n for n in _images(files) if is_mask(n)})
+            self._add_masks(directory, files, {_stem(n)[: -len(SUFFIX)]: n for n in reversed(images) if is_mask(n)})
         if source.masks.parallel:
             for place, inside in masks:
-                self._add_masks(place, inside, {_stem(name): name for name in _images(inside)})
+                self._add_masks(place, inside, {_stem(name): name for name in reversed(_images(inside))})
 
     def _add_masks(self, directory: str, files: Mapping[str, Facts], by_stem: Mapping[str, str]) -> None:
         place = _MaskPlace(directory, files, by_stem, AlikeNames(by_stem, self.stems))
@@ -206,13 +209,12 @@ def folder_label(root: str, directory: str) -> str:
 
 
 def _images(files: Mapping[str, Facts]) -> list[str]:
-    """The image files, masks too. Of two that differ only in their extension, the first is the last here."""
-    return [name for name in sorted(files, reverse=True) if is_image(name)]
+    """The image files in order, masks too. Where one of two that differ only in their extension counts, it is the first."""
+    return sorted(name for name in files if is_image(name))
 
 
-def _image_names(files: Mapping[str, Facts]) -> list[str]:
-    """The images to train on, in order."""
-    return sorted(name for name in files if is_image(name) and not is_mask(name))
+def _to_train_on(images: list[str]) -> list[str]:
+    return [name for name in images if not is_mask(name)]
 
 
 def _stem(name: str) -> str:

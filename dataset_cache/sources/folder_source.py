@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ...errors import CacheError, SourceUnreadable, Unusable
 from ...setting import declare
@@ -78,6 +77,25 @@ class FolderSource(Source):
         return {"folder": os.path.basename(self.root), **super().describe()}
 
 
+class LaterImages(NamedTuple):
+    """The images of one folder, read one by one. `damage`: what is wrong with the file of choices."""
+
+    files: FolderFiles
+    choices: Choices
+    damage: str
+
+    @property
+    def directory(self) -> str:
+        return self.files.directory
+
+    @property
+    def names(self) -> list[str]:
+        return self.files.names
+
+    def image(self, name: str) -> ImageFiles:
+        return self.files.image(name, self.choices[name], self.damage)
+
+
 @dataclass(frozen=True)
 class ListedFolder:
     """The files of a folder source. Finding its items needs their facts."""
@@ -114,18 +132,17 @@ class ListedFolder:
 
     def images(self, files: Folders, masks: Folders) -> Iterator[ImageFiles]:
         """All images, also those that are excluded or cannot be used. Damaged choices are a problem of each image."""
-        return (read() for _, _, read in self.later_images(files, masks))
+        return (folder.image(name) for folder in self.later(files, masks) for name in folder.names)
 
-    def later_images(self, files: Folders, masks: Folders) -> Iterator[tuple[str, str, Callable[[], ImageFiles]]]:
-        """The folder and the name of all images, and a function that needs the facts of its own files only."""
+    def later(self, files: Folders, masks: Folders) -> Iterator[LaterImages]:
+        """The images of each folder. Reading one needs the facts of its own files only."""
         for folder in self._folders(files, masks, Findings()):
             choices, damage = Choices(), ""
             try:
                 choices = folder.choices()
             except CacheError as error:
                 damage = str(error)
-            for name in folder.names:
-                yield folder.directory, name, partial(folder.image, name, choices[name], damage)
+            yield LaterImages(folder, choices, damage)
 
     def _folders(self, files: Folders, masks: Folders, found: Findings) -> Iterator[FolderFiles]:
         source = self.source
