@@ -209,7 +209,7 @@ def folder_label(root: str, directory: str) -> str:
 
 
 def _images(files: Mapping[str, Facts]) -> list[str]:
-    """The image files in order, masks too. Where one of two that differ only in their extension counts, it is the first."""
+    """The image files in order, masks too. If only one of two with the same stem can count, it is the first."""
     return sorted(name for name in files if is_image(name))
 
 

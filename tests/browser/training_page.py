@@ -44,7 +44,7 @@ BUILD = """((wanted) => {
   return train.id;
 })(%s)"""
 
-# The front end opens the workflow again in the new language; what a test does before would be lost.
+# The front end opens the workflow again in the new language, as its tracker knows it: the changes of tests must be told to it.
 SET_LOCALE = """(async (name, value) => {
   if (app.extensionManager.setting.get(name) === value) return;
   const opened = new Promise((go) => {
@@ -54,7 +54,7 @@ SET_LOCALE = """(async (name, value) => {
       return own.apply(this, values).finally(go);
     };
   });
-  const tracker = app.extensionManager.workflow.activeWorkflow?.changeTracker; // it sees what users do, not what tests do
+  const tracker = app.extensionManager.workflow.activeWorkflow?.changeTracker;
   (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
   await app.extensionManager.setting.set(name, value);
   await opened;
