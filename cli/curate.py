@@ -64,8 +64,8 @@ def run_caption(args: argparse.Namespace) -> int:
         edit = curate.in_turn(edits)
         found, notes, title = curate.preview_edit(view, names, edit), [], edit.title
     done = curate.EditResult(title) if args.dry_run else curate.apply_changes(view, found.changes, title)
-    refused = {**found.refused, **done.refused}
-    changes = [change for change in found.changes if args.dry_run or change.name in set(done.changed)]
+    refused, changed = {**found.refused, **done.refused}, set(done.changed)
+    changes = [change for change in found.changes if args.dry_run or change.name in changed]
     facts = {
         "dry_run": args.dry_run,
         "changed": [asdict(change) for change in changes],
@@ -98,7 +98,8 @@ def run_curate(args: argparse.Namespace) -> int:
     facts["refused"] = refused
     lines += [f"Not changed: {name}: {reason}" for name, reason in list(refused.items())[:_LISTED]]
     if args.list or not (steps or args.duplicates):
-        listed = [image for image in folder.read().images if image.name in set(_matching(view, args.only))]
+        wanted = set(_matching(view, args.only))
+        listed = [image for image in folder.read().images if image.name in wanted]
         facts["images"] = [_image_facts(image) for image in listed]
         lines += _describe_images(listed)
     if args.duplicates:
@@ -160,7 +161,7 @@ def _from_list(
 ) -> tuple[curate.EditPreview, list[str]]:
     captions, unknown = curate.match_names(view, curate.read_caption_list(args.list))
     chosen = {name: text for name, text in captions.items() if name in names}
-    notes = [f"{args.list} has captions of images that are not here: {few_names(unknown)}"] if unknown else []
+    notes = [f"{args.list} has captions that fit no image, or several: {few_names(unknown)}"] if unknown else []
     return curate.preview_captions(view, chosen, args.overwrite), notes
 
 

@@ -42,8 +42,8 @@ def match_names(view: FolderView, captions: Mapping[str, str]) -> tuple[dict[str
     for image in view.images:
         last.setdefault(normal_form(image.name.rpartition("/")[2]), []).append(image.name)
     found, unknown = {}, []
-    for given, text in captions.items():
-        name = normal_form(given.replace("\\", "/").removeprefix("./"))
+    rows = [(given, normal_form(given.replace("\\", "/").removeprefix("./")), text) for given, text in captions.items()]
+    for given, name, text in sorted(rows, key=lambda row: row[1] not in whole):  # a path beats a file name
         fitting = [whole[name]] if name in whole else last.get(name.rpartition("/")[2], [])
         if len(fitting) == 1 and fitting[0] not in found:
             found[fitting[0]] = text
@@ -62,4 +62,7 @@ def _read_csv(path: Path, text: str) -> dict[str, str]:
     if name is None or caption is None:
         found = few_names(list(header)) or "nothing"
         raise CacheError(f"{path}: found the columns {found}, expected a header with file_name and text")
-    return {row[name]: row[caption] or "" for row in rows if row[name]}
+    for row in rows:
+        if row[name] and row[caption] is None:
+            raise CacheError(f"{path}: the row of {row[name]} has no {caption}; nothing was changed")
+    return {row[name]: row[caption] for row in rows if row[name]}

@@ -16,7 +16,9 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ...errors import CacheBusy, CacheError
 from ..format import replace_file, take_lock
@@ -26,6 +28,7 @@ from .source_folder import folder_id, protection_of
 MOST_BATCHES = 100
 MOST_BYTES = 256 << 20  # on disk; the last batch is always kept
 _PATIENCE_SECONDS = 30.0
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,18 @@ class History:
     def last(self) -> Batch | None:
         """The batch that undo takes back."""
         for path in reversed(self._files()):
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, zlib.error):  # damaged
-                facts = json.loads(zlib.decompress(path.read_bytes()))
+            with contextlib.suppress(*_DAMAGED):
+                facts = _read(path)
                 edits = tuple(FileEdit(f, tuple(names), _bytes(b), stamp) for f, names, b, stamp in facts["edits"])
                 return Batch(path, facts["title"], facts["made_at"], edits)
         return None
+
+    def last_title(self) -> str:
+        """The title of the batch that undo takes back; "" if there is none."""
+        for path in reversed(self._files()):
+            with contextlib.suppress(*_DAMAGED):
+                return _title(path, path.stat().st_mtime_ns)
+        return ""
 
     def forget(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -113,13 +123,23 @@ class History:
                     path.unlink()
 
 
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(zlib.decompress(path.read_bytes()))
+
+
+@lru_cache(64)
+def _title(path: Path, modified: int) -> str:
+    """Pages ask for it again and again, and a batch may have 100,000 captions."""
+    return _read(path)["title"]
+
+
 def _number(path: Path) -> int:
     return int(path.stem)
 
 
 def _text(data: bytes | None) -> str | None:
-    return None if data is None else base64.b85encode(data).decode()
+    return None if data is None else base64.b64encode(data).decode()
 
 
 def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b85decode(text)
+    return None if text is None else base64.b64decode(text)

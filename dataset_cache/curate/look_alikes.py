@@ -35,7 +35,6 @@ _AT_ONCE = 100  # images between two reports of progress
 _TABLE = "CREATE TABLE IF NOT EXISTS hash (number INTEGER PRIMARY KEY, key BLOB UNIQUE NOT NULL, value BLOB NOT NULL)"
 _ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8)
 _T = TypeVar("_T", int, str)
-_Pairs = tuple[np.ndarray, np.ndarray]
 
 
 def hash_image(image: Image.Image) -> int:
@@ -92,7 +91,12 @@ def look_alikes(
         raise CacheError(f"distance = {distance}: expected 0 to {MOST_DISTANCE}")
     names = list(hashes)
     values, place = np.unique(np.array([hashes[name] for name in names], np.uint64), return_inverse=True)
-    label = _connected(len(values), list(_close_pairs(values, distance, check)))[place]
+    label = np.arange(len(values))
+    for left, right in _close_pairs(values, distance, check):
+        apart = label[left] != label[right]
+        if apart.any():
+            label = _connected(label, left[apart], right[apart])
+    label = label[place]
     order = np.argsort(label, kind="stable")
     edges = np.flatnonzero(np.diff(label[order])) + 1
     groups = [[names[at] for at in part.tolist()] for part in np.split(order, edges) if len(part) > 1]
@@ -109,12 +113,12 @@ def _close_pairs(
     edges = [round(64 * number / (distance + 2)) for number in range(distance + 3)]
     bands = [values >> np.uint64(low) & np.uint64((1 << (high - low)) - 1) for low, high in pairwise(edges)]
     for one, other in combinations(bands, 2):
-        check()
         key = one << np.uint64(32) | other
         order = np.argsort(key, kind="stable")
         key, step = key[order], 1
         at = np.arange(len(values) - 1)
         while True:
+            check()
             at = at[at + step < len(values)]
             at = at[key[at] == key[at + step]]
             if not len(at):
@@ -129,12 +133,8 @@ def _count_ones(values: np.ndarray) -> np.ndarray:
     return _ONES[values.view(np.uint16).reshape(-1, 4)].sum(axis=1)
 
 
-def _connected(count: int, pairs: Sequence[_Pairs]) -> np.ndarray:
-    """A label per place, the same for places that pairs connect."""
-    label = np.arange(count)
-    if not pairs:
-        return label
-    left, right = (np.concatenate(side) for side in zip(*pairs))
+def _connected(label: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The labels of places, the same for places that pairs connect, after some more pairs."""
     while True:
         least = np.minimum(label[left], label[right])
         after = label.copy()
@@ -179,6 +179,7 @@ def _hashes(
 def _open(path: Path) -> sqlite3.Connection:
     """The memory of hashes. Everything in it can be computed again: a damaged one is begun again."""
     for place in (path, path, None):
+        database = None
         try:
             if place is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -189,6 +190,8 @@ def _open(path: Path) -> sqlite3.Connection:
         except sqlite3.OperationalError:  # locked, read-only or full
             continue
         except (sqlite3.DatabaseError, OSError):
+            if database is not None:
+                database.close()  # Windows removes no open file
             with contextlib.suppress(OSError):
                 path.unlink()
     raise AssertionError("a database in memory can always be opened")

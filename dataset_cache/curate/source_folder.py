@@ -32,7 +32,7 @@ from ..sources import (
 from .caption_file import CaptionText, plain_text
 
 _JSON = ".json"
-_Digest = list[tuple[str, bytes]]
+_Digest = list[tuple[str, bytes, bool]]
 _protected: dict[str, str] = {}  # real path of a folder → why nothing in it is edited
 
 
@@ -53,6 +53,7 @@ class FolderImage:
     problem: str = ""  # why the image is skipped
     stamp: bytes = b""  # of the image file
     alpha: bool = False  # whether the image has an alpha channel
+    mask_stamp: bytes = b""  # of the mask file, or of the image if its alpha channel is the mask
 
     @property
     def masked(self) -> bool:
@@ -120,7 +121,7 @@ class SourceFolder:
         with self._lock:
             listed = self._source.list(allow_missing=os.path.isdir(self.root))
             listings = [*listed.listings, *listed.masks]
-            digest = [(listing.directory, listing.digest) for listing in listings]
+            digest = [(each.directory, each.digest, os.access(each.directory, os.W_OK)) for each in listings]
             if self._read is not None and self._read[0] == digest:
                 return self._read[1]
             counts, total = Counts(), sum(len(listing.names) for listing in listings)
@@ -210,6 +211,7 @@ class ShownImages:
             files.problem,
             stamp,
             facts.alpha,
+            self._stamp(files.mask.directory, files.mask.name) if files.mask else stamp if facts.alpha else b"",
         )
 
     def _caption(self, files: ImageFiles, below: str) -> tuple[CaptionText, tuple[str, ...]]:

@@ -63,11 +63,17 @@ def choose_images(
     if repeats is not None and not 1 <= repeats <= MOST_REPEATS:
         raise CacheError(f"repeats = {repeats}: expected 1 to {MOST_REPEATS:,}")
     folders: dict[str, list[str]] = {}
-    for image in (view.find(name) for name in dict.fromkeys(names)):
-        folder, slash, name = image.name.rpartition("/")
-        folders.setdefault(folder + slash, []).append(name)
+    missing: dict[str, str] = {}
+    for given in dict.fromkeys(names):
+        try:
+            folder, slash, name = view.find(given).name.rpartition("/")
+        except CacheError as error:
+            missing[given] = str(error)
+        else:
+            folders.setdefault(folder + slash, []).append(name)
     with editing(view.root):
         writes = _Writes(view.root, _choice_title(excluded, repeats, sum(map(len, folders.values()))))
+        writes.done.refused.update(missing)
         for folder, found in folders.items():
             _add_choices(writes, folder, found, excluded, repeats)
         return writes.write()
@@ -80,15 +86,15 @@ def undo_edit(root: Path) -> EditResult | None:
         batch = history.last()
         if batch is None:
             return None
-        done = _revert(root, batch)
-        history.forget(batch.path)
+        done, unwritten = _revert(root, batch)
+        if not unwritten:  # else the former texts are kept, and the next undo tries again
+            history.forget(batch.path)
         return done
 
 
 def last_edit(root: Path) -> str:
     """The title of the batch that `undo_edit` would take back; "" if there is none."""
-    batch = History(root).last()
-    return batch.title if batch is not None else ""
+    return History(root).last_title()
 
 
 class _Writes:
@@ -171,7 +177,8 @@ def _add_choices(
             writes.add(folder + CHOICES, [folder + name for name in changes], before, after)
 
 
-def _revert(root: Path, batch: Batch) -> EditResult:
+def _revert(root: Path, batch: Batch) -> tuple[EditResult, Mapping[Path, str]]:
+    """Take a batch back. Also returns the files that could not be written, and why."""
     done = EditResult(batch.title)
     pending: dict[Path, bytes | None] = {}
     for edit in batch.edits:
@@ -194,7 +201,7 @@ def _revert(root: Path, batch: Batch) -> EditResult:
             done.refused.update(dict.fromkeys(edit.names, problems[path]))
         elif path in pending:
             done.changed.extend(edit.names)
-    return done
+    return done, problems
 
 
 def _put_all(files: Mapping[Path, bytes | None]) -> dict[Path, str]:

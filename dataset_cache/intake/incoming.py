@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..sources import METADATA, SIDECARS, is_image, is_mask, name_problem
+from ..sources import CHOICES, METADATA, SIDECARS, is_image, is_mask, name_problem
 
 IMAGE, MASK, CAPTION, METADATA_FILE = "images", "masks", "captions", "metadata"
 MASKS = "masks"  # the name of a folder of masks
@@ -56,7 +56,7 @@ class Skipped:
 def kind_of(name: str) -> str:
     """What a file is by its name; empty if folders of images have no use for it."""
     *folders, base = name.split("/")
-    if base == METADATA:
+    if base in (METADATA, CHOICES):
         return METADATA_FILE
     if is_image(base):
         return MASK if is_mask(base) or MASKS in folders else IMAGE

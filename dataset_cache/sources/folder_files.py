@@ -125,7 +125,7 @@ class FolderFiles:
         lines, mask, problem = listed or [], None, problem or self.problem or facts.error
         try:
             lines = self._sidecar(sidecar, name) if sidecar else lines
-            mask = self._mask(stem, facts)
+            mask = self._mask(stem, facts) if facts.width else None  # a damaged image has no shape to compare
         except Unusable as error:
             problem = problem or str(error)
         return ImageFiles(self.directory, name, facts, sidecar, self.files.get(sidecar), lines, mask, choice, problem)

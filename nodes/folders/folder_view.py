@@ -44,6 +44,7 @@ def image_row(image: curate.FolderImage, transform: Transform, most: int = MAX_C
         "excluded": image.excluded,
         "repeats": image.repeats,
         "mask": image.masked,
+        "mask_stamp": image.mask_stamp.hex(),
         "bucket": curate.bucket_of(image, transform),
         "crop": curate.crop_of(image, transform),
         "image_stamp": image.stamp.hex(),

@@ -169,8 +169,8 @@ def _drop_least_used() -> None:
 
 def _facts(image: curate.FolderImage) -> tuple[object, ...]:
     caption = image.caption
-    own = (image.name, image.stamp, image.width, image.excluded, image.repeats, image.mask, image.problem)
-    return (*own, caption.stamp, image.lines, caption.locked, caption.problem)
+    own = (image.name, image.stamp, image.width, image.excluded, image.repeats, image.problem)
+    return (*own, image.mask, image.mask_stamp, caption.stamp, image.lines, caption.locked, caption.problem)
 
 
 def _digest(parts: Any) -> str:

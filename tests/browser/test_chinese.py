@@ -141,6 +141,15 @@ def test_what_a_route_refuses_is_chinese(chinese: TrainingPage):
     page.errors[:] = [error for error in page.errors if "404" not in error]
 
 
+def test_texts_of_users_stay_and_a_message_of_many_parts_is_no_work(chinese: TrainingPage):
+    page = chinese.page
+    counted = {"words": [["the file is empty", 3]], "refused": {"the file is empty": "the file is empty"}}
+    translated = page.run(f"{MESSAGES}.then((found) => found.translateIn({json.dumps(counted)}))")
+    assert translated == {"words": [["the file is empty", 3]], "refused": {"the file is empty": "文件是空的"}}
+    line = "; ".join(f"part {number}, and: another" for number in range(40))
+    page.run(f"{MESSAGES}.then((found) => void found.translate({json.dumps(line)}))")
+
+
 def test_help_pages_are_chinese(chinese: TrainingPage):
     page = chinese.page
     for name, title in (("StreamCacheEncode", "编码数据集"), ("StreamCacheTrain", "训练 LoRA")):

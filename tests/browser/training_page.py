@@ -44,7 +44,7 @@ BUILD = """((wanted) => {
   return train.id;
 })(%s)"""
 
-# The front end opens the workflow again in the new language, as its tracker knows it: the changes of tests must be told to it.
+# The front end opens the workflow again in the new language, as its tracker knows it, which sees only what users do.
 SET_LOCALE = """(async (name, value) => {
   if (app.extensionManager.setting.get(name) === value) return;
   const opened = new Promise((go) => {

@@ -55,6 +55,7 @@ export class CaptionEditor {
     this.field.value = image.caption;
     this.draw();
     if (image.cut) await this.readWhole(image);
+    if (this.image !== image) return;
     this.offerDraft();
     this.draw();
   }
@@ -132,7 +133,8 @@ export class CaptionEditor {
     this.status.textContent = "";
     const problem = done.error?.message ?? done.refused?.[image.name];
     if (problem) {
-      fill(this.notes, notice("bad", `${words("curate.not_saved")} ${problem}`));
+      const discard = button(words("curate.discard"), () => this.start(base)); // or the dialog could not be closed
+      fill(this.notes, notice("bad", `${words("curate.not_saved")} ${problem}`, discard));
       return false;
     }
     if (done.conflicts.length > 0) {

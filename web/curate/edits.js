@@ -26,7 +26,7 @@ export class Edits {
 
   async apply(token) {
     const done = await this.send("/folder/edit", { token });
-    this.report(words("curate.captions_changed", { count: amount(done) }), done);
+    this.report(words("curate.captions_changed", { count: done.changed.length }), done);
     return done;
   }
 
@@ -35,13 +35,13 @@ export class Edits {
     const done = await this.attempt("/folder/choose", { ...target, ...choice });
     if (!done) return null;
     const key = choice.repeats !== undefined ? "repeats_set" : choice.excluded ? "excluded" : "included";
-    this.report(words(`curate.${key}`, { count: amount(done), repeats: choice.repeats }), done);
+    this.report(words(`curate.${key}`, { count: done.changed.length, repeats: choice.repeats }), done);
     return done;
   }
 
   async undo() {
     const done = await this.attempt("/folder/undo", {});
-    if (done) this.report(words("curate.undone", { count: amount(done) }), done, false);
+    if (done) this.report(words("curate.undone", { count: done.changed.length }), done, false);
     return done;
   }
 
@@ -81,5 +81,3 @@ export class Edits {
     (this.dialog ?? this.panel).report(kind, [text, ...left].join("\n"), action);
   }
 }
-
-const amount = (done) => done.changed_count ?? done.changed.length;

@@ -287,8 +287,10 @@ export class FolderView {
     return this.selection.target(filterBody({ ...this.filter, ...this.transform }));
   }
 
-  choose(choice) {
-    return this.edits.choose(this.target, choice);
+  async choose(choice) {
+    const done = await this.edits.choose(this.target, choice);
+    if (done && this.filters.isSet) this.selection.clear(); // some may be selected, but no longer shown
+    return done;
   }
 
   editMany() {

@@ -28,7 +28,7 @@ export class Picture {
   }
 
   show(image) {
-    const seen = image && `${image.name}|${image.image_stamp}|${image.crop}|${image.mask}`;
+    const seen = image && `${image.name}|${image.image_stamp}|${image.crop}|${image.mask_stamp}`;
     if (this.seen === seen) return;
     this.seen = seen;
     this.image = image;
@@ -54,7 +54,7 @@ export class Picture {
     for (const key of ["mask", "crop"]) this[key].setAttribute("aria-pressed", String(memory[key]));
     box?.querySelectorAll(".sc-overlay").forEach((each) => each.remove());
     if (!image || !box) return;
-    const query = { folder: this.folder, name: image.name, stamp: image.image_stamp, side: SIDE };
+    const query = { folder: this.folder, name: image.name, stamp: image.mask_stamp, side: SIDE };
     if (memory.mask && image.mask) box.append(h("img", { class: "sc-overlay sc-overlay-mask", alt: words("curate.mask"), src: address("/folder/mask", query) }));
     if (memory.crop && cut) box.append(h("div", { class: "sc-overlay sc-overlay-crop", title: image.bucket, style: cut }));
   }

@@ -101,7 +101,7 @@ class Update {
 
   /** Not started yet: takes it out of the queue. */
   async unqueue() {
-    const mine = ((await this.queue()) ?? []).filter(([, , , , targets]) => this.saves.every((id) => targets?.includes(id)));
+    const mine = ((await this.queue()) ?? []).filter(([, , , , targets]) => targets?.length === this.saves.length && this.saves.every((id) => targets.includes(id)));
     for (const [, id] of mine) await api.deleteItem("queue", id);
     this.end({ state: "cancelled" });
   }

@@ -73,7 +73,7 @@ function place(given, { file, path }) {
 function kindOf(path) {
   const base = path.split("/").at(-1);
   const ending = base.includes(".") ? base.split(".").at(-1).toLowerCase() : "";
-  if (base === "metadata.jsonl") return "metadata";
+  if (["metadata.jsonl", "streamcache.json"].includes(base)) return "metadata";
   if (ending === "zip") return path.includes("/") ? "" : "zip";
   return IMAGE.test(ending) ? "image" : CAPTION.test(ending) ? "caption" : "";
 }

@@ -25,7 +25,8 @@ export function acceptFiles(panel) {
     event.preventDefault();
     event.stopPropagation(); // ComfyUI would open them as workflows
     sign.hidden = true;
-    const folder = rowAt(event)?.dataset.name ?? panel.view.folder ?? "";
+    const under = rowAt(event)?.dataset.name ?? panel.view.folder ?? "";
+    const folder = under.startsWith("input/") ? under : ""; // nothing is added to other folders
     addImages(readDrop(event), { folder }).catch((error) => panel.fail(error));
   });
 }

@@ -4,8 +4,9 @@
 import { locale } from "./words.js";
 
 const LANGUAGES = ["zh"];
-const KEYS = new Set(["error", "notes", "notices", "problem", "reason", "undo", "warnings", "words"]); // never the texts of users
-const DEEP = 6; // messages inside of messages
+const KEYS = new Set(["error", "locked", "notes", "notices", "problem", "reason", "undo", "warnings", "words"]); // never the texts of users
+const REASONS = "refused"; // reasons by the names of images
+const LONGEST = 2000; // characters of a line; longer ones stay English
 const SEPARATORS = [": ", "; ", ". ", ", "];
 
 const catalogues = new Map(); // language → {exact, patterns, words, notes}
@@ -26,7 +27,7 @@ export async function loadMessages() {
 export function translate(text) {
   const catalogue = catalogues.get(spoken());
   if (!catalogue || typeof text !== "string") return text;
-  return text.split("\n").map((line) => render(catalogue, line, 0) ?? line).join("\n");
+  return text.split("\n").map((line) => render(catalogue, line, new Map()) ?? line).join("\n");
 }
 
 /** Translates the messages in an answer or event of the server, in place. */
@@ -65,25 +66,29 @@ function compile({ messages, words, notes }) {
   return { exact: new Map(entries), patterns, words, notes };
 }
 
-/** The line in the other language; undefined if nothing of it is known. */
-function render(catalogue, line, depth) {
-  if (!line.trim() || depth > DEEP) return undefined;
+/** The line in the other language; undefined if nothing of it is known. `seen`: the parts that were tried, each of them once. */
+function render(catalogue, line, seen) {
+  if (!seen.has(line)) seen.set(line, line.trim() && line.length <= LONGEST ? find(catalogue, line, seen) : undefined);
+  return seen.get(line);
+}
+
+function find(catalogue, line, seen) {
   if (catalogue.exact.has(line)) return catalogue.exact.get(line);
   for (const { rule, order, other } of catalogue.patterns) {
     const found = rule.exec(line);
     if (!found) continue;
-    const values = Object.fromEntries(order.map((number, at) => [number, render(catalogue, found[at + 1], depth + 1) ?? found[at + 1]]));
+    const values = Object.fromEntries(order.map((number, at) => [number, render(catalogue, found[at + 1], seen) ?? found[at + 1]]));
     return other.replace(/%(\d+)%/g, (whole, number) => values[number] ?? whole);
   }
-  return renderParts(catalogue, line, depth);
+  return renderParts(catalogue, line, seen);
 }
 
 /** A message behind a name ("a.png: is a link"), or several in one line. */
-function renderParts(catalogue, line, depth) {
+function renderParts(catalogue, line, seen) {
   for (const separator of SEPARATORS) {
     for (let at = line.indexOf(separator); at > 0; at = line.indexOf(separator, at + 1)) {
       const [before, after] = [line.slice(0, at), line.slice(at + separator.length)];
-      const rest = render(catalogue, after, depth + 1);
+      const rest = render(catalogue, after, seen);
       if (rest === undefined) continue;
       const mark = { ": ": "：", "; ": "；", ". ": "。", ", ": "，" }[separator];
       return (catalogue.exact.get(before) ?? before) + mark + rest;
@@ -100,7 +105,7 @@ function walk(value, key) {
     }
   } else if (value && typeof value === "object") {
     for (const [name, each] of Object.entries(value)) {
-      if (typeof each === "string") value[name] = KEYS.has(name) ? translate(each) : each;
+      if (typeof each === "string") value[name] = KEYS.has(name) || key === REASONS ? translate(each) : each;
       else walk(each, name);
     }
   }

@@ -14,7 +14,7 @@ const NOTES = ["MarkdownNote", "Note"];
 export function speakOnNodes() {
   // Before ComfyUI's own listeners, which show the event.
   const hear = (event, change) => api.addEventListener(event, ({ detail }) => detail && change(detail), { capture: true });
-  hear("execution_error", (detail) => (detail.exception_message = translate(detail.exception_message)));
+  hear("execution_error", (detail) => OWN.test(detail.node_type) && (detail.exception_message = translate(detail.exception_message)));
   hear("progress_text", (detail) => isOwn(detail.nodeId) && (detail.text = translate(detail.text)));
   hear("executed", ({ node, display_node: shown, output }) => {
     if (!output || !isOwn(shown ?? node)) return;

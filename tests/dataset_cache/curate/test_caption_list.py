@@ -23,6 +23,7 @@ def test_json_lines_and_csv_files_are_read(tmp_path):
         ("a.jsonl", '{"file_name": "a.png"}', "line 1 lacks"),
         ("a.csv", "one,two\n1,2", "found the columns one, two, expected"),
         ("a.csv", "", "expected a header"),
+        ("a.csv", "file_name,text\na.png", "the row of a.png has no text"),
     ],
 )
 def test_damaged_lists_are_refused(tmp_path, name, text, reason):
@@ -43,3 +44,4 @@ def test_names_fit_as_paths_or_as_the_file_name_of_one_image(view, picture):
     )
     assert found == {"a.png": "1", "sub/a.png": "2", "sub/c.png": "3", "b.png": "4"} and unknown == ["d.png"]
     assert match_names(view(), {"other/a.png": "1"}) == ({}, ["other/a.png"])
+    assert match_names(view(), {"gone/c.png": "another", "sub/c.png": "own"})[0] == {"sub/c.png": "own"}

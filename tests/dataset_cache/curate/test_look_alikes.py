@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -108,3 +109,13 @@ def test_no_hashes_have_no_groups_and_a_wide_distance_is_refused():
     assert look_alikes({}) == [] and look_alikes({"a": 5}) == []
     with pytest.raises(CacheError, match="expected 0 to 10"):
         look_alikes({"a": 1}, 11)
+
+
+def test_many_frames_of_one_scene_need_little_memory():
+    draw = random.Random(5)
+    values = {number: sum({1 << draw.randrange(64) for _ in range(3)}) for number in range(3000)}
+    tracemalloc.start()
+    (group,) = look_alikes(values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(group) == 3000 and peak < 20 << 20

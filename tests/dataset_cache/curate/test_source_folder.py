@@ -59,6 +59,23 @@ def test_an_alpha_channel_counts_as_a_mask(cats, view):
     assert not images["a.png"].masked
 
 
+def test_a_damaged_image_with_a_mask_is_named(cats, view, picture):
+    picture("cats/b-masklabel.png")
+    (cats / "b.png").write_bytes(b"not an image")
+    damaged = by_name(view())["b.png"]
+    assert "not an image" in damaged.problem and not damaged.masked
+
+
+def test_a_mask_that_changed_has_another_stamp(cats, picture):
+    picture("cats/b-masklabel.png")
+    settle()
+    folder = SourceFolder(cats)
+    before = by_name(folder.read())
+    (cats / "b-masklabel.png").write_bytes((cats / "b-masklabel.png").read_bytes() + b" ")
+    after = by_name(folder.read())
+    assert before["b.png"].mask_stamp != after["b.png"].mask_stamp and before["a.png"].mask_stamp == b""
+
+
 def test_excluded_and_repeated_images_and_masks_are_shown(cats, view, picture):
     (cats / "streamcache.json").write_text('{"images": {"a.png": {"excluded": true}, "b.png": {"repeats": 3}}}')
     picture("cats/b-masklabel.png")

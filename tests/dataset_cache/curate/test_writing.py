@@ -1,5 +1,6 @@
 """Captions and choices are written atomically, only over what was shown, and a batch is undone as a whole."""
 
+import errno
 import json
 import shutil
 import stat
@@ -23,6 +24,7 @@ from streamcache.dataset_cache.curate import (
     replace_text,
     set_text,
     undo_edit,
+    writing,
 )
 from streamcache.errors import CacheError
 
@@ -49,6 +51,24 @@ def test_a_batch_is_written_and_undone(cats, view):
     assert undo_edit(cats).changed == ["a.png", "b.png", "sub/c.png"]
     assert contents(cats) == before
     assert undo_edit(cats) is None and last_edit(cats) == ""
+
+
+def test_an_undo_that_could_not_write_keeps_the_former_texts(cats, view, monkeypatch):
+    before = contents(cats)
+    edit(view, ["a.png", "b.png"], set_text("new"))
+    with monkeypatch.context() as full:
+        full.setattr(writing, "replace_file", raise_full)
+        assert set(undo_edit(cats).refused) == {"a.png", "b.png"}
+    assert undo_edit(cats).changed == ["a.png", "b.png"] and contents(cats) == before
+
+
+def raise_full(path: Path, data: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_image_that_is_gone_is_refused_and_others_are_chosen(cats, view):
+    done = choose_images(view(), ["gone.png", "a.png"], excluded=True)
+    assert done.changed == ["a.png"] and list(done.refused) == ["gone.png"]
 
 
 def test_batches_are_undone_one_by_one(cats, view):

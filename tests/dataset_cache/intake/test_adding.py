@@ -48,10 +48,10 @@ def test_images_go_to_a_new_folder_with_captions_masks_and_subfolders(tmp_path: 
         "masks/b.png": RED,
         "sub/b.jpg": picture(1, "JPEG"),
     }
-    files |= {"sub/b.caption": b"b", "metadata.jsonl": b"{}"}
+    files |= {"sub/b.caption": b"b", "metadata.jsonl": b"{}", "streamcache.json": b"{}"}
     added = add(tmp_path / "set", files)
     assert contents(tmp_path / "set") == dict(sorted(files.items()))
-    assert (added.images, added.captions, added.masks, added.metadata, added.skipped) == (2, 2, 2, 1, [])
+    assert (added.images, added.captions, added.masks, added.metadata, added.skipped) == (2, 2, 2, 2, [])
 
 
 def test_bad_files_are_named_and_never_reach_the_folder(tmp_path: Path):
