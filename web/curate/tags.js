@@ -4,7 +4,7 @@ import { fill, h, iconButton } from "../lib/dom.js";
 import { words } from "../lib/words.js";
 
 const MOST_SHOWN = 60;
-const form = (tag) => tag.normalize("NFC").trim().replace(/\s+/g, " ").toLowerCase();
+const form = (tag) => tag.normalize("NFC").trim().toLowerCase();
 
 /** The different tags of all lines, in their first spelling. */
 export function tagsOf(text) {
@@ -15,10 +15,9 @@ export function tagsOf(text) {
 
 export function withoutTag(text, tag) {
   const keep = (line) => line.split(",").filter((each) => form(each) !== form(tag));
-  return text
-    .split("\n")
-    .map((line) => (tagsOf(line).some((each) => form(each) === form(tag)) ? keep(line).join(",").trim() : line))
-    .join("\n");
+  const changed = (line) => (tagsOf(line).some((each) => form(each) === form(tag)) ? keep(line).join(",").trim() : line);
+  const lines = text.split("\n").map((line) => [line, changed(line)]);
+  return lines.filter(([before, after]) => after || !before.trim()).map(([, after]) => after).join("\n"); // no emptied variants
 }
 
 export function withTag(text, tag) {
