@@ -50,11 +50,14 @@ def add_curate_flags(parser: Parser) -> None:
 
 def run_caption(args: argparse.Namespace) -> int:
     folder = curate.SourceFolder(args.folder)
-    if args.undo:
-        return _undo(args, folder)
     edits = _edits(args)
-    if bool(edits) == bool(args.list):
-        raise UsageError("choose an edit, such as --find, --prefix or --append-tag, or --from, not both")
+    if args.undo:
+        _refuse_with_undo(edits or args.list or args.only)
+        return _undo(args, folder)
+    if not edits and not args.list:
+        raise UsageError("choose an edit, such as --find, --prefix or --append-tag, or --from")
+    if edits and args.list:
+        raise UsageError("choose an edit, such as --find, or --from, not both")
     view = folder.read()
     names = _matching(view, args.only)
     if args.list:
@@ -80,6 +83,8 @@ def run_caption(args: argparse.Namespace) -> int:
 def run_curate(args: argparse.Namespace) -> int:
     folder = curate.SourceFolder(args.folder)
     if args.undo:
+        chosen = args.exclude or args.include or args.only or args.list or args.duplicates
+        _refuse_with_undo(chosen or args.repeats is not None)
         return _undo(args, folder)
     if args.only and args.repeats is None and not (args.list or args.duplicates):
         raise UsageError("--only chooses images for --repeats, --list or --duplicates; name one of them")
@@ -165,7 +170,16 @@ def _from_list(
     return curate.preview_captions(view, chosen, args.overwrite), notes
 
 
+def _refuse_with_undo(others: object) -> None:
+    if others:
+        raise UsageError("--undo takes back the last edit, and goes with no other edit")
+
+
 def _undo(args: argparse.Namespace, folder: curate.SourceFolder) -> int:
+    title = curate.last_edit(folder.root)
+    if title and getattr(args, "dry_run", False):
+        show(args, {"dry_run": True, "undone": title}, [f"Would be undone: {title}"])
+        return 0
     done = curate.undo_edit(folder.root)
     if done is None:
         show(args, {"undone": None}, [f"{args.folder}: nothing to undo"])

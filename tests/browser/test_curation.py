@@ -157,6 +157,7 @@ def test_a3_exactly_the_captions_that_were_edited_in_the_page_are_encoded(
     assert read_captions(folder)["00003"] == "an old word, picture 3"
     assert not (folder / "streamcache.json").exists()
     assert "captions: 0 encoded, 31 reused · images: 0 encoded, 30 reused · 30 samples" in page.update_cache()
+    assert "nothing to encode" in page.update_cache(), "ComfyUI shows its last result again"
     assert len([path for path in folder.iterdir() if path.suffix == ".png"]) == 30, "no image was deleted"
 
 
@@ -190,6 +191,21 @@ def test_k3_a_caption_is_edited_and_saved_by_going_on(tab: CacheTab, cats: Path)
     assert (cats / "00005.txt").read_text() == "picture 5"
     page.close()
     page.wait_for_label("00004.png", "one line")
+
+
+def test_an_image_is_opened_as_it_is_on_disk_and_ctrl_z_takes_the_last_edit_back(tab: CacheTab, cats: Path):
+    page = FolderPage(tab)
+    (cats / "00003.txt").write_text("changed by another program")
+    page.edit("00003.png")
+    tab.page.wait_for(f"{FIELD}.value === 'changed by another program'")
+    page.write("typed")
+    tab.page.press("Control+Enter")
+    tab.page.wait_for(SAVED, 60)
+    page.close()
+    tab.page.run(f"{GRID}.focus()")
+    tab.page.press("Control+z")
+    page.wait_for_notice("Undone: 1 image is as before.")
+    assert (cats / "00003.txt").read_text() == "changed by another program"
 
 
 def test_k3_a_caption_that_changed_on_disk_is_a_conflict(tab: CacheTab, cats: Path):

@@ -93,6 +93,18 @@ def test_captions_that_cannot_be_changed_are_named(cats, capsys):
     assert "Not changed: sub/c.png: its caption is in c.json" in capsys.readouterr().out
 
 
+def test_undo_goes_with_no_other_edit_and_can_be_tried(cats, capsys):
+    run("caption", cats, "--suffix", "!")
+    edited = (cats / "a.txt").read_text()
+    assert (
+        run("caption", cats, "--undo", "--dry-run") == 0
+        and "Would be undone: Add the suffix" in capsys.readouterr().out
+    )
+    for flags in (["caption", cats, "--undo", "--prefix", "x"], ["curate", cats, "--undo", "--exclude", "*"]):
+        assert run(*flags) == 2 and "no other edit" in capsys.readouterr().err
+    assert (cats / "a.txt").read_text() == edited
+
+
 def test_an_undo_names_what_changed_meanwhile(cats, capsys):
     run("caption", cats, "--append-tag", "x", "--only", "a.png", "b.png")
     (cats / "a.txt").write_text("mine")

@@ -10,7 +10,9 @@ import { acceptLoss, remedy } from "./repair.js";
 
 const PROBLEMS_SHOWN = 30;
 const SHOWN_FOR = 10000; // milliseconds, of a job that went well and has nothing to press
-const dismissed = new Set(); // ids of jobs that the user has dismissed; kept while the page is open
+const DISMISSED = "streamcache.dismissed";
+const MOST_DISMISSED = 200;
+const dismissed = new Set(JSON.parse(sessionStorage.getItem(DISMISSED) ?? "[]")); // ids of jobs that the user has dismissed
 
 export class Jobs {
   constructor(panel) {
@@ -124,6 +126,7 @@ export class Jobs {
 
   forget(id) {
     dismissed.add(id);
+    sessionStorage.setItem(DISMISSED, JSON.stringify([...dismissed].slice(-MOST_DISMISSED)));
     clearTimeout(this.lines.get(id)?.fading);
     this.lines.get(id)?.element.remove();
     this.lines.delete(id);
@@ -143,7 +146,7 @@ function toCanvas(folder) {
 
 /** Nothing is left to press or to read. */
 function isOver(job, element) {
-  return job.state !== "running" && element.matches(".good") && element.querySelectorAll("button").length === 1;
+  return job.state !== "running" && job.kind !== "update" && element.matches(".good") && element.querySelectorAll("button").length === 1;
 }
 
 function isBad(job) {

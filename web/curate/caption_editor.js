@@ -178,6 +178,6 @@ export class CaptionEditor {
       ),
     );
     this.draw();
-    this.notes.querySelector("button").focus();
+    this.notes.querySelector(".sc-version-text").focus(); // no key overwrites either text
   }
 }

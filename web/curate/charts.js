@@ -1,6 +1,6 @@
 // Charts of a folder: buckets, lengths of captions, tags, words, and what a run will see. Pressing a bar filters.
 
-import { bar, bars, largest } from "../lib/bars.js";
+import { bar, bars } from "../lib/bars.js";
 import { fill, h, roving } from "../lib/dom.js";
 import { number } from "../lib/units.js";
 import { words } from "../lib/words.js";
@@ -45,7 +45,7 @@ export class Charts {
   /** Without `filter` the bars cannot be pressed. */
   chart(key, rows, filter, value = "") {
     if (!rows?.length) return null;
-    const shown = filter ? rows.slice(0, MOST_BARS) : largest(rows, MOST_BARS, String);
+    const shown = rows.slice(0, MOST_BARS);
     const most = Math.max(1, ...shown.map(([, count]) => count));
     const line = ([name, count], at) => {
       const text = name || words("curate.no_bucket");

@@ -115,6 +115,8 @@ export class FolderView {
   /** Keys that ComfyUI would use for the canvas. */
   key(event) {
     const isTyping = event.target.matches("input, textarea, select");
+    const isUndo = event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey;
+    if (isUndo && !isTyping && this.edits.undoTitle) return void this.edits.undo();
     if (event.key === "Delete" || event.key === "Backspace") event.stopPropagation();
     if (event.key !== "Escape") return;
     event.stopPropagation();

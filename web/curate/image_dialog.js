@@ -12,6 +12,7 @@ import { OneImage, readImage } from "./image_pages.js";
 import { Picture } from "./picture.js";
 
 const MOST_REPEATS = 100_000;
+const MOST_READ_AGAIN = 5000; // images of a folder; of a larger one the list shows what was read last
 
 export class ImageDialog {
   /** `images`: ImagePages or OneImage. `moved(place)` lets the grid scroll along and load what is missing. */
@@ -88,8 +89,10 @@ export class ImageDialog {
     const found = this.images.fresh(this.place);
     const isElsewhere = this.image && found && found.name !== this.image.name;
     if (isElsewhere || (this.image && this.images.total === 1 && !found)) return this.follow(isElsewhere);
+    const before = this.image?.name;
     this.image = found ?? this.image ?? this.images.at(this.place);
     this.draw();
+    if (this.image && this.image.name !== before && this.images.total <= MOST_READ_AGAIN) this.follow(); // it may have changed on disk
   }
 
   /** The image is elsewhere in the list, or not in it any more. */

@@ -9,6 +9,7 @@ import { button, h } from "../lib/dom.js";
 import { openExample } from "../lib/example.js";
 import { listen } from "../lib/server.js";
 import { words } from "../lib/words.js";
+import { encodedParts } from "../nodes/summary.js";
 import { markUpdated } from "./edits.js";
 
 const SAVE = "StreamCacheCacheSave";
@@ -51,7 +52,7 @@ async function findSaves(folder) {
 
 class Update {
   constructor(folder, { saves, nodes }) {
-    Object.assign(this, { folder, nodes, waiting: new Set(saves), saves, lines: [], started: false });
+    Object.assign(this, { folder, nodes, waiting: new Set(saves), saves, lines: [], cached: new Set(), started: false });
     this.job = { id: `update-${(last += 1)}`, kind: "update", name: folder, state: "running", done: 0, total: 0, text: "", local: true };
     this.job.cancel = () => (this.started ? api.interrupt(null) : this.unqueue());
   }
@@ -59,6 +60,7 @@ class Update {
   async run() {
     this.stops = [
       listen("executing", (id) => this.nodes.has(String(id)) && (this.started = true)),
+      listen("execution_cached", ({ nodes }) => (nodes ?? []).forEach((id) => this.cached.add(String(id)))),
       listen("progress_text", ({ nodeId, text }) => this.saves.includes(String(nodeId)) && text && this.tell({ text: text.split("\n")[0] })),
       listen("progress_state", ({ nodes }) => this.progress(nodes ?? {})),
       listen("executed", ({ node, display_node: shown, output }) => this.executed(String(shown ?? node), output)),
@@ -81,7 +83,7 @@ class Update {
   executed(id, output) {
     const facts = output?.streamcache?.[0];
     if (!facts || !this.waiting.delete(id)) return;
-    this.lines.push(summary(facts));
+    this.lines.push(summary(this.cached.has(id) ? { ...facts, unchanged: true } : facts)); // ComfyUI repeats what it showed before
     if (this.waiting.size > 0) return;
     markUpdated(this.folder);
     this.end({ state: "done", what: this.lines.join("\n") });
@@ -123,10 +125,8 @@ class Update {
 /** "my_dataset: 15 captions encoded, 15 reused · 0 images encoded, 28 reused" */
 function summary(facts) {
   if (facts.unchanged) return words("curate.updated_same", { name: facts.name });
-  const of = (counts, field) => (counts?.[field] ?? 0).toLocaleString();
-  const part = (key, field) => words(key, { encoded: of(facts.encoded, field), reused: of(facts.reused, field) });
   const samples = words("caches.count_samples", { count: facts.samples });
-  return `${facts.name}: ${[part("curate.updated_captions", "conditioning"), part("curate.updated_images", "latent"), samples].join(" · ")}`;
+  return `${facts.name}: ${[...encodedParts(facts), samples].join(" · ")}`;
 }
 
 /** The workflow has no Save node for this folder. */

@@ -7,6 +7,7 @@ const LANGUAGES = ["zh"];
 const KEYS = new Set(["error", "locked", "notes", "notices", "problem", "reason", "undo", "warnings", "words"]); // never the texts of users
 const REASONS = "refused"; // reasons by the names of images
 const LONGEST = 2000; // characters of a line; longer ones stay English
+const COUNT = /^%1% [a-z]+$/; // "%1% images"
 const SEPARATORS = [": ", "; ", ". ", ", "];
 
 const catalogues = new Map(); // language → {exact, patterns, words, notes}
@@ -58,7 +59,8 @@ function compile({ messages, words, notes }) {
   const patterns = entries.filter(([english]) => /%\d+%/.test(english)).map(([english, other]) => {
     const order = [...english.matchAll(/%(\d+)%/g)].map((match) => match[1]);
     const parts = english.split(/%\d+%/);
-    const source = parts.map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("(.*?)");
+    const value = COUNT.test(english) ? "([\\d,.]+)" : "(.*?)"; // or every sentence that ends with "name" would be a number of names
+    const source = parts.map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(value);
     return { rule: new RegExp(`^${source}$`), order, other, letters: parts.join("").length };
   });
   // The most telling pattern first: many fit a message that begins with a name and a colon.

@@ -106,11 +106,15 @@ function summary(facts) {
     bytes(facts.bytes),
   ];
   if (facts.unchanged) parts.push(words("nodes.unchanged"));
-  else if (facts.encoded) {
-    const [encoded, reused] = [facts.encoded.latent ?? 0, facts.reused?.latent ?? 0];
-    parts.push(words("nodes.encoded", { encoded: number(encoded), reused: number(reused) }));
-  }
+  else if (facts.encoded) parts.push(...encodedParts(facts));
   return parts.join(" · ");
+}
+
+/** "captions: 15 encoded, 15 reused", and the same of the images. */
+export function encodedParts({ encoded, reused = {} }) {
+  const kinds = { conditioning: "curate.updated_captions", latent: "curate.updated_images" };
+  const found = Object.keys(kinds).filter((field) => field in encoded || field in reused);
+  return found.map((field) => words(kinds[field], { encoded: number(encoded[field] ?? 0), reused: number(reused[field] ?? 0) }));
 }
 
 /** What to know about the dataset; the tooltip has everything. */
