@@ -15,7 +15,7 @@ Press **Run**. Nothing to download, and any computer will do: it takes about a m
 4. The pictures on the right: the same prompt and seed, without and with the LoRA.
 
 **Next:** change the prompt, for example to *a zogglewump on green*, and run again: only the pictures are drawn again. \
-Then put your own captioned images into a folder below ComfyUI's **input** folder, and open a template for your model.
+Then drop your own captioned images onto the tab **Datasets** in the sidebar, and open a template for your model.
 """
 
 
