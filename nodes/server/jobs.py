@@ -245,7 +245,8 @@ def _age(path: Path) -> float:
 def _remove_abandoned(root: Path) -> None:
     """Remove unfinished copies of servers that were killed over a day ago."""
     for path in root.glob(f"{_UNFINISHED}*"):
-        if is_link(path) or _age(path) < _ABANDONED_SECONDS:
-            continue
-        if current_publisher(path) is None:
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # a copy that has just ended
+            if is_link(path) or _age(path) < _ABANDONED_SECONDS:
+                continue
+            if current_publisher(path) is None:
+                shutil.rmtree(path, ignore_errors=True)

@@ -102,6 +102,11 @@ class TestJobs:
         assert reports.over.wait(60) and reports.received[-1]["state"] == "cancelled"
         assert [each.name for each in tmp_path.iterdir()] == ["set"]
 
+    def test_another_copy_that_ends_meanwhile_is_no_error(self, tmp_path: Path, monkeypatch):
+        gone = tmp_path / ".copy-just_ended"
+        monkeypatch.setattr(Path, "glob", lambda path, pattern: [gone])
+        jobs._remove_abandoned(tmp_path)
+
     def test_unfinished_copies_of_a_killed_server_are_removed_after_a_day(self, tmp_path: Path):
         path = write_set(tmp_path / "set", range(2))
         for name in (".copy-old", ".copy-new", ".copy-ahead"):
