@@ -70,7 +70,8 @@ def test_names_of_images_stay_inside(server: Server, folder: Path):
             assert answer.status == 404, (path, name, answer.data[:200])
         answer = post(server, "/folder/caption", {**of(folder), "name": name, "text": "mine", "stamp": ""})
         assert answer.status == 404, name
-        assert post(server, "/folder/choose", {**of(folder), "names": [name], "excluded": True}).status == 400, name
+        answer = post(server, "/folder/choose", {**of(folder), "names": [name], "excluded": True})
+        assert answer.status == 400 or (answer.json["changed"], answer.json["refused_count"]) == ([], 1), name
         shown = post(
             server, "/folder/preview", {**of(folder), "names": [name], "edits": [{"kind": "prefix", "text": "x"}]}
         ).json
