@@ -319,5 +319,5 @@ def _read(entry: LossEntry) -> tuple[LossEntry, float]:
         raise NonFiniteLoss(
             f"step {entry.step}: the loss is {value}; lower learning_rate, or choose precision bf16 or fp32"
         )
-    # Gradients of fp16 may overflow now and then; that step is skipped, and its norm is no number for a curve.
+    # In fp16 a gradient overflows now and then; that step is skipped, and a curve cannot show its norm.
     return replace(entry, gradient_norm=next((norm for norm in norms if math.isfinite(norm)), None)), value

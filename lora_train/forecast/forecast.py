@@ -205,7 +205,7 @@ def _make_state(stepper: Stepper, config: TrainConfig) -> None:
     _make_gradients(stepper)
     try:
         stepper.optimizer.step()
-    except Exception:
+    except Exception:  # without data, optimizers of other packages fail in ways of their own
         stepper.optimizer.state.clear()
         dtype = torch.uint8 if "8bit" in (config.other_optimizer or config.optimizer).lower() else torch.float32
         for parameter in stepper.network.parameters():

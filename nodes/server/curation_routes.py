@@ -140,7 +140,7 @@ def edit(params: Params) -> dict[str, Any]:
     params.refuse_unknown()
     now = look_first(path, LAST)
     changes, title = PREVIEWS.take(now.root, token)
-    return _result(path, curate.apply_changes(now.view, changes, title))
+    return _finish(path, curate.apply_changes(now.view, changes, title))
 
 
 def set_caption(params: Params) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def set_caption(params: Params) -> dict[str, Any]:
     _refuse_linked(now, [image.name])
     before = image.caption.text if image.caption.stamp == stamp else ""
     change = curate.CaptionChange(image.name, before, text, stamp)
-    return _result(path, curate.apply_changes(now.view, [change], f"Edit the caption of {image.name}"))
+    return _finish(path, curate.apply_changes(now.view, [change], f"Edit the caption of {image.name}"))
 
 
 def choose(params: Params) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def choose(params: Params) -> dict[str, Any]:
         raise Refused("excluded: is missing; choose whether images are excluded, or how often they repeat")
     now, names = wanted(path)
     _refuse_linked(now, names)
-    return _result(path, curate.choose_images(now.view, names, excluded=excluded, repeats=repeats))
+    return _finish(path, curate.choose_images(now.view, names, excluded=excluded, repeats=repeats))
 
 
 def undo(params: Params) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def undo(params: Params) -> dict[str, Any]:
     done = curate.undo_edit(path)
     if done is None:
         raise Refused("there is nothing to undo in this folder", 404)
-    return _result(path, done)
+    return _finish(path, done)
 
 
 def start_alike(params: Params) -> dict[str, Any]:
@@ -313,7 +313,8 @@ def _inside(now: FolderNow, name: str) -> Path:
         raise Refused(str(error), 404) from None
 
 
-def _result(path: Path, done: curate.EditResult) -> dict[str, Any]:
+def _finish(path: Path, done: curate.EditResult) -> dict[str, Any]:
+    """What an edit did. The next look at a folder that is still being read lists it again."""
     forget_first(path)
     conflicts = [
         {"name": c.name, "before": c.before, "found": c.found, "after": c.after, "stamp": c.stamp}

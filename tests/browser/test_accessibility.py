@@ -12,6 +12,7 @@ import pytest
 
 from streamcache.tests.browser.axe import violations
 from streamcache.tests.browser.cache_tab import TILES, CacheTab, find
+from streamcache.tests.browser.chromium import Page
 from streamcache.tests.browser.folder_page import BAR, COUNT, FIELD, GRID, FolderPage
 from streamcache.tests.browser.gallery import MADE, write_landscapes
 from streamcache.tests.browser.intake import write_files
@@ -269,32 +270,30 @@ def test_keys_on_the_panel_of_a_node_do_not_delete_it(training: TrainingPage, se
         assert page.run(f"Boolean(app.rootGraph.getNodeById({node}))"), key
 
 
-def test_the_focus_goes_through_a_cache_from_top_to_bottom(tab: CacheTab):
-    page = tab.page
-    tab.show("landscapes")
+def tab_to_the_pictures(page: Page, most: int) -> list[float]:
+    """Press Tab from the head of the panel to the pictures, which are the last. Returns how high each stop is."""
     page.run("document.querySelector('.sc-head button').focus()")
     tops = []
-    for _ in range(7):
+    for _ in range(most):
         tops.append(page.run("document.activeElement.getBoundingClientRect().top"))
         assert page.run("Boolean(document.activeElement.closest('.sc-panel'))")
         if page.run("document.activeElement.matches('.sc-grid')"):
             break
         page.press("Tab")
-    assert tops == sorted(tops) and len(tops) >= 5
     assert page.run("document.activeElement.matches('.sc-grid')"), "the pictures are the last"
+    return tops
+
+
+def test_the_focus_goes_through_a_cache_from_top_to_bottom(tab: CacheTab):
+    page = tab.page
+    tab.show("landscapes")
+    tops = tab_to_the_pictures(page, 7)
+    assert tops == sorted(tops) and len(tops) >= 5
 
 
 def test_k5_the_focus_goes_through_an_image_folder_and_its_dialog_in_order(pictured: tuple[FolderPage, Path]):
     view, page = pictured[0], pictured[0].page
-    page.run("document.querySelector('.sc-head button').focus()")
-    tops = []
-    for _ in range(14):
-        tops.append(page.run("document.activeElement.getBoundingClientRect().top"))
-        assert page.run("Boolean(document.activeElement.closest('.sc-panel'))")
-        if page.run("document.activeElement.matches('.sc-grid')"):
-            break
-        page.press("Tab")
-    assert page.run("document.activeElement.matches('.sc-grid')"), "the pictures are the last"
+    tops = tab_to_the_pictures(page, 14)
     assert len(tops) >= 8 and all(after > before - 20 for before, after in itertools.pairwise(tops)), tops
     page.press("Home", "Enter")
     page.wait_for(f"document.activeElement === {FIELD}")
