@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from comfy.cli_args import args
 from torch import Tensor, nn
 
 from ....lora_train import generator_state, restore_generator
+
+# Options of ComfyUI that turn off its compiler and its CUDA graphs. Which of them exist depends on its version.
+WITHOUT_RECORDING = ("disable_comfy_compiler", "disable_cuda_graphs")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,20 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+@contextmanager
+def nothing_recorded() -> Iterator[None]:
+    """Inside the `with`, ComfyUI neither compiles blocks nor records them as CUDA graphs.
+
+    It does not ask whether a model trains, and replays a block without calling its layers: there would be no gradient,
+    and sample images would show adapters as they were when the block was recorded.
+    """
+    with ExitStack() as options:
+        for name in WITHOUT_RECORDING:
+            if hasattr(args, name):
+                options.enter_context(changed(args, name, True))
+        yield
 
 
 @contextmanager

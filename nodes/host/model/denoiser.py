@@ -31,7 +31,15 @@ from ..settings import HostSettings
 from . import conditioning as conds
 from . import fit, layers, tracing
 from .attention import TrainingAttention
-from .borrowed import Aliases, calls_noted, changed, generators_kept, native_output, normal_weights
+from .borrowed import (
+    Aliases,
+    calls_noted,
+    changed,
+    generators_kept,
+    native_output,
+    normal_weights,
+    nothing_recorded,
+)
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .schedule import ModelSchedule
@@ -177,6 +185,7 @@ class HostDenoiser:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(generators_kept(self.device))
+            stack.enter_context(nothing_recorded())
             self._load()
             stack.callback(self.patcher.cleanup)
             self._begin()
