@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..dataset_cache import Batch
 from ..errors import TrainError
-from .adapters import Network, draw_numbers, seeded_generator
+from .adapters import Network, draw_numbers, seeded_generator, targets_without
 from .compute import Ema, can_pin, device_streams, is_accelerator, upload
 from .data import BatchPlan, KnownSizes, Loaded
 from .denoiser import Denoiser, PreparedBatch
@@ -302,8 +302,8 @@ def check_calls(network: Network, place: str) -> None:
     if skipped:
         raise TrainError(
             f"{len(skipped)} of {len(network.trained())} adapted layers are never called {place} ({_first(skipped)}): "
-            "the model skips them, or uses their weights in another way; leave them out of the targets, for example "
-            f'with "!{skipped[0]}", or set their group_rates to 0'
+            "the model skips them, or uses their weights in another way; leave them out: add "
+            f'"{targets_without(skipped, network.trained())}" to the targets, or set their group_rates to 0'
         )
 
 

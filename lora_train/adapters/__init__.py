@@ -7,6 +7,7 @@ from .fused import split_parts, unsplittable
 from .lora_file import read_lora, split_lora
 from .masks import draw_numbers
 from .network import Network, build_network, load_fixed
+from .targets import targets_without
 
 __all__ = [
     "AXES",
@@ -22,5 +23,6 @@ __all__ = [
     "seeded_generator",
     "split_lora",
     "split_parts",
+    "targets_without",
     "unsplittable",
 ]

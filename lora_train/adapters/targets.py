@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import TrainError
+
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's name
 
 
 def select_modules(targets: str, names: Iterable[str], groups: Mapping[str, Iterable[str]]) -> list[str]:
@@ -52,9 +54,23 @@ def matching(pattern: str, names: list[str], groups: Mapping[str, Iterable[str]]
     return matched
 
 
+def targets_without(left_out: Sequence[str], names: Iterable[str]) -> str:
+    """Items of `targets` that exclude these modules and no other of the names; few, because patterns stand for many."""
+    others = list(set(names) - set(left_out))
+    patterns = dict.fromkeys(_pattern(name, others) for name in left_out)
+    return ", ".join(f"!{pattern}" for pattern in patterns)
+
+
+def _pattern(name: str, others: Sequence[str]) -> str:
+    """The name with * for as many of its numbers as possible, from the left, so that it matches none of the others."""
+    count = len(NUMBER.findall(name))
+    patterns = [NUMBER.sub("*", name, numbers) if numbers else name for numbers in range(count, -1, -1)]
+    return next(p for p in patterns if not p.count("*") or not fnmatch.filter(others, p))
+
+
 def _nothing(setting: str, pattern: str, names: list[str], groups: Mapping[str, Iterable[str]]) -> str:
     # Most names differ in numbers only; with * for them the whole model fits a few lines.
-    shapes = sorted({re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names})
+    shapes = sorted({NUMBER.sub("*", name) for name in names})
     near = difflib.get_close_matches(pattern, [*groups, *shapes], n=1)
     return (
         f'{setting}: "{pattern}" matches none of {len(names)} modules.'

@@ -193,14 +193,14 @@ class Unreached(SmallDenoiser):
         return run("down", torch.tanh(hidden + t[:, None, None, None])).movedim(-1, 1)
 
 
-def test_a_model_most_of_whose_layers_cannot_learn_is_refused_before_step_2(tmp_path):
+def test_j8_a_model_most_of_whose_layers_cannot_learn_is_refused_before_step_2(tmp_path):
     dataset = make_dataset(tmp_path / "set")
     with pytest.raises(TrainError, match=r"2 of 3 adapted layers get no gradient \(up, text\)"):
         run_training(tmp_path, dataset, Unreached("up", "text"), targets="all")
     assert read_curves(tmp_path / "runs/test/metrics.jsonl").losses == []
 
 
-def test_a_few_layers_that_cannot_learn_are_named_in_the_log_and_with_the_run(tmp_path, caplog):
+def test_j8_a_few_layers_that_cannot_learn_are_named_in_the_log_and_with_the_run(tmp_path, caplog):
     dataset = make_dataset(tmp_path / "set")
     result = run_training(tmp_path, dataset, Unreached("text"), targets="all")
     assert not result.stopped
@@ -213,7 +213,7 @@ def test_a_few_layers_that_cannot_learn_are_named_in_the_log_and_with_the_run(tm
 
 @pytest.mark.parametrize("skipped", [("text",), ("up", "text")])
 @pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"checkpointing": True}])
-def test_a_layer_that_is_never_called_is_refused_by_name_before_step_2(tmp_path, skipped, settings):
+def test_j8_a_layer_that_is_never_called_is_refused_by_name_before_step_2(tmp_path, skipped, settings):
     dataset = make_dataset(tmp_path / "set")
     words = rf"{len(skipped)} of 3 adapted layers are never called in training \({', '.join(skipped)}\)"
     with pytest.raises(TrainError, match=words):
@@ -222,7 +222,7 @@ def test_a_layer_that_is_never_called_is_refused_by_name_before_step_2(tmp_path,
 
 
 @pytest.mark.parametrize("settings", [{"targets": "all, !text"}, {"targets": "all", "group_rates": {"text": 0.0}}])
-def test_the_remedies_for_a_layer_that_is_never_called(tmp_path, settings):
+def test_j8_the_remedies_for_a_layer_that_is_never_called(tmp_path, settings):
     assert not run_training(
         tmp_path, make_dataset(tmp_path / "set"), Unreached("text", skipped=True), **settings
     ).stopped
@@ -235,7 +235,7 @@ class Fused(SmallDenoiser):
         return self.layers["down"](self.layers["up"](torch.ones(*shape[1:], shape[0]))).movedim(-1, 0)[None]
 
 
-def test_a_layer_that_sample_images_do_not_call_is_refused_by_name_after_the_first(tmp_path):
+def test_j8_a_layer_that_sample_images_do_not_call_is_refused_by_name_after_the_first(tmp_path):
     dataset = make_dataset(tmp_path / "set")
     with pytest.raises(TrainError, match=r"1 of 3 adapted layers are never called for sample images \(text\)"):
         run_training(tmp_path, dataset, Fused(), targets="all", sample_every=4)
@@ -243,7 +243,7 @@ def test_a_layer_that_sample_images_do_not_call_is_refused_by_name_after_the_fir
     assert not run_training(tmp_path, dataset, Fused(), targets="up, down", sample_every=4).stopped
 
 
-def test_layers_that_all_learn_are_not_mentioned(tmp_path, caplog):
+def test_j8_layers_that_all_learn_are_not_mentioned(tmp_path, caplog):
     run_training(tmp_path, make_dataset(tmp_path / "set"), targets="all", accumulate=2)
     assert not [record for record in caplog.records if "gradient" in record.message]
 

@@ -94,6 +94,9 @@ def _rows(offset: tuple[int, int, int] | None, function: Any, module: nn.Module)
 def _is_layer(module: nn.Module) -> bool:
     if not hasattr(module, "weight_function") or getattr(module, "transposed", False):
         return False
+    # A stack of experts has the sizes of a linear, but is never called: models take the weight of each expert from it.
+    if type(module).forward is nn.Module.forward:
+        return False
     return isinstance(module, (nn.Linear, *CONVOLUTIONS)) or hasattr(module, "in_features")
 
 

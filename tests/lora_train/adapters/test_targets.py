@@ -3,7 +3,7 @@
 import pytest
 
 from streamcache.errors import TrainError
-from streamcache.lora_train.adapters import build_network
+from streamcache.lora_train.adapters import build_network, targets_without
 from streamcache.lora_train.config import TrainConfig
 
 from .toy import settings
@@ -41,3 +41,11 @@ def test_a_rate_for_a_pattern_without_modules_is_refused(toy):
 def test_excluding_every_module_is_refused(toy):
     with pytest.raises(TrainError, match="excludes every module"):
         build_network(toy, settings(targets="first, !*"))
+
+
+def test_j8_layers_are_left_out_by_one_pattern_if_it_matches_no_other():
+    experts = [f"blocks.{block}.experts.{number}.up" for block in (0, 1) for number in range(3)]
+    assert targets_without(experts, [*experts, "blocks.0.shared.up"]) == "!blocks.*.experts.*.up"
+    linears = [f"blocks.{block}.ffn.{number}" for block in (0, 1) for number in (0, 2)]
+    assert targets_without(linears[1::2], linears) == "!blocks.*.ffn.2"
+    assert targets_without(["blocks.1.up"], ["blocks.0.up", "blocks.1.up"]) == "!blocks.1.up"
