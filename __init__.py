@@ -8,6 +8,9 @@ WEB_DIRECTORY = "./web"
 
 async def comfy_entrypoint() -> Any:
     """Called by ComfyUI to get the nodes. They are imported only here: the rest of the pack works without ComfyUI."""
+    from .nodes.host.contract import check_host
+
+    check_host()  # first: an import of a name that ComfyUI lacks would say less
     from .nodes.extension import StreamCacheExtension
 
     return StreamCacheExtension()

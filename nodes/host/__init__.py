@@ -1,4 +1,4 @@
-"""Everything that knows ComfyUI: its folders, server, encoders and models. Only the settings import without it."""
+"""Everything that knows ComfyUI: its folders, server, encoders and models. Settings and contract import without it."""
 
 from .settings import HOST_SETTINGS, HostSettings, split_settings
 

@@ -35,8 +35,13 @@ def main(host: str, options: str, *command: str) -> int:
     register_package()
     import torch
 
+    contract = importlib.import_module("streamcache.nodes.host.contract")
     try:
+        contract.check_host()
         importlib.import_module("streamcache.nodes.host.headless").prepare()
+    except contract.HostChanged as error:
+        print(f"streamcache: {error}", file=sys.stderr)
+        return 1
     except (RuntimeError, AssertionError) as error:  # ComfyUI looks for a GPU when its modules are imported
         if "--cpu" in given or getattr(torch, "accelerator", torch.cuda).is_available():
             raise

@@ -78,7 +78,8 @@ def test_the_server_serves_the_texts(server: Server):
 
 def test_importing_the_pack_adds_little_to_the_hosts_start(run_in_host: Callable[[str], dict]):
     # The target is 0.2 s of CPU time on an idle machine (about 0.16 s); twice that on one that runs all tests at once.
-    assert run_in_host("import_time")["seconds"] <= 0.4
+    took = run_in_host("import_time")
+    assert took["seconds"] <= 0.4 and took["check"] <= 0.05
 
 
 def test_the_oldest_supported_front_end_is_that_of_the_oldest_supported_comfyui(host: Host):
