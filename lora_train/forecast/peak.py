@@ -8,8 +8,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+ASKS_FOR_DEVICE = torch.ops.prim.device.default
 
 
 class PeakMemory(TorchDispatchMode):
@@ -34,6 +37,8 @@ class PeakMemory(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is ASKS_FOR_DEVICE:  # most calls; autograd asks for each gradient
+            return _device(args[0])
         out = func(*args, **(kwargs or {}))
         if isinstance(out, Tensor):
             self._add(out)
@@ -43,7 +48,7 @@ class PeakMemory(TorchDispatchMode):
         return out
 
     def _add(self, value: Any) -> None:
-        if not isinstance(value, Tensor) or value.device.type != self._type:
+        if not isinstance(value, Tensor) or _device(value).type != self._type:
             return
         if hasattr(value, "__tensor_flatten__"):  # consists of other tensors, as quantized weights do
             names, _ = cast("Any", value).__tensor_flatten__()
@@ -63,3 +68,8 @@ class PeakMemory(TorchDispatchMode):
     def _free(self, key: int, nbytes: int) -> None:
         self._held.discard(key)
         self.now -= nbytes
+
+
+def _device(tensor: Tensor) -> torch.device:
+    """As `tensor.device`, which a tensor without data answers by a slow detour."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
