@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....dataset_cache import Dataset, map_tensors
-from ....lora_train import TrainError
+from ....lora_train import TrainError, upload
 
 # Handled by ComfyUI's sampler, which mixes several predictions per step; a training step makes only one.
 SAMPLER_ONLY = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent", "default")
@@ -65,7 +66,13 @@ def join(model: Any, latents: Tensor, conditionings: Sequence[Any], extras: Sequ
     for place, row in enumerate(encoded):
         group = next((g for g in alike if comfy.samplers.cond_equal_size(encoded[g[0]], row)), None)
         alike.append([place]) if group is None else group.append(place)
-    return [Rows(places, comfy.samplers.cond_cat([encoded[p] for p in places], latents.device)) for places in alike]
+    return [Rows(places, _cat([encoded[place] for place in places], latents.device)) for places in alike]
+
+
+def _cat(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
+    """The inputs of these rows as one. Some models make theirs on the CPU: those are sent without waiting."""
+    inputs = comfy.samplers.cond_cat(rows)
+    return {name: upload(value, device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 
 def encode(model: Any, latent: Tensor, conditioning: Any, extra: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -74,10 +81,25 @@ def encode(model: Any, latent: Tensor, conditioning: Any, extra: Mapping[str, An
     (cond,) = comfy.sampler_helpers.convert_cond([entry])
     # An empty latent image, as in text-to-image sampling: models that take one as input would see the answer.
     given = {"latent_image": torch.zeros_like(latent), "denoise_mask": None, "latent_shapes": [latent.shape], "seed": 0}
-    (cond,) = comfy.samplers.encode_model_conds(
-        model.extra_conds, [{**extra, **cond}], latent, latent.device, "positive", **given
-    )
+    with _sizes_on(model, latent.device):
+        (cond,) = comfy.samplers.encode_model_conds(
+            model.extra_conds, [{**extra, **cond}], latent, latent.device, "positive", **given
+        )
     return {name: value.process_cond(batch_size=1, area=None) for name, value in cond["model_conds"].items()}
+
+
+@contextmanager
+def _sizes_on(model: Any, device: torch.device) -> Iterator[None]:
+    """Inside, embedded sizes are on the device. SDXL embeds them on the CPU, and would fetch the text to join it."""
+    embedder = getattr(model, "embedder", None)
+    if embedder is None or not takes_sizes(model):
+        yield
+        return
+    hook = embedder.register_forward_hook(lambda module, given, made: upload(made, device))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def only_entry(conditioning: Any, place: str) -> list[Any]:

@@ -190,6 +190,9 @@ class HostDenoiser:
             stack.callback(self.patcher.cleanup)
             self._begin()
             stack.enter_context(changed(comfy.model_management, "in_training", True))
+            for name, value in list(vars(self.model.latent_format).items()):
+                if isinstance(value, Tensor):  # means and deviations, which it would send to the device for each batch
+                    stack.enter_context(changed(self.model.latent_format, name, value.to(self.device)))
             self._aliases = stack.enter_context(normal_weights(self.model))
             stack.callback(setattr, self, "_aliases", None)
             stack.enter_context(frozen_layers(self.adaptable().values()))
