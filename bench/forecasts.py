@@ -62,6 +62,7 @@ class Base:
     blocks: tuple[str, ...] = ()  # the names in `unet` that count blocks
     pooled: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)  # of the conditioning
+    masked: bool = False  # whether a conditioning has the mask of its text
 
     @property
     def sample(self) -> str:
@@ -89,7 +90,8 @@ def _wan(dim: int, ffn: int, layers: int, channels: int = 16, scale: int = 8) ->
 
 
 CHROMA = {
-    **FLUX, "image_model": "chroma", "in_channels": 64, "out_channels": 64, "in_dim": 64, "out_dim": 3072,
+    **{name: value for name, value in FLUX.items() if name != "guidance_embed"}, "image_model": "chroma",
+    "in_channels": 64, "out_channels": 64, "in_dim": 64, "out_dim": 3072,
     "hidden_dim": 5120, "n_layers": 5,
 }  # fmt: skip
 Z_IMAGE = {
@@ -118,16 +120,16 @@ BASES = {
     "Flux.2 dev": _flux_2(6144, 8, 48, 15360, True),
     "Flux.2 Klein 4B": _flux_2(3072, 5, 20, 7680, False),
     "Flux.2 Klein 9B": _flux_2(4096, 8, 24, 12288, False),
-    "Chroma": Base("Chroma", {**CHROMA, "guidance_embed": False}, (16, 128, 128), (512, 4096), BOTH),
+    "Chroma": Base("Chroma", CHROMA, (16, 128, 128), (512, 4096), BOTH),
     "Qwen-Image": Base("QwenImage", QWEN, (16, 128, 128), (256, 3584), ("num_layers",)),
     "Z-Image": Base("ZImage", Z_IMAGE, (16, 128, 128), (256, 2560), ("n_layers",), more={"num_tokens": 256}),
     "WAN 2.1 1.3B": _wan(1536, 8960, 30),
     "WAN 2.1 / 2.2 14B": _wan(5120, 13824, 40),
     "WAN 2.2 5B": _wan(3072, 14336, 30, 48, 16),
-    "LTX-Video 2B": Base("LTXV", LTX, (128, 5, 15, 26), (256, 4096), ("num_layers",)),
+    "LTX-Video 2B": Base("LTXV", LTX, (128, 5, 15, 26), (256, 4096), ("num_layers",), masked=True),
     "LTX-Video 13B": Base(
         "LTXV", {**LTX, "attention_head_dim": 128, "cross_attention_dim": 4096, "num_layers": 48}, (128, 5, 15, 26),
-        (256, 4096), ("num_layers",),
+        (256, 4096), ("num_layers",), masked=True,
     ),
     "HunyuanVideo": Base("HunyuanVideo", HUNYUAN, (16, 9, 60, 104), (256, 4096), BOTH, 768),
 }  # fmt: skip
@@ -140,6 +142,7 @@ WAYS: dict[str, tuple[dict[str, Any], bool]] = {
 FP8 = "fp8 base, checkpointing"  # from "checkpointing": only the weights differ
 COLUMNS = ("plain", "checkpointing", FP8, "checkpointing, offload")
 COLORS = ("#c44e52", "#dd8452", "#4c72b0", "#55a868")
+MOST = 48  # GB; longer bars of the chart end there
 PARTS = ("weights", "adapter", "optimizer", "activations", "peak")
 
 
@@ -175,7 +178,8 @@ def write_page(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
     CHART.write_text("\n".join(_draw(found)) + "\n", encoding="utf-8")
     head, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- table -->\n")
     tail = rest.partition("<!-- end -->")[2]
-    shown = f"{_table(found)}\nThe dark part of a bar is weights.\n\n![Memory of training by base]({CHART.name})\n"
+    words = "The dark part of a bar is weights; bars with » go on."
+    shown = f"{_table(found)}\n{words}\n\n![Memory of training by base]({CHART.name})\n"
     PAGE.write_text(f"{head}<!-- table -->\n{shown}<!-- end -->{tail}", encoding="utf-8")
 
 
@@ -236,6 +240,8 @@ def _dataset(base: Base, path: Path) -> Any:
     from streamcache.dataset_cache import CacheWriter, open_cache
 
     extras = {**base.more, **({"pooled_output": torch.zeros(1, base.pooled)} if base.pooled else {})}
+    if base.masked:
+        extras["attention_mask"] = torch.ones(1, base.text[0], dtype=torch.long)
     with CacheWriter(path) as writer:
         size = (1024, 1024) if len(base.latent) == 3 else (832, 480)
         latent = {"samples": torch.zeros(1, *base.latent)}
@@ -254,11 +260,10 @@ def _table(found: Mapping[str, Any]) -> str:
 
 
 def _draw(found: Mapping[str, Any]) -> Iterator[str]:
-    """A bar for each base and way, the weights in a darker shade; grid lines at sizes of graphics cards."""
+    """A bar for each base and way, the weights in a darker shade; lines at sizes of graphics cards."""
     names = [name for name in BASES if name in found]
     left, bar, gap, top = 150, 13, 14, 74
-    most = max(found[name][way]["peak"] for name in names for way in found[name]) / 1e9
-    scale: Callable[[float], float] = lambda size: left + size * 640 / most  # noqa: E731
+    scale: Callable[[float], float] = lambda size: left + min(size, MOST) * 640 / MOST  # noqa: E731
     group = bar * len(COLUMNS) + gap
     height = top + group * len(names) + 30
     yield (
@@ -269,11 +274,10 @@ def _draw(found: Mapping[str, Any]) -> Iterator[str]:
     for number, (way, color) in enumerate(zip(COLUMNS, COLORS, strict=True)):
         x = 12 + number * 190
         yield f'<rect x="{x}" y="34" width="12" height="12" fill="{color}"/><text x="{x + 18}" y="45">{way}</text>'
-    for size in (8, 12, 16, 24, 32, 48, 80):
-        if size < most:
-            x = scale(size)
-            yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 8}" y2="{height - 24}" stroke="#bbb"/>'
-            yield f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">{size}</text>'
+    for size in (8, 12, 16, 24, 32, MOST):
+        x = scale(size)
+        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 8}" y2="{height - 24}" stroke="#bbb"/>'
+        yield f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">{size}</text>'
     for row, name in enumerate(names):
         y = top + row * group
         yield f'<text x="{left - 8}" y="{y + group / 2 - 2}" text-anchor="end">{name}</text>'
@@ -285,7 +289,8 @@ def _draw(found: Mapping[str, Any]) -> Iterator[str]:
             width, inner = scale(peak) - left, scale(weights) - left
             yield f'<rect x="{left}" y="{at}" width="{width:.1f}" height="{bar - 2}" fill="{color}" opacity="0.55"/>'
             yield f'<rect x="{left}" y="{at}" width="{inner:.1f}" height="{bar - 2}" fill="{color}"/>'
-            yield f'<text x="{left + width + 4:.1f}" y="{at + 10}" font-size="10">{peak:.1f}</text>'
+            words = f"» {peak:.1f}" if peak > MOST else f"{peak:.1f}"
+            yield f'<text x="{left + width + 4:.1f}" y="{at + 10}" font-size="10">{words}</text>'
     yield "</svg>"
 
 
