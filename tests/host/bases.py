@@ -1,5 +1,7 @@
 """The example workflows for common base models, each through the loaders that its files come with."""
 
+from typing import Any
+
 from .workflow import ModelFile, Node, Out, Workflow
 
 IMAGES = "input/my_images"
@@ -25,6 +27,10 @@ Z_IMAGE_TEXT = ModelFile(
     "text_encoders", f"{HUB}/Comfy-Org/z_image_turbo/resolve/main/split_files/text_encoders/qwen_3_4b.safetensors"
 )
 Z_IMAGE_VAE = ModelFile("vae", f"{HUB}/Comfy-Org/z_image_turbo/resolve/main/split_files/vae/ae.safetensors")
+Z_IMAGE_TURBO = ModelFile(
+    "diffusion_models",
+    f"{HUB}/Comfy-Org/z_image_turbo/resolve/main/split_files/diffusion_models/z_image_turbo_bf16.safetensors",
+)
 NOTE = """# Train a LoRA on {base}
 
 1. Put 10 to 50 images into **input/my_images** below ComfyUI's folder, each with a caption: **cat.png** with \
@@ -38,6 +44,23 @@ The LoRA is saved to **output/loras**, where Load LoRA finds it. Stopping keeps 
 
 No model yet? Start with *01 First steps*.
 """
+DISTILLED = """
+## A distilled base
+
+Z-Image Turbo was taught to draw in eight steps without CFG. Plain training undoes that: images become blurred. \
+Here **guidance_target** 3 lets the LoRA learn images as the base shows them, and **preservation_weight** 0.2 keeps \
+what the base draws for other captions (both among the advanced inputs of Train LoRA). Sample images use the base's \
+own 8 steps and CFG 1.
+
+If you have a *training adapter* for this base, choose it in **training_adapter** and set **guidance_target** to 1. \
+The same works for Klein and other few-step bases. More: [docs/distilled.md]({docs}).
+"""
+DOCS = "https://github.com/streamcache/streamcache/blob/main/docs/distilled.md"
+# Train LoRA's settings for a base that draws in few steps without CFG.
+FEW_STEPS = {
+    "sample_steps": 8, "sample_cfg": 1.0, "guidance_target": 3.0, "guidance_schedule": "sigma",
+    "preservation_weight": 0.2, "preservation_share": 0.25,
+}  # fmt: skip
 
 
 def train_on_sd15(w: Workflow) -> None:
@@ -63,20 +86,29 @@ def train_on_flux(w: Workflow) -> None:
 
 
 def train_on_z_image(w: Workflow) -> None:
-    w.note(NOTE.format(base="Z-Image", choose="Choose the model, the text encoder and the VAE."), 0, 400)
-    model = w.add("UNETLoader", 0, files=[Z_IMAGE], unet_name=Z_IMAGE.name)
+    _train_on_z_image(w, "Z-Image", Z_IMAGE)
+
+
+def train_on_z_image_turbo(w: Workflow) -> None:
+    _train_on_z_image(w, "Z-Image Turbo", Z_IMAGE_TURBO, DISTILLED.format(docs=DOCS), **FEW_STEPS)
+
+
+def _train_on_z_image(w: Workflow, base: str, file: ModelFile, more: str = "", **settings: Any) -> None:
+    note = NOTE.format(base=base, choose="Choose the model, the text encoder and the VAE.")
+    w.note(note + more, 0, 560 if more else 400)
+    model = w.add("UNETLoader", 0, files=[file], unet_name=file.name)
     clip = w.add("CLIPLoader", 0, files=[Z_IMAGE_TEXT], clip_name=Z_IMAGE_TEXT.name, type="lumina2")
-    _train(w, model(), clip(), _vae(w, Z_IMAGE_VAE)(), 1024)
+    _train(w, model(), clip(), _vae(w, Z_IMAGE_VAE)(), 1024, **settings)
 
 
 def _vae(w: Workflow, file: ModelFile) -> Node:
     return w.add("VAELoader", 0, files=[file], vae_name=file.name)
 
 
-def _train(w: Workflow, model: Out, clip: Out, vae: Out, resolution: int) -> None:
+def _train(w: Workflow, model: Out, clip: Out, vae: Out, resolution: int, **settings: Any) -> None:
     folder = w.add("StreamCacheImageFolder", 1, folder=IMAGES)
     plan = w.add("StreamCacheEncode", 1, source=folder(), vae=vae, clip=clip, resolution=resolution)
     saved = w.add("StreamCacheCacheSave", 1, room=100, dataset=plan(), name="my_dataset")
     links = {"model": model, "dataset": saved(), "vae": vae}
-    trained = w.add("StreamCacheTrain", 2, room=120, name="my_lora", **links)
+    trained = w.add("StreamCacheTrain", 2, room=120, name="my_lora", **links, **settings)
     w.add("PreviewImage", 3, title="Loss", room=200, images=trained(3))

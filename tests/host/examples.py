@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .bases import train_on_flux, train_on_sd15, train_on_sdxl, train_on_z_image
+from .bases import train_on_flux, train_on_sd15, train_on_sdxl, train_on_z_image, train_on_z_image_turbo
 from .blueprint import fold
 from .first_steps import first_steps
 from .workflow import Node, Workflow
@@ -122,6 +122,7 @@ EXAMPLES: dict[str, Callable[[Workflow], None]] = {
     "09 Train from a shared cache": train_from_a_shared_cache,
     "10 Convert a dataset of ComfyUI": convert_cores_dataset,
     "11 Stock nodes on a dataset": use_a_lazy_dataset_with_stock_nodes,
+    "12 Train on Z-Image Turbo, a distilled base": train_on_z_image_turbo,
 }
 
 
