@@ -126,7 +126,7 @@ def host(arguments: list[str]) -> int:
     found = host_or_reason()
     if isinstance(found, str):
         return say(found, code=1)
-    return say(f"ComfyUI: {found.folder}, with {found.python}")
+    return say("\n".join(f"ComfyUI: {each.folder}, with {each.python}" for each in find_hosts()))
 
 
 COMMANDS = {
@@ -141,29 +141,50 @@ COMMANDS = {
 
 
 def find_host() -> Host | None:
-    """COMFYUI_PATH, or the ComfyUI whose custom_nodes this folder is in, or ~/comfy/ComfyUI; None if there is none."""
-    named = os.environ.get("COMFYUI_PATH")
-    if named and not is_host(Path(named)):
-        raise ValueError(f"COMFYUI_PATH is {named}, which contains no main.py; set it to ComfyUI's folder, or unset it")
-    candidates = [Path(named)] if named else [ROOT.parent.parent, Path.home() / "comfy" / "ComfyUI"]
-    for folder in filter(is_host, candidates):
-        python = find_host_python(folder)
-        if python is None:
-            raise ValueError(f"{folder} has no .venv or venv; set COMFYUI_PYTHON to the Python that runs it")
-        return Host(folder.resolve(), python)
-    return None
+    """The first ComfyUI of `find_hosts`; None if there is none."""
+    return next(iter(find_hosts()), None)
+
+
+def find_hosts() -> list[Host]:
+    """All that COMFYUI_PATH names, or the ComfyUI whose custom_nodes this folder is in, or ~/comfy/ComfyUI."""
+    named = named_folders("COMFYUI_PATH")
+    wrong = next((folder for folder in named if not is_host(folder)), None)
+    if wrong is not None:
+        raise ValueError(f"COMFYUI_PATH is {wrong}, which contains no main.py; set it to ComfyUI's folder, or unset it")
+    around = [folder for folder in (ROOT.parent.parent, Path.home() / "comfy" / "ComfyUI") if is_host(folder)]
+    folders = named or around[:1]
+    return [Host(folder.resolve(), find_host_python(folder, number)) for number, folder in enumerate(folders)]
+
+
+def named_folders(variable: str) -> list[Path]:
+    """The paths in an environment variable, separated as in PATH. A single one may contain the separator."""
+    value = os.environ.get(variable, "")
+    names = [value] if Path(value).exists() else value.split(os.pathsep)
+    return [Path(name) for name in names if name]
 
 
 def is_host(folder: Path) -> bool:
     return (folder / "main.py").is_file() and (folder / "comfy").is_dir()
 
 
-def find_host_python(folder: Path) -> Path | None:
-    """COMFYUI_PYTHON, or else the Python of ComfyUI's own environment."""
-    if os.environ.get("COMFYUI_PYTHON"):
-        return Path(os.environ["COMFYUI_PYTHON"])
+def find_host_python(folder: Path, number: int = 0) -> Path:
+    """COMFYUI_PYTHON, which names one for all or one for each, or else the Python of ComfyUI's own environment."""
+    named = named_folders("COMFYUI_PYTHON")
+    if named:
+        return named[number] if number < len(named) else named[-1]
     inside = "Scripts/python.exe" if WINDOWS else "bin/python"
-    return next((p for p in (folder / ".venv" / inside, folder / "venv" / inside) if p.exists()), None)
+    found = next((p for p in (folder / ".venv" / inside, folder / "venv" / inside) if p.exists()), None)
+    if found is None:
+        raise ValueError(f"{folder} has no .venv or venv; set COMFYUI_PYTHON to the Python that runs it")
+    return found
+
+
+def host_version(folder: Path) -> str:
+    """The version of a ComfyUI; "?" if it does not say."""
+    file = folder / "comfyui_version.py"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    return found[1] if found else "?"
 
 
 def install() -> None:

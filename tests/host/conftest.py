@@ -1,5 +1,9 @@
-"""Finds the real ComfyUI and runs scenarios in its Python. Without one, the tests are skipped and say how to get it."""
+"""Finds the real ComfyUI and runs scenarios in its Python. Without one, the tests are skipped and say how to get it.
 
+If COMFYUI_PATH names several, every test runs on each of them.
+"""
+
+import contextlib
 import json
 import os
 import subprocess
@@ -17,10 +21,19 @@ HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 1100
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "host" in metafunc.fixturenames:
+        with contextlib.suppress(ValueError):  # the fixture says what is wrong
+            hosts = dev.find_hosts()
+            if len(hosts) > 1:
+                names = [dev.host_version(found.folder) for found in hosts]
+                metafunc.parametrize("host", hosts, indirect=True, ids=names, scope="session")
+
+
 @pytest.fixture(scope="session")
-def host() -> dev.Host:
+def host(request: pytest.FixtureRequest) -> dev.Host:
     try:
-        found = dev.find_host()
+        found = getattr(request, "param", None) or dev.find_host()
     except ValueError as problem:
         pytest.skip(str(problem))
     if found is None:

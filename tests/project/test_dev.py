@@ -75,6 +75,52 @@ def test_a_comfyui_path_without_comfyui_is_reported(no_host_named: Path, monkeyp
         dev.find_host()
 
 
+def test_comfyui_path_may_name_several(
+    no_host_named: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    old, new = (make_host(no_host_named / name) for name in ("old", "new"))
+    monkeypatch.setenv("COMFYUI_PATH", f"{old}{os.pathsep}{new}")
+    assert [found.folder for found in dev.find_hosts()] == [old.resolve(), new.resolve()]
+    assert dev.find_host() == dev.find_hosts()[0]
+    assert dev.host([]) == 0 and capsys.readouterr().out.count("ComfyUI: ") == 2
+    monkeypatch.setenv("COMFYUI_PYTHON", os.pathsep.join(["first", "second"]))
+    assert [found.python for found in dev.find_hosts()] == [Path("first"), Path("second")]
+    monkeypatch.setenv("COMFYUI_PYTHON", "one")
+    assert [found.python for found in dev.find_hosts()] == [Path("one"), Path("one")]
+    monkeypatch.setenv("COMFYUI_PATH", f"{old}{os.pathsep}{no_host_named / 'nowhere'}")
+    with pytest.raises(ValueError, match="nowhere, which contains no main.py"):
+        dev.find_hosts()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of folders cannot contain the separator there")
+def test_a_single_comfyui_path_may_contain_the_separator(no_host_named: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = make_host(no_host_named / f"a{os.pathsep}b")
+    monkeypatch.setenv("COMFYUI_PATH", str(folder))
+    assert [found.folder for found in dev.find_hosts()] == [folder.resolve()]
+
+
+@pytest.mark.parametrize("versions", [("0.33.0",), ("0.33.0", "0.45.2")])
+def test_host_tests_run_on_each_comfyui(tmp_path: Path, versions: tuple[str, ...]):
+    hosts = [make_host(tmp_path / version) for version in versions]
+    for folder, version in zip(hosts, versions):
+        (folder / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "tests/host/test_contract.py",
+        "-k",
+        "every_name",
+    ]
+    environment = {**os.environ, "COMFYUI_PATH": os.pathsep.join(map(str, hosts))}
+    done = subprocess.run(command, cwd=dev.ROOT, env=environment, capture_output=True, text=True, check=True)
+    found = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(found) == len(versions), done.stdout
+    assert len(versions) == 1 or all(any(version in line for line in found) for version in versions)
+
+
 def test_comfyui_without_an_environment_needs_comfyui_python(no_host_named: Path, capsys: pytest.CaptureFixture):
     make_host(no_host_named / "comfy" / "ComfyUI", environment=None)
     assert dev.host([]) == 1
