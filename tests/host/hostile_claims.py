@@ -210,6 +210,18 @@ def a_preferred_attention_without_a_gradient_is_not_used_in_training(base: Path)
         assert preferred, "sample images may use it"
 
 
+@claim
+def layers_behind_an_attention_that_nothing_can_override_are_refused_by_name(base: Path) -> None:
+    """The user prefers an attention without a gradient, and the model does not pass the MODEL's options on to it."""
+
+    def preferred(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return detached(*args, **{name: value for name, value in kwargs.items() if name != "transformer_options"})
+
+    with replaced(comfy.ldm.wan.model, "optimized_attention", preferred):
+        words = refused(base / "no-options", targets="attention", sample_every=0)
+    assert "12 of 16 adapted layers get no gradient (blocks.0.self_attn.q, " in words, words
+
+
 def fused_act(linear: Any, x: torch.Tensor, act: str) -> torch.Tensor:
     """Uses a linear's weight without calling it, also in training."""
     weight, bias = comfy.ops.cast_bias_weight(linear, x)

@@ -109,6 +109,14 @@ def test_the_contract_lists_every_name_of_comfyui_that_the_code_uses():
     assert render(text) == text, "run: python tests/project/test_host_names.py"
 
 
+def test_nothing_is_decided_by_the_version_of_comfyui():
+    files = [
+        file for folder in ("nodes", "cli", "lora_train", "dataset_cache") for file in (ROOT / folder).rglob("*.py")
+    ]
+    asking = {file for file in files if "comfyui_version" in file.read_text(encoding="utf-8")}
+    assert asking == {CONTRACT}, "ask for the capability instead; the contract only shows the version"
+
+
 def test_names_are_found_in_every_form(tmp_path: Path):
     file = tmp_path / "some.py"
     file.write_text(
