@@ -208,6 +208,7 @@ class TrainConfig:
     activation_offload: bool = _set(
         False, "memory", "Keep activations in RAM until the backward pass: less VRAM, slower", decides=False
     )
+    compile: bool = _set(False, "memory", "torch.compile for each block: faster steps after minutes of compiling")
     prefetch: int = _set(
         2, "memory", "Batches to load in advance (0 = load between steps)", low=0, high=64, decides=False
     )

@@ -17,7 +17,7 @@ from ..errors import TrainError
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
-from .memory import saving_memory
+from .memory import compiled, saving_memory
 from .optimizers import set_rate
 from .report_page import write_report
 from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora, signals_held
@@ -149,6 +149,7 @@ def _run(
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
         stack.enter_context(session.attached())
         blocks = session.denoiser.blocks()
+        stack.enter_context(compiled(blocks) if config.compile else nullcontext())
         stack.enter_context(saving_memory(blocks, config.checkpointing, config.activation_offload))
         lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
     reporter.end()

@@ -1,4 +1,4 @@
-"""What a step computes in and what it keeps in memory: precision, checkpointing, activations in RAM."""
+"""How a step is computed and what it keeps in memory: precision, compiled blocks, checkpointing, activations in RAM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from .compute import can_pin, supports_bf16
+from .compute import Compiler, can_pin, supports_bf16
 
 PRECISIONS: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -71,6 +71,17 @@ def saving_memory(
             stack.enter_context(checkpointed(blocks))
         if in_ram:
             stack.enter_context(activations_in_ram(blocks, ram))
+        yield
+
+
+@contextmanager
+def compiled(blocks: Iterable[nn.Module], backend: str = "inductor") -> Iterator[None]:
+    """Compile each block inside the `with`, together with its adapters. Checkpointing comes around it."""
+    blocks = {id(block): block for block in blocks}.values()
+    compiler = Compiler(len(blocks), backend)
+    with compiler.limits, ExitStack() as restore:
+        for block in blocks:
+            restore.enter_context(replaced_forward(block, compiler.compiled(block.forward)))
         yield
 
 

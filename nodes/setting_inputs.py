@@ -37,6 +37,7 @@ LATER = (
     "guidance_schedule",
     "activation_offload",
     "offload_share",
+    "compile",
 )
 FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file

@@ -1,5 +1,6 @@
-"""What steps are computed on and with: the device, and the average of the weights."""
+"""What steps are computed on and with: the device, compiled blocks, and the average of the weights."""
 
+from .compiled import Compiler
 from .device import (
     allocated_bytes,
     can_pin,
@@ -13,6 +14,7 @@ from .device import (
 from .ema import Ema
 
 __all__ = [
+    "Compiler",
     "Ema",
     "allocated_bytes",
     "can_pin",

@@ -88,6 +88,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "precision": ("bf16", {}),
     "checkpointing": (True, {}),
     "activation_offload": (True, {}),
+    "compile": (True, {}),
     "prefetch": (0, {}),
     "set_samples": ({"main": 5}, {}),
     "set_weights": ({"main": 0.5}, {}),
