@@ -37,12 +37,14 @@ class Compiler:
             try:
                 return fast(*args, **kwargs)
             except TorchDynamoException as error:
+                result = forward(*args, **kwargs)  # raises if the model itself fails
                 self.failed = True
                 log.warning("compile: goes on without, because it failed: %s", _first_line(error))
-                return forward(*args, **kwargs)
+                return result
 
         return call
 
 
 def _first_line(error: Exception) -> str:
+    error = getattr(error, "inner_exception", error)  # what the compiler itself said
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
