@@ -75,11 +75,13 @@ def saving_memory(
 
 
 @contextmanager
-def compiled(blocks: Iterable[nn.Module], backend: str = "inductor") -> Iterator[None]:
+def compiled(
+    blocks: Iterable[nn.Module], note: Callable[[str], None], backend: str | Callable[..., Any] = "inductor"
+) -> Iterator[None]:
     """Compile each block inside the `with`, together with its adapters. Checkpointing comes around it."""
     blocks = {id(block): block for block in blocks}.values()
-    compiler = Compiler(len(blocks), backend)
-    with compiler.limits, ExitStack() as restore:
+    compiler = Compiler(note, backend)
+    with compiler.limits(len(blocks)), ExitStack() as restore:
         for block in blocks:
             restore.enter_context(replaced_forward(block, compiler.compiled(block.forward)))
         yield

@@ -32,6 +32,7 @@ class Adapter(nn.Module):
         self.dropout, self.seed, self.step = dropout, seed, -1
         self.mask = LayerMask.of(name)
         self.numbers: Tensor | None = None  # of the batch, for masks; None: a run of older rules
+        self.called = False  # an attribute of its own: a compiled block would check every value that a set has
         self.magnitude: nn.Parameter | None = None
         self.axis: dora.Axis = "input"
         self.register_buffer("diff", None)

@@ -35,7 +35,6 @@ class Network(nn.Module):
         self.adapters = nn.ModuleDict({name.replace(".", "/"): adapter for name, adapter in adapters.items()})
         self.rates = dict(rates or {})
         self.carried: dict[str, Tensor] = {}  # tensors of the starting file that no module here has
-        self._called: set[str] = set()  # modules, since `forget_calls`
         self._active = True
 
     def __len__(self) -> int:
@@ -120,11 +119,12 @@ class Network(nn.Module):
 
     def forget_calls(self) -> None:
         """Begin to note which modules are called."""
-        self._called.clear()
+        for adapter in self._all():
+            adapter.called = False
 
     def uncalled(self) -> list[str]:
         """The modules to train that were not called since `forget_calls`."""
-        return [name for name in self.trained() if name not in self._called]
+        return [name for name, adapter in self.trained().items() if not adapter.called]
 
     def tensors(self) -> dict[str, Tensor]:
         """All trained and loaded tensors as `module.part`, in the adapters' own precision; see `build_network`."""
@@ -146,7 +146,7 @@ class Network(nn.Module):
         def before(hooked: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if not self._active:
                 return None
-            self._called.add(adapter.name)
+            adapter.called = True
             return (adapter.change_input(hooked, given[0]), *given[1:])
 
         def after(hooked: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:

@@ -2,49 +2,85 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
-from torch._dynamo import config as dynamo
-from torch._dynamo.exc import TorchDynamoException
 
-log = logging.getLogger("streamcache")
-
-_VARIANTS = 8  # of a block: sizes of batches and buckets until one is compiled for any size
+VARIANTS = 8  # of a block: sizes that need another form, such as a batch of 1
 
 
 class Compiler:
-    """Compiles forwards at their first call. After the first failure all run uncompiled, and the log says why."""
+    """Compiles forwards at their first call. After the first failure no others are tried, and `note` hears why."""
 
-    def __init__(self, forwards: int, backend: str = "inductor") -> None:
+    def __init__(self, note: Callable[[str], None], backend: str | Callable[..., Any] = "inductor") -> None:
         self.failed = False
-        self._backend = backend
-        # All blocks of a kind are one piece of code for torch, which stops compiling it after a few variants.
-        self.limits = dynamo.patch(
-            recompile_limit=_VARIANTS * forwards, accumulated_recompile_limit=_VARIANTS * forwards * 2
-        )
+        self._note, self._backend = note, backend
+
+    @contextmanager
+    def limits(self, forwards: int) -> Iterator[None]:
+        """Inside the `with`, torch compiles so many forwards, each with its backward pass at once.
+
+        All blocks of a kind are one piece of code for torch, which stops compiling it after a few variants. Compiled
+        later, a backward pass that cannot be compiled would end the training.
+        """
+        from torch._dynamo import config  # takes two seconds; only runs that compile wait for it
+        from torch._functorch import config as gradients
+
+        most = VARIANTS * forwards
+        with ExitStack() as stack:
+            stack.enter_context(config.patch(recompile_limit=most, accumulated_recompile_limit=2 * most))
+            if hasattr(gradients, "force_non_lazy_backward_lowering"):
+                stack.enter_context(gradients.patch(force_non_lazy_backward_lowering=True))
+            yield
 
     def compiled(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        fast = torch.compile(forward, backend=self._backend)
+        """The forward, compiled for batches and buckets of any size.
+
+        By default torch compiles for the size that comes first, and a resumed run begins with another one: it would
+        round differently.
+        """
+        from torch._dynamo.exc import TorchDynamoException
+
+        fast = self._compile(forward)
+        usable = fast is not forward
+        called = False
 
         @wraps(forward)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.failed or not torch.is_grad_enabled():  # sample images need another form, for a few calls
+            nonlocal usable, called
+            if not torch.is_grad_enabled():  # sample images need another form, for a few calls
+                return forward(*args, **kwargs)
+            # What worked stays: with checkpointing, the second pass through a block must be the same as the first.
+            usable, called = usable and (called or not self.failed), True
+            if not usable:
                 return forward(*args, **kwargs)
             try:
                 return fast(*args, **kwargs)
             except TorchDynamoException as error:
-                result = forward(*args, **kwargs)  # raises if the model itself fails
-                self.failed = True
-                log.warning("compile: goes on without, because it failed: %s", _first_line(error))
+                result = forward(*args, **kwargs)  # raises if it is the model that fails
+                usable = False
+                self._fail(error)
                 return result
 
         return call
 
+    def _compile(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return torch.compile(forward, backend=self._backend, dynamic=True)
+        except RuntimeError as error:  # not on this system, or not with this version of Python
+            self._fail(error)
+            return forward
 
-def _first_line(error: Exception) -> str:
+    def _fail(self, error: Exception) -> None:
+        if not self.failed:
+            self._note(_failure(error))
+        self.failed = True
+
+
+def _failure(error: Exception) -> str:
     error = getattr(error, "inner_exception", error)  # what the compiler itself said
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    return f"compile = true: torch.compile failed ({reason}); training goes on without it"

@@ -92,7 +92,10 @@ class Run:
         return path if is_partial_lora(path, final.absolute()) else None
 
     def note(self, words: str) -> None:
-        """Add a line to the notes in run.json."""
+        """Log a warning, and add it to the notes in run.json. Without words, nothing."""
+        if not words:
+            return
+        log.warning(words)
         before = read_run_json(self.folder).get("notes")
         self.describe(notes=f"{before}\n{words}" if before else words)
 
