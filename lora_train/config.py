@@ -12,6 +12,7 @@ from ..dataset_cache import Limits, Setting, SettingError, check_setting
 from ..errors import TrainError
 from ..setting import type_of
 from .adapters import AXES, KINDS, AdapterSettings, Axis
+from .compute import ATTENTIONS
 from .denoiser import NAMINGS, Naming
 from .export import DTYPES, dora_axis
 from .memory import PRECISIONS
@@ -209,6 +210,12 @@ class TrainConfig:
         False, "memory", "Keep activations in RAM until the backward pass: less VRAM, slower", decides=False
     )
     compile: bool = _set(False, "memory", "torch.compile for each block: faster steps after minutes of compiling")
+    attention: str = _set(
+        "auto",
+        "memory",
+        "Attention kernel of torch (auto = torch chooses, or the MODEL's own attention if it can be trained)",
+        choices=tuple(ATTENTIONS),
+    )
     prefetch: int = _set(
         2, "memory", "Batches to load in advance (0 = load between steps)", low=0, high=64, decides=False
     )

@@ -14,6 +14,7 @@ from PIL import Image
 
 from ..dataset_cache import CacheError, Dataset
 from ..errors import TrainError
+from .compute import attention_kernel
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
@@ -149,7 +150,7 @@ def _run(
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
         stack.enter_context(session.attached())
         blocks = session.denoiser.blocks()
-        stack.enter_context(compiled(blocks) if config.compile else nullcontext())
+        stack.enter_context(compiled(blocks, run.note) if config.compile else nullcontext())
         stack.enter_context(saving_memory(blocks, config.checkpointing, config.activation_offload))
         lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
     reporter.end()
@@ -213,10 +214,11 @@ class _Loop:
         session, stepper = self.session, self.session.stepper
         rate = set_rate(stepper.optimizer, session.config.curve(session.steps, session.rules).factor(session.step))
         session.network.forget_calls()
-        loss = stepper.backward(loader)
+        with attention_kernel(session.config.attention):
+            loss = stepper.backward(loader)
         self.waited = loader.waited
         if not self.checked:
-            self._note(stepper.check_layers())
+            self.folder.note(stepper.check_layers())
             self.checked = True
         ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows, stepper.clip())
         with signals_held():
@@ -291,11 +293,6 @@ class _Loop:
             self.sampled = True
         if self.hooks.samples is not None:
             self.hooks.samples(self.session.step, images)
-
-    def _note(self, words: str) -> None:
-        if words:
-            log.warning(words)
-            self.folder.note(words)
 
     def _rescue(self) -> None:
         """Save the last complete step while an error or interrupt is raised; a second error does not hide the first."""

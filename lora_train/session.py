@@ -17,9 +17,11 @@ from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, Samples, 
 from ..errors import TrainError
 from . import export
 from .adapters import Network
+from .compute import attention_kernel, check_attention
 from .config import TrainConfig
 from .data import KnownSizes, Order, SetRule, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
+from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
@@ -99,7 +101,7 @@ class Session:
         """The validation loss, or None if no samples are held out."""
         if self.validation is None:
             return None
-        with self.at_rest():
+        with self.at_rest(), attention_kernel(self.config.attention):
             return self.validation.measure(self.denoiser, self.stepper.precision)
 
     def save(self) -> None:
@@ -159,7 +161,7 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
     """Check dataset, model and settings, then build the parts; a resumed run restores them from its last state."""
     refuse_plan(dataset)
     read_columns(dataset)  # its errors come before those of the model
-    denoiser.prepare_for(dataset)
+    _try_model(denoiser, dataset, config)
     order, held = make_order(dataset, config)
     states = run.states(config.keep_states)
     state = states.latest() if run.resume else None
@@ -227,7 +229,7 @@ def rehearse(
             # A blank image has no mask, and the empty caption.
             settings = replace(config, masked_loss=False, preservation_caption="")
             make_stepper(denoiser, blank, settings, config.objective(RULES), state)
-            denoiser.prepare_for(blank)
+            _try_model(denoiser, blank, config)
 
 
 def count_steps(config: TrainConfig, order: Order) -> int:
@@ -245,6 +247,13 @@ def set_rules(dataset: Samples, config: TrainConfig) -> dict[str, SetRule]:
             if dataset.sets[name].get("prior"):
                 raise TrainError(f'{setting}: "{name}" is a prior set; its samples are drawn to match the others')
     return {name: _rule(name, facts, config) for name, facts in dataset.sets.items()}
+
+
+def _try_model(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> None:
+    """What does not fit the dataset, or has no such attention, is refused here."""
+    check_attention(config.attention, denoiser.device, choose_precision(config.precision, denoiser.device).dtype)
+    with attention_kernel(config.attention):
+        denoiser.prepare_for(dataset)
 
 
 def _hold_out(samples: Samples, rules: Mapping[str, SetRule], config: TrainConfig) -> HeldOut:

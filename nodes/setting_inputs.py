@@ -38,6 +38,7 @@ LATER = (
     "activation_offload",
     "offload_share",
     "compile",
+    "attention",
 )
 FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file

@@ -1,5 +1,6 @@
-"""What steps are computed on and with: the device, compiled blocks, and the average of the weights."""
+"""What steps are computed on and with: the device, attention, compiled blocks, and the average of the weights."""
 
+from .attention import ATTENTIONS, attention_kernel, check_attention
 from .compiled import Compiler
 from .device import (
     allocated_bytes,
@@ -14,10 +15,13 @@ from .device import (
 from .ema import Ema
 
 __all__ = [
+    "ATTENTIONS",
     "Compiler",
     "Ema",
     "allocated_bytes",
+    "attention_kernel",
     "can_pin",
+    "check_attention",
     "device_streams",
     "generator_state",
     "is_accelerator",

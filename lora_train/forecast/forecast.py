@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...dataset_cache import Dataset, byte_count
 from ...errors import TrainError
+from ..compute import attention_kernel
 from ..config import TrainConfig
 from ..data import BatchPlan, Loaded, Order
 from ..denoiser import Denoiser, Traceable
@@ -175,6 +176,7 @@ def _step(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, loaded: Loa
     with (
         adapters_attached(stepper),
         saving_memory(denoiser.blocks(), config.checkpointing, config.activation_offload, denoiser.ram),
+        attention_kernel(config.attention),
         memory,
     ):
         stepper.accumulate = 1

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from streamcache.errors import TrainError
 from streamcache.lora_train.adapters import AdapterSettings, build_network
+from streamcache.lora_train.compute import attention_kernel
 from streamcache.nodes.host.encoders import identity
 from streamcache.nodes.host.model.attention import TrainingAttention, torch_attention
 from streamcache.nodes.host.model.denoiser import HostDenoiser
@@ -72,6 +73,20 @@ def an_attention_with_a_gradient_is_kept(base: Path) -> None:
     with overridden("Wan", base / "halved", halved) as (denoiser, dataset):
         changed, found = float(loss_of(denoiser, dataset, [0, 1])), gradients(denoiser, dataset)
     assert abs(plain - changed) > 1e-4 and found
+
+
+@claim
+def a_kernel_of_the_settings_gives_the_same_gradients_and_comes_before_an_override(base: Path) -> None:
+    for name in ATTENTION:
+        with training(name, base / "plain") as (plain, dataset):
+            expected = gradients(plain, dataset)
+            plain.patcher.set_model_optimized_attention(halved)
+            patcher = plain.patcher.clone()
+        for kernel in ("math", "flash"):
+            denoiser = HostDenoiser(patcher, attention=kernel)
+            with torch.inference_mode(False), torch.enable_grad(), denoiser.session(), attention_kernel(kernel):
+                denoiser.prepare_for(dataset)
+                torch.testing.assert_close(gradients(denoiser, dataset), expected, rtol=1e-4, atol=1e-6)
 
 
 def asserting(*args: Any, **kwargs: Any) -> torch.Tensor:

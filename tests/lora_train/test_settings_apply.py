@@ -12,6 +12,7 @@ from safetensors import safe_open
 from streamcache.dataset_cache import CacheWriter, Dataset, open_cache
 from streamcache.lora_train import loop
 from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
+from streamcache.lora_train.memory import compiled
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.run.metrics import read_metrics
 
@@ -89,6 +90,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "checkpointing": (True, {}),
     "activation_offload": (True, {}),
     "compile": (True, {}),
+    "attention": ("math", {}),
     "prefetch": (0, {}),
     "set_samples": ({"main": 5}, {}),
     "set_weights": ({"main": 0.5}, {}),
@@ -143,8 +145,9 @@ def outcome(folder: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, set
     seen: list[Any] = []
     denoiser = Named()
     with monkeypatch.context() as patch, open_run(folder, "run") as run:
-        for name in ("Prefetcher", "saving_memory"):
+        for name in ("Prefetcher", "saving_memory", "attention_kernel"):
             patch.setattr(loop, name, _noting(name, getattr(loop, name), seen))
+        patch.setattr(loop, "compiled", _noting("compiled", functools.partial(compiled, backend="eager"), seen))
         patch.setattr(loop, "write_report", lambda *_: None)  # it takes most of the time
         loop.train(denoiser, dataset, TrainConfig(**{**BASE, **settings}), run, decode=decode)
     seen += [(call["shape"], call["t"], call["text"].sum().item()) for call in denoiser.calls]
@@ -160,7 +163,7 @@ def outcome(folder: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, set
 def _noting(name: str, part: Any, seen: list[Any]) -> Any:
     @functools.wraps(part, updated=())
     def call(*given: Any) -> Any:
-        seen.append((name, [value for value in given if isinstance(value, int)]))
+        seen.append((name, [value for value in given if isinstance(value, (int, str))]))
         return part(*given)
 
     return call

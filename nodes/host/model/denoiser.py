@@ -73,6 +73,7 @@ class HostDenoiser:
         guidance: float = 1.0,
         preview: PreviewSettings | None = None,
         offload_share: float = 0.0,
+        attention: str = "auto",
     ) -> None:
         self.patcher = patcher.clone()
         self.device = torch.device(patcher.load_device)
@@ -88,7 +89,8 @@ class HostDenoiser:
         self.precision = choose_precision(precision, self.device)
         _compute_in(self.patcher, self.precision.dtype)
         overriding = self.patcher.model_options["transformer_options"].get("optimized_attention_override")
-        self._options = _model_options(self.patcher, overriding)
+        self._attention = TrainingAttention(overriding, attention != "auto")
+        self._options = _model_options(self.patcher, self._attention)
         self.parts = Blocks(layers.blocks(self.model.diffusion_model))
 
     @property
@@ -157,7 +159,8 @@ class HostDenoiser:
                 stack.enter_context(tracing.without_data(self.patcher, shapes, self.device, ram))
                 stack.enter_context(frozen_layers(self.adaptable().values()))
                 stack.enter_context(self.parts.wrapped())
-                self._options, self.sizes = _model_options(self.patcher, None), conds.Sizes.of(dataset)
+                attention = self._attention.without_override()
+                self._options, self.sizes = _model_options(self.patcher, attention), conds.Sizes.of(dataset)
                 with shapes.mode:
                     self._try(shapes.of_batch(trial))
                 yield
@@ -295,7 +298,8 @@ class HostDenoiser:
 def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
     """A ComfyUI model as these settings train it."""
     preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
-    return HostDenoiser(patcher, config.precision, host.offload, host.guidance, preview, host.offload_share)
+    own = host.offload, host.guidance, preview, host.offload_share
+    return HostDenoiser(patcher, config.precision, *own, attention=config.attention)
 
 
 def _embeds_guidance(model: Any) -> bool:
@@ -308,12 +312,12 @@ def _embeds_guidance(model: Any) -> bool:
     return embedder is not None and not isinstance(embedder, nn.Identity)
 
 
-def _model_options(patcher: Any, attention: Any) -> dict[str, Any]:
+def _model_options(patcher: Any, attention: TrainingAttention) -> dict[str, Any]:
     """The MODEL's own patches and wrappers, with an attention that has a gradient."""
     options = comfy.model_patcher.create_model_options_clone(patcher.model_options)
     comfy.sampler_helpers.prepare_model_patcher(patcher, {}, options)
     transformer = options["transformer_options"]
-    transformer["optimized_attention_override"] = TrainingAttention(attention)
+    transformer["optimized_attention_override"] = attention
     return options
 
 
