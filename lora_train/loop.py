@@ -150,7 +150,7 @@ def _run(
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
         stack.enter_context(session.attached())
         blocks = session.denoiser.blocks()
-        stack.enter_context(compiled(blocks, run.note) if config.compile else nullcontext())
+        stack.enter_context(compiled(blocks, run.warn) if config.compile else nullcontext())
         stack.enter_context(saving_memory(blocks, config.checkpointing, config.activation_offload))
         lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
     reporter.end()
@@ -218,7 +218,7 @@ class _Loop:
             loss = stepper.backward(loader)
         self.waited = loader.waited
         if not self.checked:
-            self.folder.note(stepper.check_layers())
+            self.folder.warn(stepper.check_layers())
             self.checked = True
         ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows, stepper.clip())
         with signals_held():

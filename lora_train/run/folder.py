@@ -91,11 +91,14 @@ class Run:
         path = Path(recorded) if isinstance(recorded, str) else Path()
         return path if is_partial_lora(path, final.absolute()) else None
 
-    def note(self, words: str) -> None:
+    def warn(self, words: str) -> None:
         """Log a warning, and add it to the notes in run.json. Without words, nothing."""
-        if not words:
-            return
-        log.warning(words)
+        if words:
+            log.warning(words)
+            self.note(words)
+
+    def note(self, words: str) -> None:
+        """Add a line to the notes in run.json."""
         before = read_run_json(self.folder).get("notes")
         self.describe(notes=f"{before}\n{words}" if before else words)
 

@@ -44,9 +44,7 @@ def test_other_errors_inside_are_left_as_they_are():
 
 def test_a_kernel_that_the_device_lacks_is_refused_before_anything_is_written(tmp_path):
     dataset = small_set(tmp_path / "set")
-    with pytest.raises(
-        TrainError, match="attention = efficient: not available on cpu in float32; expected"
-    ):
+    with pytest.raises(TrainError, match="attention = efficient: not available on cpu in float32; expected"):
         run_training(tmp_path / "run", dataset, small_denoiser(), steps=2, attention="efficient")
     assert not list((tmp_path / "run").rglob("metrics.jsonl"))
 
