@@ -159,8 +159,8 @@ class HostDenoiser:
                 stack.enter_context(tracing.without_data(self.patcher, shapes, self.device, ram))
                 stack.enter_context(frozen_layers(self.adaptable().values()))
                 stack.enter_context(self.parts.wrapped())
-                attention = self._attention.without_override()
-                self._options, self.sizes = _model_options(self.patcher, attention), conds.Sizes.of(dataset)
+                self._options = _model_options(self.patcher, self._attention.without_override())
+                self.sizes = conds.Sizes.of(dataset)
                 with shapes.mode:
                     self._try(shapes.of_batch(trial))
                 yield
@@ -316,8 +316,7 @@ def _model_options(patcher: Any, attention: TrainingAttention) -> dict[str, Any]
     """The MODEL's own patches and wrappers, with an attention that has a gradient."""
     options = comfy.model_patcher.create_model_options_clone(patcher.model_options)
     comfy.sampler_helpers.prepare_model_patcher(patcher, {}, options)
-    transformer = options["transformer_options"]
-    transformer["optimized_attention_override"] = attention
+    options["transformer_options"]["optimized_attention_override"] = attention
     return options
 
 
