@@ -22,6 +22,7 @@ from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train import Prompt, TrainConfig, build_network, open_run, read_lora, read_run_json, train
 from streamcache.lora_train.adapters import AdapterSettings
+from streamcache.nodes.host.model import frozen
 from streamcache.nodes.host.model.denoiser import HostDenoiser
 
 from .claims import claim, hold
@@ -263,6 +264,26 @@ def sample_images_that_always_skip_an_adapted_layer_are_refused_by_name(base: Pa
     with replaced(comfy.ops, "linear_input_act", without_gradient):
         words = refused(base / "skipped")
     assert "are never called for sample images (blocks.0.ffn.2, blocks.1.ffn.2)" in words, words
+
+
+def cast_weights(model: Any) -> None:
+    """Weights in bf16, which are cast for each use."""
+    for module in model.diffusion_model.modules():
+        if isinstance(module, comfy.ops.disable_weight_init.Linear):
+            module.comfy_cast_weights = True
+            module.weight = nn.Parameter(module.weight.to(torch.bfloat16), requires_grad=False)
+
+
+@claim
+def a_host_whose_layers_cast_in_another_way_gives_the_same_gradients(base: Path) -> None:
+    """Without the methods of 0.33, the gradient of a layer comes from its own `forward`."""
+    found: list[dict[str, torch.Tensor]] = []
+    for types in (frozen._host_types, lambda: (nn.Linear, nn.Conv3d)):
+        with replaced(frozen, "_host_types", types), training("Wan", base / "cast", change=cast_weights) as given:
+            found.append(gradients(*given))
+    assert found[0].keys() == found[1].keys()
+    for name, expected in found[0].items():
+        torch.testing.assert_close(found[1][name], expected, rtol=1e-4, atol=1e-6)
 
 
 class Recorder:

@@ -83,7 +83,7 @@ def _makes_weights(module: nn.Module, x: Tensor) -> bool:
 
 
 def _is_known(module: nn.Module) -> bool:
-    ours = {type_.forward_comfy_cast_weights for type_ in _host_types()}
+    ours = {getattr(type_, "forward_comfy_cast_weights", None) for type_ in _host_types()} - {None}
     padded = getattr(module, "padding_mode", "zeros") != "zeros" or isinstance(getattr(module, "padding", 0), str)
     return getattr(type(module), "forward_comfy_cast_weights", None) in ours and not padded
 
