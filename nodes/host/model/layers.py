@@ -15,6 +15,8 @@ from torch import nn
 from ....lora_train import LayerRows, Naming
 
 PREFIX = "diffusion_model."  # of module names in ComfyUI's own LoRA files
+# Endings of the names that only Flux.2 has in diffusers; ComfyUI knows them for Flux.1 too.
+FLUX_2 = (".attn.to_qkv_mlp_proj", ".attn.to_out", ".linear_in", ".linear_out")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 # What the families call these layers, as whole parts of a module's path. Layers that fuse attention and MLP (Flux:
@@ -140,11 +142,16 @@ def _diffusers_names(model: Any) -> dict[str, str]:
     if unet:
         weights = {theirs: ours for theirs, ours in unet.items() if theirs.endswith(".weight")}
         return {_bare(ours): f"unet.{_bare(theirs)}" for theirs, ours in weights.items()}
+    second = model.model_config.unet_config.get("image_model") == "flux2"
     names: dict[str, str] = {}
     for theirs, target in comfy.lora.model_lora_keys_unet(model, {}).items():
         # A target with an offset is part of a fused layer; the whole layer has no name.
         if theirs.startswith("transformer.") and isinstance(target, str) and target.startswith(PREFIX):
-            names.setdefault(_bare(target.removeprefix(PREFIX)), theirs)
+            ours = _bare(target.removeprefix(PREFIX))
+            if second and (theirs.endswith(FLUX_2) or ours not in names):
+                names[ours] = theirs.replace(".time_text_embed.", ".time_guidance_embed.")
+            elif not second and not theirs.endswith(FLUX_2):
+                names.setdefault(ours, theirs)
     return names
 
 
