@@ -402,7 +402,7 @@ def adapters_export_to_what_the_hosts_own_loader_applies(folder: Path) -> None:
             with training(name, folder / f"{kind}{rank}") as (denoiser, dataset), torch.no_grad():
                 network = build_network(denoiser, AdapterSettings(kind=kind, rank=rank, targets="all", seed=5))
                 for value in network.parameters():
-                    value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(6))
+                    value += 0.2 * torch.randn(value.shape, generator=torch.Generator().manual_seed(6))
                 base = loss_of(denoiser, dataset, [0, 1])
                 with network.attached(denoiser.adaptable()):
                     live = loss_of(denoiser, dataset, [0, 1])
@@ -521,3 +521,24 @@ def j7_a_lora_with_the_names_of_diffusers_changes_what_the_own_one_changes(folde
                 close(expected, patched[0][key], 1e-5, 1e-6, f"{name} {key}")
             break
     assert len(named) >= 3 and split > 8, (named, split)
+
+
+@claim
+def j7_flux_has_the_names_of_the_diffusers_model_that_reads_it(folder: Path) -> None:
+    """ComfyUI knows some layers of Flux.1 and Flux.2 by the names of both. diffusers 0.42 reads and applies these."""
+    from streamcache.lora_train.export import to_tensors
+
+    block, single = "transformer.transformer_blocks.0", "transformer.single_transformer_blocks.0"
+    attention = [f"{block}.attn.{name}" for name in ("to_out.0", "to_add_out")] + [
+        f"{block}.attn.{kind}" for kind in ("to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj")
+    ]
+    feeds = [f"{block}.{side}.{name}" for side in ("ff", "ff_context") for name in ("net.0.proj", "net.2")]
+    parts = [f"{single}.{name}" for name in ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp", "proj_out")]
+    feeds_2 = [f"{block}.{side}.{name}" for side in ("ff", "ff_context") for name in ("linear_in", "linear_out")]
+    whole = [f"{single}.attn.{name}" for name in ("to_qkv_mlp_proj", "to_out")]
+    for name, expected in {"Flux": [*feeds, *parts], "Flux.2": [*feeds_2, *whole]}.items():
+        with training(name, folder / "flux") as (denoiser, _):
+            network = build_network(denoiser, AdapterSettings(rank=2, targets="attention+mlp", seed=5))
+            found = {key.partition(".lora_")[0] for key in to_tensors(network, denoiser, "diffusers")}
+        modulation = {key for key in found if ".norm" in key}
+        assert found - modulation == {*attention, *expected}, (name, found)

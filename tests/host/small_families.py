@@ -17,8 +17,15 @@ UNET = {
 }  # fmt: skip
 FLUX = {
     "image_model": "flux", "in_channels": 16, "out_channels": 16, "patch_size": 2, "vec_in_dim": 24,
-    "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
+    "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 4.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
     "axes_dim": [8, 12, 12], "theta": 10000, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
+}  # fmt: skip
+FLUX_2 = {
+    "image_model": "flux2", "in_channels": 128, "out_channels": 128, "patch_size": 1, "vec_in_dim": None,
+    "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 3.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
+    "axes_dim": [8, 8, 8, 8], "theta": 2000, "qkv_bias": False, "ops_bias": False, "guidance_embed": True,
+    "global_modulation": True, "mlp_silu_act": True, "default_ref_method": "index", "ref_index_scale": 10.0,
+    "txt_ids_dims": [3],
 }  # fmt: skip
 CHROMA = {
     "image_model": "chroma", "in_channels": 64, "out_channels": 64, "patch_size": 2, "vec_in_dim": 24,
@@ -56,6 +63,7 @@ class SmallFamily:
 SMALL = {
     "SDXL": SmallFamily("SDXL", UNET, (4, 8, 8), pooled=1280),
     "Flux": SmallFamily("Flux", FLUX, (16, 8, 8), pooled=24),
+    "Flux.2": SmallFamily("Flux2", FLUX_2, (128, 4, 4)),
     "Chroma": SmallFamily("Chroma", CHROMA, (16, 8, 8)),
     "Wan": SmallFamily("WAN21_T2V", WAN, (16, 1, 8, 8)),
     "Qwen-Image": SmallFamily("QwenImage", QWEN, (16, 8, 8)),
