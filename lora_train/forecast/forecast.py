@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 
 from ...dataset_cache import Dataset, byte_count
 from ...errors import TrainError
@@ -187,13 +188,16 @@ def _step(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, loaded: Loa
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The training itself will log the same."""
-    level = log.level
-    log.setLevel(logging.ERROR)
+    """The training itself will log the same, and what torch cannot compute without data is told by an exception."""
+    levels = {log: logging.ERROR, fake_tensor.log: logging.CRITICAL}
+    before = {logger: logger.level for logger in levels}
     try:
+        for logger, level in levels.items():
+            logger.setLevel(level)
         yield
     finally:
-        log.setLevel(level)
+        for logger, level in before.items():
+            logger.setLevel(level)
 
 
 def _make_gradients(stepper: Stepper) -> None:

@@ -54,6 +54,7 @@ NAMES: tuple[str, ...] = (
     "comfy.ops:cast_bias_weight",
     "comfy.ops:disable_weight_init",
     "comfy.ops:uncast_bias_weight",
+    "comfy.quant_ops",
     "comfy.sample:fix_empty_latent_channels",
     "comfy.sample:sample",
     "comfy.sampler_helpers:convert_cond",

@@ -3,7 +3,8 @@
 Their patchers come from no loader that the host could run again, as those of GGUF loaders do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,28 @@ LUMINA = {
     "qk_norm": True, "n_heads": 1, "n_kv_heads": 1, "axes_dims": [32, 32, 32], "axes_lens": [300, 512, 512],
     "rope_theta": 10000.0, "ffn_dim_multiplier": 1.0,
 }  # fmt: skip
+COSMOS = {
+    "image_model": "cosmos_predict2", "max_img_h": 16, "max_img_w": 16, "max_frames": 4, "in_channels": 16,
+    "out_channels": 16, "patch_spatial": 2, "patch_temporal": 1, "model_channels": 64, "concat_padding_mask": True,
+    "crossattn_emb_channels": 48, "pos_emb_cls": "rope3d", "pos_emb_learnable": True, "pos_emb_interpolation": "crop",
+    "use_adaln_lora": True, "adaln_lora_dim": 16, "num_blocks": 2, "num_heads": 2,
+    "rope_h_extrapolation_ratio": 4.0, "rope_w_extrapolation_ratio": 4.0, "rope_t_extrapolation_ratio": 1.0,
+}  # fmt: skip
+ANIMA = {**COSMOS, "image_model": "anima"}
+ERNIE = {
+    "image_model": "ernie", "hidden_size": 64, "num_attention_heads": 2, "num_layers": 2, "ffn_hidden_size": 96,
+    "text_in_dim": 48, "rope_axes_dim": (8, 12, 12),
+}  # fmt: skip
+LTXV = {
+    "image_model": "ltxv", "cross_attention_dim": 64, "attention_head_dim": 32, "num_attention_heads": 2,
+    "caption_channels": 48, "num_layers": 2,
+}  # fmt: skip
+HUNYUAN = {
+    "image_model": "hunyuan_video", "in_channels": 16, "out_channels": 16, "patch_size": [1, 2, 2], "vec_in_dim": 24,
+    "context_in_dim": 48, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 1,
+    "axes_dim": [8, 12, 12], "theta": 256, "qkv_bias": True, "guidance_embed": True, "byt5": False, "meanflow": False,
+    "use_cond_type_embedding": False, "vision_in_dim": None, "meanflow_sum": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,25 @@ class SmallFamily:
     latent: tuple[int, ...]  # a bucket's shape
     pooled: int = 0
     more: dict[str, Any] = field(default_factory=dict)
+    smaller: Callable[[], AbstractContextManager[None]] = nullcontext  # for sizes that no configuration has
+
+
+@contextmanager
+def small_text_adapter() -> Iterator[None]:
+    """Anima's own text layers have one size, 150 million weights."""
+    import comfy.ldm.anima.model as anima
+
+    whole = anima.LLMAdapter
+    sizes = {"source_dim": 48, "target_dim": 48, "model_dim": 48, "num_layers": 1, "num_heads": 2}
+    anima.LLMAdapter = lambda **settings: whole(**sizes, **settings)
+    try:
+        yield
+    finally:
+        anima.LLMAdapter = whole
+
+
+# Two tokens of each caption are padding.
+PADDED = torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
 
 
 SMALL = {
@@ -68,6 +110,17 @@ SMALL = {
     "Wan": SmallFamily("WAN21_T2V", WAN, (16, 1, 8, 8)),
     "Qwen-Image": SmallFamily("QwenImage", QWEN, (16, 8, 8)),
     "Lumina 2": SmallFamily("Lumina2", LUMINA, (16, 8, 8), more={"num_tokens": 7}),
+    "Cosmos-Predict2": SmallFamily("CosmosT2IPredict2", COSMOS, (16, 1, 8, 8)),
+    "Anima": SmallFamily(
+        "Anima",
+        ANIMA,
+        (16, 1, 8, 8),
+        more={"t5xxl_ids": torch.tensor([3, 9, 1]), "t5xxl_weights": torch.tensor([1.0, 0.5, 1.0])},
+        smaller=small_text_adapter,
+    ),
+    "Ernie": SmallFamily("ErnieImage", ERNIE, (128, 4, 4)),
+    "LTXV": SmallFamily("LTXV", LTXV, (128, 1, 4, 4), more={"attention_mask": PADDED}),
+    "HunyuanVideo": SmallFamily("HunyuanVideo", HUNYUAN, (16, 1, 8, 8), pooled=24, more={"attention_mask": PADDED}),
 }
 TEXT_WIDTH = 48
 
@@ -80,7 +133,8 @@ def make_patcher(name: str, change: Callable[[Any], None] = lambda model: None) 
     family, cpu = SMALL[name], torch.device("cpu")
     with torch.inference_mode():
         config = getattr(comfy.supported_models, family.config)({**family.unet, "dtype": torch.float32})
-        model = config.get_model({}, "", device=cpu)
+        with family.smaller():
+            model = config.get_model({}, "", device=cpu)
         generator = torch.Generator().manual_seed(1)
         for value in model.parameters():
             inputs = value.numel() // max(len(value), 1) if value.ndim > 1 else 0

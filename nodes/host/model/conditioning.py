@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....dataset_cache import Dataset, map_tensors
+from ....dataset_cache import Dataset, is_out_of_memory, map_tensors
 from ....lora_train import TrainError, upload
+
+log = logging.getLogger("streamcache")
+
+Call = Callable[[Tensor, Tensor, dict[str, Any]], Tensor]  # of the model: latents, noise levels, inputs
 
 # Handled by ComfyUI's sampler, which mixes several predictions per step; a training step makes only one.
 SAMPLER_ONLY = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent", "default")
@@ -29,6 +34,48 @@ class Rows:
 
     places: list[int]
     inputs: dict[str, Any]
+    encoded: list[dict[str, Any]]  # the inputs of each row, not joined
+
+    @classmethod
+    def joined(cls, places: list[int], encoded: list[dict[str, Any]], device: torch.device) -> Rows:
+        return cls(places, _cat(encoded, device), encoded)
+
+    @property
+    def kind(self) -> frozenset[str]:
+        """Which inputs the model gets."""
+        return frozenset(self.inputs)
+
+    def apart(self, device: torch.device) -> list[Rows]:
+        return [Rows.joined([i], [row], device) for i, row in enumerate(self.encoded)]
+
+
+class Calls:
+    """Which rows of a batch go through the model in one call: those of one form, unless the model's code cannot take
+    several rows with such inputs. HunyuanVideo's cannot if captions have masks."""
+
+    def __init__(self) -> None:
+        self._one_by_one: set[frozenset[str]] = set()  # kinds of inputs that need one call per row
+
+    def predict(self, call: Call, x_t: Tensor, sigma: Tensor, conditioning: Sequence[Rows]) -> Tensor:
+        """The predictions of all rows, each in its place."""
+        if len(conditioning) == 1:
+            return self._rows(call, x_t, sigma, conditioning[0])
+        places = [upload(torch.tensor(rows.places), x_t.device) for rows in conditioning]
+        parts = [self._rows(call, x_t[own], sigma[own], rows) for own, rows in zip(places, conditioning)]
+        order = torch.tensor([place for rows in conditioning for place in rows.places])
+        return torch.cat(parts)[upload(order.argsort(), x_t.device)]
+
+    def _rows(self, call: Call, x: Tensor, sigma: Tensor, rows: Rows) -> Tensor:
+        if len(x) == 1 or rows.kind not in self._one_by_one:
+            try:
+                return call(x, sigma, rows.inputs)
+            except RuntimeError as error:
+                if len(x) == 1 or is_out_of_memory(error):
+                    raise
+                log.debug("A call with several rows failed, so each gets its own: %s", error)
+        parts = [call(x[i : i + 1], sigma[i : i + 1], row.inputs) for i, row in enumerate(rows.apart(x.device))]
+        self._one_by_one.add(rows.kind)  # after the calls: an error of the model itself has been raised
+        return torch.cat(parts)
 
 
 @dataclass(frozen=True)
@@ -66,7 +113,7 @@ def join(model: Any, latents: Tensor, conditionings: Sequence[Any], extras: Sequ
     for place, row in enumerate(encoded):
         group = next((g for g in alike if comfy.samplers.cond_equal_size(encoded[g[0]], row)), None)
         alike.append([place]) if group is None else group.append(place)
-    return [Rows(places, _cat([encoded[place] for place in places], latents.device)) for places in alike]
+    return [Rows.joined(places, [encoded[p] for p in places], latents.device) for places in alike]
 
 
 def _cat(rows: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from ....lora_train import (
     TrainConfig,
     TrainError,
     choose_precision,
-    upload,
 )
 from ..settings import HostSettings
 from . import conditioning as conds
@@ -42,6 +41,7 @@ from .borrowed import (
 )
 from .frozen import frozen_layers
 from .inplace import Blocks
+from .kernels import differentiable_kernels
 from .schedule import ModelSchedule
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class HostDenoiser:
         self.sizes: conds.Sizes | None = None  # of the dataset; `prepare_for` sets it
         self._aliases: Aliases | None = None
         self._moved = False
+        self._calls = conds.Calls()
         self._unfused = False  # whether sample images need the layers as training calls them
         self.precision = choose_precision(precision, self.device)
         _compute_in(self.patcher, self.precision.dtype)
@@ -119,14 +120,7 @@ class HostDenoiser:
         return PreparedBatch(latents, conds.join(self.model, latents, batch.conditionings, extras))
 
     def predict(self, x_t: Tensor, t: Tensor, conditioning: Sequence[conds.Rows]) -> Tensor:
-        sigma = self._levels.sigma(t)
-        if len(conditioning) == 1:
-            return self._call(x_t, sigma, conditioning[0].inputs)
-        # Captions of several forms: one call per form, then every row back in its place.
-        places = [upload(torch.tensor(rows.places), x_t.device) for rows in conditioning]
-        parts = [self._call(x_t[own], sigma[own], rows.inputs) for own, rows in zip(places, conditioning)]
-        order = torch.tensor([place for rows in conditioning for place in rows.places])
-        return torch.cat(parts)[upload(order.argsort(), x_t.device)]
+        return self._calls.predict(self._call, x_t, self._levels.sigma(t), conditioning)
 
     def adaptable(self) -> dict[str, nn.Module]:
         return layers.adaptable(self.model.diffusion_model)
@@ -157,10 +151,12 @@ class HostDenoiser:
             with ExitStack() as stack:
                 ram = self.ram if offload else None
                 stack.enter_context(tracing.without_data(self.patcher, shapes, self.device, ram))
+                stack.enter_context(differentiable_kernels())
                 stack.enter_context(frozen_layers(self.adaptable().values()))
                 stack.enter_context(self.parts.wrapped())
                 self._options = _model_options(self.patcher, self._attention.without_override())
                 self.sizes = conds.Sizes.of(dataset)
+                self._calls = conds.Calls()
                 with shapes.mode:
                     self._try(shapes.of_batch(trial))
                 yield
@@ -198,6 +194,7 @@ class HostDenoiser:
                     stack.enter_context(changed(self.model.latent_format, name, value.to(self.device)))
             self._aliases = stack.enter_context(normal_weights(self.model))
             stack.callback(setattr, self, "_aliases", None)
+            stack.enter_context(differentiable_kernels())
             stack.enter_context(frozen_layers(self.adaptable().values()))
             stack.enter_context(self.parts.wrapped())
             yield
@@ -269,10 +266,11 @@ class HostDenoiser:
 
     @torch.no_grad()
     def _try(self, batch: Batch) -> None:
-        with self.parts.watched(), self.precision.autocast():
-            prepared = self.prepare(batch)
-            t = torch.full((1,), 0.5, device=self.device)
-            self.predict(prepared.latents, t, prepared.conditioning)
+        prepared = self.prepare(batch)
+        t = torch.full((1,), 0.5, device=self.device)
+        for watching in (self.parts.watched(), self.parts.watched_with_gradients(self.adaptable().values())):
+            with watching, self.precision.autocast():
+                self.predict(prepared.latents, t, prepared.conditioning)
 
     def _extra_inputs(self, index: int, shape: Sequence[int]) -> dict[str, Any]:
         """Guidance and sizes of a sample, for models that take them."""
