@@ -184,15 +184,13 @@ def a_training_lowers_the_loss_and_its_file_changes_the_host_the_same_way(folder
 
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
-    for name in HARD:
+    for name in FUSED[:1]:
         dataset, patcher = two_lengths(name, folder / "trained" / name), make_patcher(name)
         denoiser = HostDenoiser(patcher)
         with torch.inference_mode(False), denoiser.session(), torch.no_grad():
             denoiser.prepare_for(dataset)
             before = row_losses(denoiser, dataset, [0, 1, 2, 3]).mean()
-        config = TrainConfig(
-            rank=4, batch_size=2, steps=20, learning_rate=1e-2, targets="all", checkpointing=name == "LTXV", seed=3
-        )
+        config = TrainConfig(rank=4, batch_size=2, steps=20, learning_rate=1e-2, targets="all", seed=3)
         with open_run(folder / "runs", name, "new") as run:
             result = train(denoiser, dataset, config, run)
         file = comfy.utils.load_torch_file(str(result.lora), safe_load=True)
