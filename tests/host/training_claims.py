@@ -433,6 +433,24 @@ def diffusers_naming_is_refused_before_training_for_kinds_that_cannot_be_split(c
 
 
 @claim
+def j4_a_training_adapter_trains_as_on_the_base_with_that_lora_and_is_not_in_the_file(case: Case) -> None:
+    import comfy.sd
+
+    taught = train(case, "taught", learning_rate=0.1)[0]
+    merged, _ = comfy.sd.load_lora_for_models(case.models.model, None, taught, 1.0, 0.0)
+    plain, adapted, expected = (
+        train(case, f"base {number}", **change)
+        for number, change in enumerate(({}, {"training_lora": taught}, {"model": merged}))
+    )
+    losses = [torch.tensor(result[1]["loss"]) for result in (plain, adapted, expected)]
+    torch.testing.assert_close(losses[1], losses[2], rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(losses[0], losses[1], rtol=1e-3), "the adapter changes nothing"
+    assert adapted[0].keys() == expected[0].keys()
+    for key, value in expected[0].items():
+        torch.testing.assert_close(adapted[0][key], value, rtol=1e-2, atol=5e-3)  # Adam enlarges rounding
+
+
+@claim
 def a_new_run_replaces_nothing(case: Case) -> None:
     first, second = train(case, "twice", steps=1)[2], train(case, "twice", steps=1)[2]
     assert Path(first).stem == f"{case.name}-twice" and Path(second).stem == f"{case.name}-twice-2"
