@@ -158,7 +158,7 @@ def _exists(name: str) -> bool:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # ComfyUI itself lacks a package
         return False
-    for part in path.split("."):
+    for part in path.split(".") if path else ():
         if not hasattr(found, part):
             return False
         found = getattr(found, part)
