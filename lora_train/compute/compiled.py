@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-VARIANTS = 8  # of a block: sizes that need another form, such as a batch of 1
+VARIANTS = 64  # of a block, if each size of a bucket needs its own
 
 
 class Compiler:
@@ -17,6 +17,7 @@ class Compiler:
 
     def __init__(self, note: Callable[[str], None], backend: str | Callable[..., Any] = "inductor") -> None:
         self.failed = False
+        self._any_size = True
         self._note, self._backend = note, backend
 
     @contextmanager
@@ -37,44 +38,53 @@ class Compiler:
             yield
 
     def compiled(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward, compiled for batches and buckets of any size.
+        """The forward, compiled for batches and buckets of any size; for each size, where torch cannot do that.
 
         By default torch compiles for the size that comes first, and a resumed run begins with another one: it would
         round differently.
         """
         from torch._dynamo.exc import TorchDynamoException
 
-        fast = self._compile(forward)
-        usable = fast is not forward
+        fast: Callable[..., Any] | None = None
         called = False
 
         @wraps(forward)
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal usable, called
+            nonlocal fast, called
             if not torch.is_grad_enabled():  # sample images need another form, for a few calls
                 return forward(*args, **kwargs)
             # What worked stays: with checkpointing, the second pass through a block must be the same as the first.
-            usable, called = usable and (called or not self.failed), True
-            if not usable:
-                return forward(*args, **kwargs)
-            try:
-                return fast(*args, **kwargs)
-            except TorchDynamoException as error:
-                result = forward(*args, **kwargs)  # raises if it is the model that fails
-                usable = False
-                self._fail(error)
-                return result
+            if not called:
+                fast, called = self._compile(forward), True
+            while fast is not None:
+                try:
+                    return fast(*args, **kwargs)
+                except TorchDynamoException as error:
+                    result = forward(*args, **kwargs)  # raises if it is the model that fails
+                    fast = self._compile_again(forward, error)
+                    if fast is None:
+                        return result
+            return forward(*args, **kwargs)
 
         return call
 
-    def _compile(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _compile(self, forward: Callable[..., Any]) -> Callable[..., Any] | None:
+        if self.failed:
+            return None
         try:
-            return torch.compile(forward, backend=self._backend, dynamic=True)
+            return torch.compile(forward, backend=self._backend, dynamic=self._any_size)
         except RuntimeError as error:  # not on this system, or not with this version of Python
-            self._fail(error)
-            return forward
+            return self._fail(error)
+
+    def _compile_again(self, forward: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:
+        """Some versions of torch cannot compile for any size what they can compile for one."""
+        if not self._any_size:
+            return self._fail(error)
+        self._any_size = False
+        return self._compile(forward)
 
     def _fail(self, error: Exception) -> None:
+        """Say why, once."""
         if not self.failed:
             self._note(_failure(error))
         self.failed = True

@@ -1,5 +1,6 @@
 """Compiled blocks: the same gradients, one graph per block, and training that goes on if compiling fails."""
 
+import shutil
 from contextlib import nullcontext
 from functools import partial
 
@@ -86,6 +87,32 @@ def test_j3_a_compiled_block_can_be_checkpointed():
         again = gradients(denoiser, checkpointed(denoiser.blocks()))
     torch.testing.assert_close(again, plain)
     assert counters["frames"]["ok"]
+
+
+def test_a_block_that_cannot_be_compiled_for_any_size_is_compiled_for_each():
+    """As with torch 2.13's own compiler, if a block returns a view."""
+    denoiser, given = small_denoiser(), []
+
+    def one_size_only(graph, inputs):
+        sizes = [value for value in inputs if isinstance(value, torch.SymInt)]
+        given.append(len(sizes))
+        return broken() if sizes else aot_autograd(fw_compiler=lambda made, _: made)(graph, inputs)
+
+    plain = gradients(denoiser, nullcontext(), sides=(4, 6, 4))
+    again = gradients(denoiser, compiled(denoiser.blocks(), unexpected, one_size_only), sides=(4, 6, 4))
+    torch.testing.assert_close(again, plain)
+    assert given[0] and given[1:] == [0, 0], given
+
+
+@pytest.mark.slow
+def test_j3_the_default_compiler_gives_the_same_gradients():
+    """It needs a compiler for C++ on a CPU; without one, that is said."""
+    denoiser, said = small_denoiser(), []
+    plain = gradients(denoiser, nullcontext(), sides=(4, 6))
+    again = gradients(denoiser, compiled(denoiser.blocks(), said.append), sides=(4, 6))
+    torch.testing.assert_close(again, plain)
+    assert bool(said) is not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))), said
+    assert counters["frames"]["ok"] or said
 
 
 def test_a_compile_that_fails_goes_on_without_and_says_so_once():
