@@ -11,7 +11,7 @@ from .config import TRAIN_SETTINGS, TrainConfig
 # They decide which weights exist and what is stored for each: a resumed run cannot change them.
 FIXED_SETTINGS = (
     "adapter", "rank", "alpha", "rank_stabilised", "dora", "dora_axis", "lokr_factor", "targets", "start_from",
-    "optimizer", "group_ranks", "group_alphas", "other_optimizer",
+    "optimizer", "group_ranks", "group_alphas", "other_optimizer", "optimizer_args",
 )  # fmt: skip
 
 

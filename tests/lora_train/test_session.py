@@ -186,6 +186,7 @@ def test_the_average_of_a_schedule_free_run_survives_a_changed_beta1(tmp_path, o
     "change",
     [
         {"optimizer": "SGD"},
+        {"optimizer_args": {"amsgrad": True}},
         {"rank": 3},
         {"alpha": 1.0},
         {"adapter": "loha"},
@@ -203,6 +204,14 @@ def test_what_a_state_cannot_take_over_is_refused_with_the_reason(tmp_path, chan
     with pytest.raises(TrainError, match=rf'step 4.*{name}: was .* cannot change.*set it back, or mode = "new"'):
         run_training(tmp_path, dataset, mode="resume", steps=8, accept_changes=accept, **change)
     assert json.loads((tmp_path / "runs/test/run.json").read_text())["config"] == before
+
+
+def test_j6_an_argument_of_the_optimizer_cannot_be_removed_in_a_run(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path, dataset, steps=4, optimizer_args={"amsgrad": True})
+    with pytest.raises(TrainError, match=r"optimizer_args: was {'amsgrad': True}, is {}. This cannot change in a run"):
+        run_training(tmp_path, dataset, mode="resume", steps=4, accept_changes=True)
+    run_training(tmp_path, dataset, mode="resume", steps=5, optimizer_args={"amsgrad": True})
 
 
 @contextmanager
