@@ -20,7 +20,7 @@ from .on_demand import return_memory
 
 _HOPELESS = 8  # an encoder that fails on this many items without a single success is itself broken
 _OUT_OF_MEMORY = (MemoryError, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError))
-_OUT_OF_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
+_OUT_OF_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "out of memory", "status_alloc_failed")
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,14 @@ class Compiler:
         """
         from torch._dynamo import config  # takes two seconds; only runs that compile wait for it
         from torch._functorch import config as gradients
+        from torch.fx.experimental import _config as sizes
 
         most = VARIANTS * forwards
         with ExitStack() as stack:
-            stack.enter_context(config.patch(recompile_limit=most, accumulated_recompile_limit=2 * most))
+            # The names that all versions know; the newest ones call them recompile_limit.
+            stack.enter_context(config.patch(cache_size_limit=most, accumulated_cache_size_limit=2 * most))
+            if hasattr(sizes, "use_duck_shape"):  # two sizes that are equal in the first batch may differ in the next
+                stack.enter_context(sizes.patch(use_duck_shape=False))  # pyright: ignore[reportAttributeAccessIssue]
             if hasattr(gradients, "force_non_lazy_backward_lowering"):
                 stack.enter_context(gradients.patch(force_non_lazy_backward_lowering=True))
             yield

@@ -41,9 +41,10 @@ class Rows:
         return cls(places, _cat(encoded, device), encoded)
 
     @property
-    def kind(self) -> frozenset[str]:
-        """Which inputs the model gets."""
-        return frozenset(self.inputs)
+    def form(self) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """Which inputs the model gets, and their sizes."""
+        sizes = {name: tuple(value.shape) if isinstance(value, Tensor) else () for name, value in self.inputs.items()}
+        return frozenset(sizes.items())
 
     def apart(self, device: torch.device) -> list[Rows]:
         return [Rows.joined([i], [row], device) for i, row in enumerate(self.encoded)]
@@ -54,7 +55,9 @@ class Calls:
     several rows with such inputs. HunyuanVideo's cannot if captions have masks."""
 
     def __init__(self) -> None:
-        self._one_by_one: set[frozenset[str]] = set()  # kinds of inputs that need one call per row
+        # Forms that need one call per row. Each size is tried for itself: a resumed run, which begins with another
+        # one, calls the model in the same way.
+        self._one_by_one: set[tuple[Any, ...]] = set()
 
     def predict(self, call: Call, x_t: Tensor, sigma: Tensor, conditioning: Sequence[Rows]) -> Tensor:
         """The predictions of all rows, each in its place."""
@@ -66,15 +69,19 @@ class Calls:
         return torch.cat(parts)[upload(order.argsort(), x_t.device)]
 
     def _rows(self, call: Call, x: Tensor, sigma: Tensor, rows: Rows) -> Tensor:
-        if len(x) == 1 or rows.kind not in self._one_by_one:
+        form, reason = (x.shape, rows.form), None
+        if len(x) == 1 or form not in self._one_by_one:
             try:
                 return call(x, sigma, rows.inputs)
             except RuntimeError as error:
                 if len(x) == 1 or is_out_of_memory(error):
                     raise
-                log.debug("A call with several rows failed, so each gets its own: %s", error)
+                reason = error
         parts = [call(x[i : i + 1], sigma[i : i + 1], row.inputs) for i, row in enumerate(rows.apart(x.device))]
-        self._one_by_one.add(rows.kind)  # after the calls: an error of the model itself has been raised
+        if form not in self._one_by_one:  # after the calls: an error of the model itself has been raised
+            if not self._one_by_one:
+                log.warning("The model takes no batch of such captions; each sample gets its own call: %s", reason)
+            self._one_by_one.add(form)
         return torch.cat(parts)
 
 

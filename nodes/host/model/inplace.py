@@ -26,7 +26,7 @@ from ....lora_train import replaced_forward
 
 Place = int | str  # of an argument: its position or its name
 Seen = list[tuple[nn.Module, Place, Tensor, int]]  # module, argument, its value, and the version of that value
-Learned = tuple[Mapping[int, frozenset[Place]], frozenset[int]]
+Learned = tuple[Mapping[int, frozenset[Place]], Mapping[int, bool]]
 
 
 class Blocks:
@@ -35,15 +35,17 @@ class Blocks:
     def __init__(self, blocks: Iterable[nn.Module]) -> None:
         self.all = list({id(block): block for block in blocks}.values())
         self._overwritten: dict[int, frozenset[Place]] = {}  # by the id of a module: its overwritten arguments
-        self._functions: frozenset[int] = frozenset()  # ids of blocks whose functions need copies
+        # Ids of blocks whose functions need copies: of everything, or only of what is in the copied inputs.
+        self._functions: dict[int, bool] = {}
+        self._copies: dict[int, list[Tensor]] | None = None  # of inputs, by the id of a block, in the watched pass
 
     def learned(self) -> Learned:
         """What the watched passes have found so far."""
-        return dict(self._overwritten), self._functions
+        return dict(self._overwritten), dict(self._functions)
 
     def learn(self, found: Learned) -> None:
         """Go back to what was found before."""
-        self._overwritten, self._functions = dict(found[0]), found[1]
+        self._overwritten, self._functions = dict(found[0]), dict(found[1])
 
     @contextmanager
     def wrapped(self) -> Iterator[None]:
@@ -72,6 +74,8 @@ class Blocks:
         Nothing is kept for a backward pass, so this needs no more memory than one block.
         """
         with ExitStack() as restore, torch.enable_grad():
+            self._copies = {}
+            restore.callback(setattr, self, "_copies", None)
             start = torch.zeros((), requires_grad=True)
             for layer in layers:
                 restore.callback(layer.register_forward_hook(lambda *call: call[-1] + start).remove)
@@ -86,11 +90,15 @@ class Blocks:
             copied = self._copy_given(block, args, kwargs)
             if copied is not None:
                 args, kwargs = copied
-            # A compiler has removed all writes in place before it takes gradients.
+            now = zip(given, (*args, *kwargs.values()), strict=True)
+            copies = [value for before, value in now if value is not before]
+            if self._copies is not None:
+                self._copies[id(block)] = copies
+            # A compiler cannot follow the copies. Where they are needed, it fails, and the block trains without it.
             if id(block) not in self._functions or not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return forward(*args, **kwargs)
-            now = zip(given, (*args, *kwargs.values()), strict=True)
-            with _CopiesForFunctions({_storage(value) for before, value in now if value is not before}):
+            everything = self._functions[id(block)]
+            with _CopiesForFunctions(set() if everything else {_storage(value) for value in copies}):
                 return forward(*args, **kwargs)
 
         return wrapper
@@ -99,8 +107,11 @@ class Blocks:
         places = self._overwritten.get(id(module))
         if not places or not torch.is_grad_enabled():
             return None
-        copied = (value.clone() if place in places else value for place, value in enumerate(args))
-        return tuple(copied), {name: value.clone() if name in places else value for name, value in kwargs.items()}
+
+        def copy(place: Place, value: Any) -> Any:
+            return value.clone() if place in places and _can_copy(value) else value
+
+        return tuple(map(copy, range(len(args)), args)), {name: copy(name, value) for name, value in kwargs.items()}
 
     def _watch(self, block: nn.Module) -> Iterator[Any]:
         seen: Seen = []
@@ -124,8 +135,11 @@ class Blocks:
             kept: list[tuple[Tensor, int]] = []
             with saved_tensors_hooks(lambda tensor: kept.append((tensor, tensor._version)), _never):
                 made = forward(*args, **kwargs)
-            if any(tensor._version != version for tensor, version in kept):
-                self._functions |= {id(block)}
+            overwritten = [tensor for tensor, version in kept if tensor._version != version]
+            if overwritten:
+                inputs = {_storage(value) for value in (self._copies or {}).get(id(block), ())}
+                elsewhere = any(_storage(tensor) not in inputs for tensor in overwritten)
+                self._functions[id(block)] = elsewhere or self._functions.get(id(block), False)
             return made
 
         return wrapper
