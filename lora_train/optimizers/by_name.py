@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -18,6 +18,10 @@ from ..memory import with_data
 PACKAGES = {"pytorch_optimizer": "pytorch-optimizer", "prodigyplus": "prodigy-plus-schedule-free"}
 RESERVED = {"params": "", "lr": "learning_rate", "defaults": ""}  # arguments that have another way in
 TRIAL_STEPS = 2
+MAX_REASON = 200  # characters of another package's message
+
+# Parameter groups → an optimizer over them.
+MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
 def find_optimizer(name: str) -> type[torch.optim.Optimizer]:
@@ -57,24 +61,28 @@ def check_arguments(kind: type[torch.optim.Optimizer], label: str, arguments: Ma
             raise TrainError(f'optimizer_args: {label} has no argument "{name}"{hint}')
 
 
-def try_out(kind: type[torch.optim.Optimizer], label: str, arguments: Mapping[str, Any]) -> None:
+def try_out(make: MakeOptimizer, label: str, given: Mapping[str, Any]) -> None:
     """Take steps with two small weights, and again from a saved state: what fails or differs is refused.
 
-    Some optimizers need a closure, the model, or a graph that is kept; some draw random numbers.
+    Some optimizers need a closure, the model, or a graph that is kept; some draw random numbers. `given` are the
+    arguments to name in the refusal.
     """
     with with_data(), torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
-            first, weights = _begin(kind, arguments)
+            first, weights = _begin(make)
             _step(first, weights, 0)
-            second, others = _begin(kind, arguments)
+            second, others = _begin(make)
             for weight, other in zip(weights, others):
                 other.data.copy_(weight.detach())
             second.load_state_dict(copy.deepcopy(first.state_dict()))
             _step(first, weights, TRIAL_STEPS)
             _step(second, others, TRIAL_STEPS)
         except Exception as error:
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise TrainError(f"{label}: cannot be used with these arguments ({reason})") from error
+            reason = (str(error).partition("\n")[0] or type(error).__name__)[:MAX_REASON]
+            if not given:
+                raise TrainError(f"{label}: cannot be used for this training ({reason})") from None
+            named = ", ".join(f"{name} = {value!r}" for name, value in given.items())
+            raise TrainError(f"{label}: cannot be used with optimizer_args {named} ({reason})") from None
         equal = all(torch.equal(weight, other) for weight, other in zip(weights, others))
     if not equal:
         raise TrainError(f"{label}: a run could not be resumed: the same state gives other weights; choose another")
@@ -85,10 +93,10 @@ def group_facts(parameters: list[Any]) -> dict[str, Any]:
     return {"use_muon": all(parameter.ndim > 1 for parameter in parameters)}
 
 
-def _begin(kind: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> tuple[torch.optim.Optimizer, list[Any]]:
+def _begin(make: MakeOptimizer) -> tuple[torch.optim.Optimizer, list[Any]]:
     weights = [torch.nn.Parameter(torch.linspace(-1, 1, 12).reshape(shape)) for shape in ((4, 3), (3, 4))]
     group = {"params": weights, "names": ["a", "b"], **group_facts(weights)}
-    optimizer = cast("Any", kind)([group], lr=1e-3, **arguments)
+    optimizer = make([group])
     if hasattr(optimizer, "train"):
         optimizer.train()
     return optimizer, weights

@@ -9,14 +9,14 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 
 from ...errors import TrainError
-from .by_name import check_arguments, find_optimizer, group_facts, own_arguments, try_out
+from .by_name import MakeOptimizer, check_arguments, find_optimizer, group_facts, own_arguments, try_out
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,13 @@ class OptimizerChoice:
         own = own_arguments(self.find(), rates.weight_decay) if self.other else OPTIMIZERS[self.name].arguments(rates)
         return {**own, **self.arguments}
 
-    def check(self, rates: Rates) -> None:
+    def maker(self, rates: Rates, fused: bool) -> MakeOptimizer:
+        """Makes the optimizer, fused if that is asked for and torch can."""
+        make = partial(cast("Any", self.find()), lr=rates.learning_rate, **self.all_arguments(rates))
+        can_fuse = not self.other and OPTIMIZERS[self.name].fuses and not {*FORMS} & {*self.arguments}
+        return partial(_make_fused, make) if fused and can_fuse else make
+
+    def check(self, rates: Rates, fused: bool) -> None:
         """Refuse before the first step what the optimizer would refuse, or ignore, later."""
         label = f'other_optimizer = "{self.other}"' if self.other else f'optimizer = "{self.name}"'
         needs_momentum = not self.other and OPTIMIZERS[self.name].needs_momentum
@@ -125,7 +131,7 @@ class OptimizerChoice:
         kind = self.find()
         check_arguments(kind, label, self.arguments)
         if self.other or self.arguments:
-            try_out(kind, label, self.all_arguments(rates))
+            try_out(self.maker(replace(rates, learning_rate=1e-3), fused), label, self.arguments)
 
 
 def make_optimizer(
@@ -136,9 +142,9 @@ def make_optimizer(
     A fused one rounds differently, so a run keeps the form that it began with: see `was_fused`.
     """
     choice = OptimizerChoice(choice) if isinstance(choice, str) else choice
-    choice.check(rates)
+    choice.check(rates, fused)
     if choice.other:
-        return _with_rates(choice, [{**group_facts(group["params"]), **group} for group in groups], rates, fused=False)
+        return _with_rates(choice, [{**group_facts(group["params"]), **group} for group in groups], rates, fused)
     name = choice.name
     groups = [{"lr": rates.learning_rate, **group} for group in groups]
     found = sorted({group["lr"] for group in groups})
@@ -147,15 +153,14 @@ def make_optimizer(
             f'optimizer = "{name}": estimates one learning rate for all modules, but group_rates gives '
             f"{', '.join(f'{rate:g}' for rate in found)}; use 0 or {rates.learning_rate:g} there, or another optimizer"
         )
-    return _with_rates(choice, groups, rates, fused and OPTIMIZERS[name].fuses and not {*FORMS} & {*choice.arguments})
+    return _with_rates(choice, groups, rates, fused)
 
 
 def _with_rates(
     choice: OptimizerChoice, groups: Iterable[dict[str, Any]], rates: Rates, fused: bool
 ) -> torch.optim.Optimizer:
     groups = [{"lr": rates.learning_rate, **group} for group in groups]
-    make = partial(cast("Any", choice.find()), lr=rates.learning_rate, **choice.all_arguments(rates))
-    optimizer = _make_fused(make, groups) if fused else make(groups)
+    optimizer = choice.maker(rates, fused)(groups)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     set_mode(optimizer, training=True)

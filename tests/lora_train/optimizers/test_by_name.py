@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -46,8 +47,23 @@ def test_j6_an_argument_that_does_not_exist_is_refused_with_the_closest_name() -
 
 
 def test_j6_a_value_that_an_optimizer_refuses_is_refused_before_the_first_step() -> None:
-    with pytest.raises(TrainError, match="cannot be used with these arguments .*beta"):
-        make_optimizer(OptimizerChoice("AdamW", arguments={"betas": (2.0, 0.9)}), groups(), Rates(0.1))
+    for given, named in (
+        ({"betas": (2.0, 0.9)}, "betas = (2.0, 0.9)"),
+        ({"betas": 0.9}, "betas = 0.9"),
+        ({"betas": "(0.9"}, "betas = '(0.9'"),
+        ({"amsgrad": True, "eps": "abc"}, "amsgrad = True, eps = 'abc'"),
+        ({"maximize": "maybe"}, "maximize = 'maybe'"),  # which only the fused form refuses
+    ):
+        message = re.escape(f'optimizer = "AdamW": cannot be used with optimizer_args {named} (')
+        with pytest.raises(TrainError, match=rf"^{message}.{{1,200}}\)$"):
+            make_optimizer(OptimizerChoice("AdamW", arguments=given), groups(), Rates(0.1))
+
+
+def test_j6_a_wrong_number_of_betas_is_refused_with_the_argument() -> None:
+    pytest.importorskip("pytorch_optimizer")
+    message = re.escape('other_optimizer = "CAME": cannot be used with optimizer_args betas = (0.9,) (')
+    with pytest.raises(TrainError, match=message):
+        make_optimizer(OptimizerChoice("AdamW", "CAME", {"betas": (0.9,)}), groups(), Rates(0.1))
 
 
 def test_j6_an_optimizer_of_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch) -> None:
@@ -76,9 +92,9 @@ class Demanding(torch.optim.SGD):
 def test_j6_an_optimizer_that_cannot_resume_or_step_is_refused() -> None:
     with pytest.raises(TrainError, match="could not be resumed"):
         try_out(Forgetful, "Forgetful", {})
-    with pytest.raises(TrainError, match=re.escape("Demanding: cannot be used with these arguments (needs a closure)")):
+    with pytest.raises(TrainError, match=re.escape("Demanding: cannot be used for this training (needs a closure)")):
         try_out(Demanding, "Demanding", {})
-    try_out(torch.optim.SGD, "SGD", {"momentum": 0.9})
+    try_out(partial(torch.optim.SGD, momentum=0.9), "SGD", {"momentum": 0.9})
 
 
 @pytest.mark.parametrize("name", ["CAME", "lion", "SOAP", "Muon", "AdEMAMix", "ScheduleFreeAdamW"])
