@@ -97,8 +97,9 @@ def _begin(make: MakeOptimizer) -> tuple[torch.optim.Optimizer, list[Any]]:
     weights = [torch.nn.Parameter(torch.linspace(-1, 1, 12).reshape(shape)) for shape in ((4, 3), (3, 4))]
     group = {"params": weights, "names": ["a", "b"], **group_facts(weights)}
     optimizer = make([group])
-    if hasattr(optimizer, "train"):
-        optimizer.train()
+    train = getattr(optimizer, "train", None)
+    if train is not None:
+        train()
     return optimizer, weights
 
 
