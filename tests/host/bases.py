@@ -39,10 +39,15 @@ NOTE = """# Train a LoRA on {base}
 3. Press **Run**. Images are encoded once. Sample images and the loss appear in **Train LoRA** and in the tab \
 Training (Shift+T).
 
-The LoRA is saved to **output/loras**, where Load LoRA finds it. Stopping keeps the progress: run again with mode \
-**resume**.
+{memory}The LoRA is saved to **output/loras**, where Load LoRA finds it. Stopping keeps the progress: run again with \
+mode **resume**.
 
 No model yet? Start with *01 First steps*.
+"""
+MEMORY = """**Memory.** With checkpointing, as set here, training needs about {full} GB; with a base in fp8 {fp8} GB; \
+with **offload** and **activation_offload** (advanced inputs) less than 2 GB, but it is slower. Train LoRA says before the \
+first step whether it fits.
+
 """
 DISTILLED = """
 ## A distilled base
@@ -72,17 +77,20 @@ def train_on_sdxl(w: Workflow) -> None:
 
 
 def _train_on_checkpoint(w: Workflow, base: str, file: ModelFile, resolution: int) -> None:
-    w.note(NOTE.format(base=base, choose=f"Choose any {base} checkpoint in **Load Checkpoint**."), 0, 400)
+    choose = f"Choose any {base} checkpoint in **Load Checkpoint**."
+    w.note(NOTE.format(base=base, choose=choose, memory=""), 0, 400)
     loaded = w.add("CheckpointLoaderSimple", 0, files=[file], ckpt_name=file.name)
     _train(w, loaded(0), loaded(1), loaded(2), resolution)
 
 
 def train_on_flux(w: Workflow) -> None:
-    w.note(NOTE.format(base="Flux.1 dev", choose="Choose the model, the text encoders and the VAE."), 0, 400)
+    memory = MEMORY.format(full=26.8, fp8=14.9)
+    choose = "Choose the model, the text encoders and the VAE."
+    w.note(NOTE.format(base="Flux.1 dev", choose=choose, memory=memory), 0, 460)
     model = w.add("UNETLoader", 0, files=[FLUX], unet_name=FLUX.name)
     names = {"clip_name1": FLUX_TEXTS[0].name, "clip_name2": FLUX_TEXTS[1].name}
     clip = w.add("DualCLIPLoader", 0, files=FLUX_TEXTS, **names, type="flux")
-    _train(w, model(), clip(), _vae(w, FLUX_VAE)(), 1024)
+    _train(w, model(), clip(), _vae(w, FLUX_VAE)(), 1024, checkpointing=True, sample_cfg=1.0)
 
 
 def train_on_z_image(w: Workflow) -> None:
@@ -94,11 +102,12 @@ def train_on_z_image_turbo(w: Workflow) -> None:
 
 
 def _train_on_z_image(w: Workflow, base: str, file: ModelFile, more: str = "", **settings: Any) -> None:
-    note = NOTE.format(base=base, choose="Choose the model, the text encoder and the VAE.")
-    w.note(note + more, 0, 560 if more else 400)
+    memory = MEMORY.format(full=14.7, fp8=8.6)
+    note = NOTE.format(base=base, choose="Choose the model, the text encoder and the VAE.", memory=memory)
+    w.note(note + more, 0, 620 if more else 460)
     model = w.add("UNETLoader", 0, files=[file], unet_name=file.name)
     clip = w.add("CLIPLoader", 0, files=[Z_IMAGE_TEXT], clip_name=Z_IMAGE_TEXT.name, type="lumina2")
-    _train(w, model(), clip(), _vae(w, Z_IMAGE_VAE)(), 1024, **settings)
+    _train(w, model(), clip(), _vae(w, Z_IMAGE_VAE)(), 1024, checkpointing=True, **settings)
 
 
 def _vae(w: Workflow, file: ModelFile) -> Node:
