@@ -45,8 +45,8 @@ mode **resume**.
 No model yet? Start with *01 First steps*.
 """
 MEMORY = """**Memory.** With checkpointing, as set here, training needs about {full} GB; with a base in fp8 {fp8} GB; \
-with **offload** and **activation_offload** (advanced inputs) less than 2 GB, but it is slower. Train LoRA says before the \
-first step whether it fits.
+with **offload** and **activation_offload** (advanced inputs) less than 2 GB, but it is slower. Train LoRA says \
+before the first step whether it fits.
 
 """
 DISTILLED = """
