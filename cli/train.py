@@ -20,9 +20,11 @@ from ..lora_train import (
     TrainConfig,
     TrainHooks,
     TrainResult,
+    check_training,
     format_seconds,
     latest_run,
     load_config,
+    open_run,
     read_toml,
     report_memory,
     train_in_run,
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     _check_models(args)
     if args.out.suffix != ".safetensors" or args.out.is_dir():  # reported now, not after hours of training
         raise UsageError(f"--out {args.out}: expected a file name that ends in .safetensors")
-    if config.mode == "new" and args.out.exists():
+    if config.mode == "new" and args.out.exists() and not args.dry_run:  # which writes nothing
         raise UsageError(
             f"--out {args.out}: exists; give another name, or --resume to continue its run, or --mode overwrite"
         )
@@ -73,12 +75,14 @@ def run(args: argparse.Namespace) -> int:
     if handed_over is not None:
         return handed_over
     denoiser, decode = open_model(args, config)
+    runs = args.runs or args.out.parent / "runs"
+    config = replace(with_sample_images(config) if args.vae else config, name=_run_name(config, args.out.stem, runs))
     if args.dry_run:
+        with open_run(runs, config.name, config.mode) as run:
+            check_training(denoiser, dataset, config, run, decode)
         memory = report_memory(denoiser, dataset, config)
         show(args, {**memory.to_json(), "fits": memory.fits}, memory.lines())
         return 0 if memory.fits else 1
-    runs = args.runs or args.out.parent / "runs"
-    config = replace(with_sample_images(config) if args.vae else config, name=_run_name(config, args.out.stem, runs))
     with stop_on_interrupt() as stop, Progress(args, "Training", "steps") as bar:
         hooks = TrainHooks(progress=lambda step: bar(step.step, step.steps, describe_step(step)), stop=stop.is_set)
         result, opened = train_in_run(

@@ -60,7 +60,7 @@ from .run import (
     thin_curve,
 )
 from .samples import Decode, Prompt, sample_file_name
-from .session import rehearse
+from .session import check_training, rehearse
 
 __all__ = [
     "EPS_PER_NATIVE",
@@ -95,6 +95,7 @@ __all__ = [
     "build_network",
     "can_begin",
     "check_run_name",
+    "check_training",
     "choose_precision",
     "draw_grid",
     "draw_noise",

@@ -64,6 +64,13 @@ def make_stepper(
     return stepper
 
 
+def check_parts(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, state: SavedState | None) -> None:
+    """Refuse what `make_stepper` would refuse and a memory forecast leaves out, because it reads data."""
+    if config.start_from and state is None:
+        _make_network(denoiser, config, state)
+    _make_dropout(denoiser, dataset, config)
+
+
 def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
     """The adapters: new ones, those of `start_from`, or those of a saved state."""
     existing = None

@@ -25,7 +25,7 @@ from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
-from .parts import make_stepper
+from .parts import check_parts, make_stepper
 from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position, signals_held
 from .samples import Decode, check_samples
 from .step import NonFiniteLoss, Stepper
@@ -232,6 +232,25 @@ def rehearse(
             _try_model(denoiser, blank, config)
 
 
+def check_training(
+    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run, decode: Decode | None = None
+) -> None:
+    """Raise now what training would raise before its first step and a memory forecast does not see.
+
+    The model is not loaded, and nothing is written.
+    """
+    if config.tensorboard:
+        check_events()
+    refuse_plan(dataset)
+    read_columns(dataset)
+    _check_attention(denoiser, config)
+    state = run.states(config.keep_states).latest() if run.resume else None
+    if state is not None:
+        check_origin(state, dataset, config)
+    check_samples(dataset, config, decode, None)
+    check_parts(denoiser, dataset, config, state)
+
+
 def count_steps(config: TrainConfig, order: Order) -> int:
     """Optimizer steps of the run."""
     return -(-config.epochs * len(order) // config.accumulate) if config.epochs else config.steps
@@ -251,9 +270,13 @@ def set_rules(dataset: Samples, config: TrainConfig) -> dict[str, SetRule]:
 
 def _try_model(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> None:
     """What does not fit the dataset, or has no such attention, is refused here."""
-    check_attention(config.attention, denoiser.device, choose_precision(config.precision, denoiser.device).dtype)
+    _check_attention(denoiser, config)
     with attention_kernel(config.attention):
         denoiser.prepare_for(dataset)
+
+
+def _check_attention(denoiser: Denoiser, config: TrainConfig) -> None:
+    check_attention(config.attention, denoiser.device, choose_precision(config.precision, denoiser.device).dtype)
 
 
 def _hold_out(samples: Samples, rules: Mapping[str, SetRule], config: TrainConfig) -> HeldOut:

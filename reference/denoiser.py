@@ -95,6 +95,7 @@ class ReferenceDenoiser:
 
     @contextmanager
     def traced(self, dataset: Any, shapes: Shapes, offload: bool | None = None) -> Iterator[None]:
+        latent_scale(self.device)  # kept from its first call on, which must not be one without data
         with self.session(), shapes.instead_of_weights(self.model, lambda module: self.device):
             yield
 

@@ -20,7 +20,7 @@ from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
 from streamcache.lora_train.config_file import RENAMED_SETTINGS
 from streamcache.reference import model as reference
 from streamcache.reference.denoiser import ReferenceDenoiser
-from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image
+from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image, latent_scale
 from streamcache.reference.images import creatures
 from streamcache.setting import OPTIONS, parse_setting
 
@@ -262,3 +262,35 @@ def test_a_dry_run_of_what_does_not_fit_exits_with_1_and_names_a_change(small: l
     assert main([*small, "--dry-run"]) == 1
     out = capsys.readouterr().out
     assert "it does not fit" in out and "With checkpointing = true" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--attention", "cudnn"], "attention = cudnn: not available on cpu in float32"),
+        (["--start-from", "missing.safetensors"], "missing.safetensors: cannot be read"),
+        (["--caption-dropout", "0.5"], "the dataset has no encoded empty caption"),
+        (["--sample-every", "1", "--sample-captions", "a zebra"], '"a zebra" is not a caption of the dataset'),
+        (["--optimizer-args", "maximize=maybe"], "cannot be used with optimizer_args maximize = 'maybe'"),
+        (["--resume"], 'mode = "resume"'),
+    ],
+)
+def test_j2_a_dry_run_refuses_what_the_training_refuses(
+    small: list[str], tmp_path: Path, capsys, flags: list[str], message: str
+) -> None:
+    told = []
+    for dry in (["--dry-run"], []):
+        assert main([*small, "--steps", "1", *flags, *dry]) != 0
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1] and message in told[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_is_not_refused_because_the_output_exists(small: list[str], tmp_path: Path, capsys) -> None:
+    latent_scale.cache_clear()
+    assert main([*small, "--dry-run"]) == 0
+    assert main([*small, "--steps", "1"]) == 0  # in the same process
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert main([*small, "--dry-run"]) == 0
+    assert "Memory: the training needs " in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
