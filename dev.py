@@ -153,7 +153,9 @@ def find_hosts() -> list[Host]:
         raise ValueError(f"COMFYUI_PATH is {wrong}, which contains no main.py; set it to ComfyUI's folder, or unset it")
     around = [folder for folder in (ROOT.parent.parent, Path.home() / "comfy" / "ComfyUI") if is_host(folder)]
     folders = named or around[:1]
-    return [Host(folder.resolve(), find_host_python(folder, number)) for number, folder in enumerate(folders)]
+    return [
+        Host(folder.resolve(), find_host_python(folder, number, len(folders))) for number, folder in enumerate(folders)
+    ]
 
 
 def named_folders(variable: str) -> list[Path]:
@@ -167,11 +169,16 @@ def is_host(folder: Path) -> bool:
     return (folder / "main.py").is_file() and (folder / "comfy").is_dir()
 
 
-def find_host_python(folder: Path, number: int = 0) -> Path:
+def find_host_python(folder: Path, number: int, count: int) -> Path:
     """COMFYUI_PYTHON, which names one for all or one for each, or else the Python of ComfyUI's own environment."""
     named = named_folders("COMFYUI_PYTHON")
+    if len(named) not in (0, 1, count):
+        raise ValueError(
+            f"COMFYUI_PYTHON names {len(named)} Pythons, but the number of ComfyUI folders is {count}; "
+            "name one for each, in the order of COMFYUI_PATH, or one for all"
+        )
     if named:
-        return named[number] if number < len(named) else named[-1]
+        return named[number] if len(named) > 1 else named[0]
     inside = "Scripts/python.exe" if WINDOWS else "bin/python"
     found = next((p for p in (folder / ".venv" / inside, folder / "venv" / inside) if p.exists()), None)
     if found is None:

@@ -92,6 +92,18 @@ def test_comfyui_path_may_name_several(
         dev.find_hosts()
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_neither_one_python_nor_one_for_each_comfyui_is_refused(
+    no_host_named: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, count: int
+):
+    hosts = [make_host(no_host_named / name) for name in ("old", "new", "newest")]
+    monkeypatch.setenv("COMFYUI_PATH", os.pathsep.join(map(str, hosts)))
+    monkeypatch.setenv("COMFYUI_PYTHON", os.pathsep.join(f"python{number}" for number in range(count)))
+    assert dev.host([]) == 1
+    expected = f"COMFYUI_PYTHON names {count} Pythons, but the number of ComfyUI folders is 3; name one for each"
+    assert expected in capsys.readouterr().out
+
+
 @pytest.mark.skipif(os.name == "nt", reason="names of folders cannot contain the separator there")
 def test_a_single_comfyui_path_may_contain_the_separator(no_host_named: Path, monkeypatch: pytest.MonkeyPatch):
     folder = make_host(no_host_named / f"a{os.pathsep}b")
