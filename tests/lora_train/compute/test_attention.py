@@ -49,6 +49,22 @@ def test_a_kernel_that_the_device_lacks_is_refused_before_anything_is_written(tm
     assert not list((tmp_path / "run").rglob("metrics.jsonl"))
 
 
+def test_steps_and_validation_compute_with_the_chosen_kernel(tmp_path, monkeypatch):
+    denoiser, used = small_denoiser(), set()
+    predict = denoiser.predict
+
+    def watched(*args):
+        trains = torch.is_grad_enabled()
+        with torch.enable_grad():
+            used.add((trains, attend(torch.randn(1, 1, 4, 8, requires_grad=True)).grad_fn.name()))
+        return predict(*args)
+
+    monkeypatch.setattr(denoiser, "predict", watched)
+    settings = {"steps": 2, "validation_share": 0.3, "validation_every": 1, "attention": "math"}
+    run_training(tmp_path / "run", small_set(tmp_path / "set"), denoiser, **settings)
+    assert used == {(True, KERNELS["math"]), (False, KERNELS["math"])}
+
+
 @pytest.mark.parametrize("more", [{}, {"checkpointing": True}], ids=str)
 def test_j3_a_run_with_a_chosen_kernel_resumes_bit_for_bit_and_only_with_it(tmp_path, more):
     dataset = small_set(tmp_path / "set")
