@@ -316,8 +316,7 @@ def the_hosts_compiler_is_off_in_steps_and_sample_images_and_on_again_after_it(b
         train_small(base / "compiler")
         assert recorder.calls and not recorder.compiled, recorder.compiled
         assert (options.disable_comfy_compiler, options.disable_cuda_graphs) == (False, False)
-        with contextlib.suppress(TrainError):
-            train_small(base / "failing", targets="nothing")
+        refused(base / "failing", targets="nothing")
         assert (options.disable_comfy_compiler, options.disable_cuda_graphs) == (False, False)
         options.disable_comfy_compiler = True
         train_small(base / "off")
