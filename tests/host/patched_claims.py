@@ -1,6 +1,7 @@
 """Scenario: models that other packs have patched or changed, and layers that ComfyUI fuses when it samples."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,35 @@ def a_kernel_of_the_settings_gives_the_same_gradients_and_comes_before_an_overri
             with torch.inference_mode(False), torch.enable_grad(), denoiser.session(), attention_kernel(kernel):
                 denoiser.prepare_for(dataset)
                 torch.testing.assert_close(gradients(denoiser, dataset), expected, rtol=1e-4, atol=1e-6)
+
+
+@claim
+def a_kernel_of_the_settings_computes_what_comfyuis_attention_does(_: Path) -> None:
+    made, size, queries, keys = torch.Generator().manual_seed(7), 8, 5, 7
+    shapes = [(queries, keys), (2, queries, keys), (2, 1, keys), (2, 1, queries, keys), (2, 4, queries, keys)]
+    masks = [None, torch.ones(queries, keys).tril(2).bool(), *(torch.randn(shape, generator=made) for shape in shapes)]
+    flags = list(itertools.product((False, True), repeat=2))
+    for key_heads, mask, scale, (split, kept) in itertools.product((4, 2, 1), masks, (None, 0.7), flags):
+        rows = ((queries, 4), (keys, key_heads), (keys, key_heads))
+        given = [torch.randn(2, length, heads * size, generator=made) for length, heads in rows]
+        if split:
+            given = [value.unflatten(-1, (-1, size)).transpose(1, 2) for value in given]
+        options = {"mask": mask, "skip_reshape": split, "skip_output_reshape": kept}
+        options |= {} if scale is None else {"scale": scale}
+        options |= {"enable_gqa": True} if key_heads < 4 else {}
+        expected = torch_attention(*given, 4, **options)
+        found = TrainingAttention(chosen=True)(None, *given, 4, **options)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@claim
+def an_attention_without_a_gradient_for_its_keys_is_replaced(_: Path) -> None:
+    def partly(function: Any, q: torch.Tensor, k: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return halved(q, k.detach(), *args, **kwargs)
+
+    with torch.inference_mode(False), torch.enable_grad():
+        given = [value.requires_grad_() for value in torch.randn(3, 1, 4, 16)]
+        assert torch.equal(TrainingAttention(partly)(None, *given, 2), torch_attention(*given, 2))
 
 
 def asserting(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import comfy.ldm.modules.attention
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....dataset_cache import is_out_of_memory
+from .kernels import reached
 
 log = logging.getLogger("streamcache")
 
@@ -82,14 +81,4 @@ def chosen_attention(
 
 def _has_gradient(override: Callable[..., Tensor], args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether gradients reach query, key and value. Also asked where none are needed, so that all calls are alike."""
-    with torch.inference_mode(False), torch.enable_grad():
-        given = [value.detach().clone().requires_grad_() for value in args[:3]]
-        try:
-            out = override(torch_attention, *given, *args[3:], **kwargs)
-            found = torch.autograd.grad(out.sum(), given, allow_unused=True)
-        except Exception as error:  # kernels of other packs refuse inputs in their own ways, also by assert
-            if is_out_of_memory(error):
-                raise
-            log.debug("The MODEL's attention failed: %s: %s", type(error).__name__, error)
-            return False
-    return all(gradient is not None for gradient in found)
+    return all(reached(lambda *given: override(torch_attention, *given, *args[3:], **kwargs), args[:3]))

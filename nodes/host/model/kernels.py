@@ -7,6 +7,7 @@ Every kernel comes with its formula in torch's operations, which has a gradient.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from ....dataset_cache import is_out_of_memory
 from .borrowed import changed
 
+log = logging.getLogger("streamcache")
 Kernel = Callable[..., Any]
 
 
@@ -66,21 +68,30 @@ def _trained(kernel: Kernel, formula: Kernel) -> Kernel:
     return call
 
 
-def has_gradient(function: Kernel, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether gradients pass through a function that is called like this."""
+def has_gradient(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether gradients pass through a kernel that is called like this: some of its inputs never get one."""
+
+    def call(*values: Any) -> Any:
+        return kernel(*values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
+
+    return any(reached(call, (*args, *kwargs.values())))
+
+
+def reached(function: Kernel, values: tuple) -> list[bool]:
+    """Whether gradients reach each of the values that can have one. If the function fails, they reach none."""
     with torch.inference_mode(False), torch.enable_grad():
-        args = tuple(_leaf(value) for value in args)
-        kwargs = {name: _leaf(value) for name, value in kwargs.items()}
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.requires_grad]
+        values = tuple(_leaf(value) for value in values)
+        given = [value for value in values if isinstance(value, Tensor) and value.requires_grad]
         try:
-            made = function(*args, **kwargs)
+            made = function(*values)
             results = [value for value in (made if isinstance(made, tuple) else (made,)) if value.requires_grad]
             found = torch.autograd.grad([value.sum() for value in results], given, allow_unused=True)
-        except Exception as error:  # a kernel without a gradient raises in its own way
+        except Exception as error:  # kernels refuse inputs in their own ways, also by assert
             if is_out_of_memory(error):
                 raise
-            return False
-    return any(gradient is not None for gradient in found)
+            log.debug("A kernel has no gradient: %s: %s", type(error).__name__, error)
+            return [False]
+    return [gradient is not None for gradient in found]
 
 
 def _leaf(value: Any) -> Any:
