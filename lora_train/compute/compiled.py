@@ -50,24 +50,27 @@ class Compiler:
         from torch._dynamo.exc import TorchDynamoException
 
         fast: Callable[..., Any] | None = None
-        called = False
+        called = any_size = False
 
         @wraps(forward)
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal fast, called
+            nonlocal fast, called, any_size
             if not torch.is_grad_enabled():  # sample images need another form, for a few calls
                 return forward(*args, **kwargs)
             # What worked stays: with checkpointing, the second pass through a block must be the same as the first.
             if not called:
-                fast, called = self._compile(forward), True
+                fast, called, any_size = self._compile(forward), True, self._any_size
             while fast is not None:
                 try:
                     return fast(*args, **kwargs)
                 except TorchDynamoException as error:
+                    if any_size:  # some versions of torch cannot compile for any size what they can for one
+                        self._any_size = any_size = False
+                        fast = self._compile(forward)
+                        continue
                     result = forward(*args, **kwargs)  # raises if it is the model that fails
-                    fast = self._compile_again(forward, error)
-                    if fast is None:
-                        return result
+                    fast = self._fail(error)
+                    return result
             return forward(*args, **kwargs)
 
         return call
@@ -79,13 +82,6 @@ class Compiler:
             return torch.compile(forward, backend=self._backend, dynamic=self._any_size)
         except RuntimeError as error:  # not on this system, or not with this version of Python
             return self._fail(error)
-
-    def _compile_again(self, forward: Callable[..., Any], error: Exception) -> Callable[..., Any] | None:
-        """Some versions of torch cannot compile for any size what they can compile for one."""
-        if not self._any_size:
-            return self._fail(error)
-        self._any_size = False
-        return self._compile(forward)
 
     def _fail(self, error: Exception) -> None:
         """Say why, once."""
