@@ -49,6 +49,11 @@ def own_arguments(kind: type[torch.optim.Optimizer], weight_decay: float) -> dic
     return {"weight_decay": weight_decay} if "weight_decay" in _parameters(kind) else {}
 
 
+def estimates_rate(kind: type[torch.optim.Optimizer]) -> bool:
+    """Whether it finds its own learning rate, one for all weights: `d0` is the first estimate, in all such classes."""
+    return "d0" in _parameters(kind)
+
+
 def check_arguments(kind: type[torch.optim.Optimizer], label: str, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that the optimizer does not have. Many accept any name and ignore what they do not know."""
     known = _parameters(kind)

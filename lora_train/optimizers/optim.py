@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from ...errors import TrainError
-from .by_name import MakeOptimizer, check_arguments, find_optimizer, group_facts, own_arguments, try_out
+from .by_name import MakeOptimizer, check_arguments, estimates_rate, find_optimizer, group_facts, own_arguments, try_out
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,16 @@ class OptimizerChoice:
     other: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return f'other_optimizer = "{self.other}"' if self.other else f'optimizer = "{self.name}"'
+
+    @property
+    def one_rate(self) -> bool:
+        """Whether all groups must have the same learning rate."""
+        return estimates_rate(self.find()) if self.other else OPTIMIZERS[self.name].one_rate
+
     def find(self) -> type[torch.optim.Optimizer]:
         return find_optimizer(self.other) if self.other else find_class(self.name)
 
@@ -124,7 +134,7 @@ class OptimizerChoice:
 
     def check(self, rates: Rates, fused: bool) -> None:
         """Refuse before the first step what the optimizer would refuse, or ignore, later."""
-        label = f'other_optimizer = "{self.other}"' if self.other else f'optimizer = "{self.name}"'
+        label = self.label
         needs_momentum = not self.other and OPTIMIZERS[self.name].needs_momentum
         if needs_momentum and not rates.beta1 and "betas" not in self.arguments:
             raise TrainError(f"{label}: needs beta1 above 0; found 0, usual is 0.9")
@@ -143,23 +153,16 @@ def make_optimizer(
     """
     choice = OptimizerChoice(choice) if isinstance(choice, str) else choice
     choice.check(rates, fused)
-    if choice.other:
-        return _with_rates(choice, [{**group_facts(group["params"]), **group} for group in groups], rates, fused)
-    name = choice.name
     groups = [{"lr": rates.learning_rate, **group} for group in groups]
     found = sorted({group["lr"] for group in groups})
-    if OPTIMIZERS[name].one_rate and len(found) > 1:
+    if len(found) > 1 and choice.one_rate:
         raise TrainError(
-            f'optimizer = "{name}": estimates one learning rate for all modules, but group_rates gives '
-            f"{', '.join(f'{rate:g}' for rate in found)}; use 0 or {rates.learning_rate:g} there, or another optimizer"
+            f"{choice.label}: estimates one learning rate for all modules, but group_rates or lora_plus gives "
+            f"{', '.join(f'{rate:g}' for rate in found)}; use 0 or {rates.learning_rate:g} there and lora_plus = 1, or "
+            "another optimizer"
         )
-    return _with_rates(choice, groups, rates, fused)
-
-
-def _with_rates(
-    choice: OptimizerChoice, groups: Iterable[dict[str, Any]], rates: Rates, fused: bool
-) -> torch.optim.Optimizer:
-    groups = [{"lr": rates.learning_rate, **group} for group in groups]
+    if choice.other:
+        groups = [{**group_facts(group["params"]), **group} for group in groups]
     optimizer = choice.maker(rates, fused)(groups)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]

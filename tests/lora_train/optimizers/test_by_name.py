@@ -108,6 +108,25 @@ def test_j6_prodigy_plus_schedule_free_trains_and_resumes_exactly() -> None:
     _resume_exactly("ProdigyPlusScheduleFree", d_coef=2.0, betas=(0.9, 0.95))
 
 
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("Prodigy", "pytorch_optimizer"),
+        ("DAdaptAdam", "pytorch_optimizer"),
+        ("ProdigyPlusScheduleFree", "prodigyplus"),
+    ],
+)
+def test_j6_an_optimizer_that_estimates_its_rate_refuses_others(name: str, package: str) -> None:
+    pytest.importorskip(package)
+    two = [{"params": [torch.nn.Parameter(torch.ones(2, 2))], "names": [f"{n}"], "lr": 16.0**n} for n in range(2)]
+    message = f'other_optimizer = "{name}": estimates one learning rate for all modules, .* lora_plus gives 1, 16;'
+    with pytest.raises(TrainError, match=message):
+        make_optimizer(OptimizerChoice("AdamW", name), two, Rates(1.0))
+    make_optimizer(OptimizerChoice("AdamW", name), two[:1], Rates(1.0))
+    if package == "pytorch_optimizer":
+        make_optimizer(OptimizerChoice("AdamW", "Lion"), two, Rates(1.0))
+
+
 @pytest.mark.skipif(not INSTALLED, reason="needs pytorch-optimizer or prodigy-plus-schedule-free")
 def test_j6_an_unknown_optimizer_is_refused_with_the_closest_name() -> None:
     with pytest.raises(TrainError, match="none of .* installed optimizers has this name"):

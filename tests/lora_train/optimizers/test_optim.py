@@ -58,7 +58,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str)
 def test_an_optimizer_with_a_single_rate_refuses_others_before_the_first_step() -> None:
     pytest.importorskip("prodigyopt")
     groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": rate} for rate in (1.0, 0.1)]
-    with pytest.raises(TrainError, match='"Prodigy": estimates one learning rate.*group_rates gives 0.1, 1'):
+    with pytest.raises(
+        TrainError, match='"Prodigy": estimates one learning rate.*group_rates or lora_plus gives 0.1, 1'
+    ):
         make_optimizer("Prodigy", groups, Rates(1.0))
     make_optimizer("Prodigy", [groups[0], {**groups[1], "lr": 1.0}], Rates(1.0))
 
