@@ -17,6 +17,8 @@ Ask = Callable[[Mapping[str, Any]], Forecast]
 
 SMALL_OPTIMIZERS = {"AdamW": "AdamW8bit", "Adam": "AdamW8bit"}
 
+NOTHING_LEFT = "No setting is left that needs less memory; smaller images or a base in fp8 do"
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -56,7 +58,7 @@ class MemoryReport:
         fitting = [advice.sentence() for advice in self.advice if advice.forecast.fits]
         if self.fits or fitting:
             return [self.forecast.sentence(), *fitting]
-        return [self.forecast.sentence(), *(advice.sentence() for advice in self.advice[-1:])]
+        return [self.forecast.sentence(), self.advice[-1].sentence() if self.advice else NOTHING_LEFT]
 
     def to_json(self) -> dict[str, Any]:
         forecast = None if self.forecast is None else self.forecast.to_json()

@@ -58,6 +58,14 @@ def test_if_nothing_fits_the_last_try_says_so():
     assert "does not fit" in report.lines()[0] and "12 GB" in report.lines()[0]
 
 
+def test_if_nothing_is_left_to_try_the_last_line_says_so():
+    ask, asked = answer()
+    tried = find_fitting(replace(FOUND, device="cpu"), TrainConfig(checkpointing=True), ask, offloads=False)
+    lines = MemoryReport(FOUND, tried).lines()
+    assert not asked and len(lines) == 2
+    assert lines[-1] == "No setting is left that needs less memory; smaller images or a base in fp8 do"
+
+
 @pytest.mark.parametrize("own", [{"optimizer_args": {"amsgrad": True}}, {"other_optimizer": "Lion"}])
 def test_an_optimizer_with_arguments_or_of_another_package_is_not_replaced(own, monkeypatch):
     monkeypatch.setattr("streamcache.lora_train.forecast.advice.available", lambda: ["AdamW", "AdamW8bit"])
