@@ -209,6 +209,9 @@ def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
     scaled = [name for name, adapter in adapters.items() if adapter.magnitude is not None]
     if scaled:
         raise TrainError(f"{file.where}: {scaled[0]} is a DoRA, which cannot be a training adapter; use a LoRA")
+    for name, adapter in adapters.items():
+        if not all(tensor.float().isfinite().all() for tensor in (*adapter.parameters(), *adapter.buffers())):
+            raise TrainError(f"{file.where}: {name} has weights that are nan or infinite; use another file")
     return Network(adapters).requires_grad_(False).eval()
 
 
@@ -305,6 +308,13 @@ def _check_file(
         ranks = sorted({rank for name, made in factors.items() for rank in joined.get(name) or [made.rank]})
         found = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks from {ranks[0]} to {ranks[-1]}"
         raise TrainError(f"rank = {settings.rank}: {where} has {found}; set rank = {ranks[-1]} to continue it")
+    for (name, made), fit in zip(telling.items(), fits):
+        if not fit and wanted[name] != settings.rank:  # a rank of its own
+            found = max(joined.get(name) or [made.rank])
+            raise TrainError(
+                f"group_ranks: {name} gets rank {wanted[name]}, but {where} has rank {found} there; give it that rank "
+                "to continue the file"
+            )
     other = sorted({made.label for made in factors.values() if made.kind != settings.kind})
     if other:
         log.warning("%s: its layers continue as %s, not as %s", where, ", ".join(other), KINDS[settings.kind].label)

@@ -113,3 +113,11 @@ def test_j4_a_missing_file_and_a_dora_are_refused(tmp_path: Path) -> None:
     dora = write_adapter(tmp_path / "dora.safetensors", **{"diffusion_model.up.dora_scale": torch.ones(1, CHANNELS)})
     with pytest.raises(TrainError, match="up is a DoRA, which cannot be a training adapter"):
         load_fixed(SmallDenoiser(), read_lora(dora))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_j4_weights_that_are_not_finite_are_refused_with_the_file(tmp_path: Path, value: float) -> None:
+    bad = {"diffusion_model.down.lora_up.weight": torch.full((CHANNELS, 2), value)}
+    file = write_adapter(tmp_path / "adapter.safetensors", **bad)
+    with pytest.raises(TrainError, match=r"^training_adapter: .*adapter.safetensors: down has weights that are nan or"):
+        run_training(tmp_path, make_dataset(tmp_path / "set"), training_adapter=str(file))

@@ -69,6 +69,14 @@ def test_another_rank_is_refused_with_both_numbers() -> None:
     assert (found["linear"].factors.rank, found["qkv"].factors.rank) == (2, 3)
 
 
+def test_j6_another_rank_of_a_group_is_refused_with_both_numbers() -> None:
+    file = pair("linear") | pair("qkv", 12, 6, 3)
+    message = "group_ranks: qkv gets rank 4, but file.safetensors has rank 3 there; give it that rank"
+    with pytest.raises(TrainError, match=message):
+        opened(file, rank=2, group_ranks={"qkv": 4})
+    assert opened(file, rank=2, group_ranks={"qkv": 3})["qkv"].factors.rank == 3
+
+
 def test_settings_that_the_file_overrides_are_logged(caplog) -> None:
     opened(pair("linear"), kind="lokr", alpha=1.0)
     opened(pair("linear"), dora=True)
