@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
+
+log = logging.getLogger("streamcache")
 
 VARIANTS = 64  # of a block, if each size of a bucket needs its own
 
@@ -31,6 +34,7 @@ class Compiler:
         from torch._functorch import config as gradients
         from torch.fx.experimental import _config as sizes
 
+        log.info("Compiling %d blocks; the first step of each size takes minutes", forwards)
         most = VARIANTS * forwards
         with ExitStack() as stack:
             # The names that all versions know; the newest ones call them recompile_limit.
