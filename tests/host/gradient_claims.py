@@ -185,7 +185,7 @@ def a_training_lowers_the_loss_and_its_file_changes_the_host_the_same_way(folder
 
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
-    for name in FUSED[:1]:
+    for name in HARD:
         dataset, patcher = two_lengths(name, folder / "trained" / name), make_patcher(name)
         denoiser = HostDenoiser(patcher)
         with torch.inference_mode(False), denoiser.session(), torch.no_grad():
