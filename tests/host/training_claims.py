@@ -277,7 +277,7 @@ def lists_from_stock_nodes_are_saved_under_the_runs_name_and_train_the_same(case
 @claim
 def a_batch_of_four_is_one_call_of_four_rows_where_cores_node_sees_sixteen(case: Case) -> None:
     rows = counted_rows(case, lambda: train(case, "rows", dataset=same_shape(case), batch_size=4, steps=2))
-    assert rows == [1, 4, 4], f"one trial call, then two steps: {rows}"
+    assert rows == [1, 1, 4, 4], f"two trial calls, then two steps: {rows}"
     assert 16 in counted_rows(case, lambda: core_train(case, 4)), "core has changed: update the documentation"
 
 
@@ -439,7 +439,7 @@ def j4_a_training_adapter_trains_as_on_the_base_with_that_lora_and_is_not_in_the
     taught = train(case, "taught", learning_rate=0.1)[0]
     merged, _ = comfy.sd.load_lora_for_models(case.models.model, None, taught, 1.0, 0.0)
     plain, adapted, expected = (
-        train(case, f"base {number}", **change)
+        train(case, f"base {number}", optimizer="SGD", learning_rate=0.1, **change)  # Adam would enlarge rounding
         for number, change in enumerate(({}, {"training_lora": taught}, {"model": merged}))
     )
     losses = [torch.tensor(result[1]["loss"]) for result in (plain, adapted, expected)]
@@ -447,7 +447,7 @@ def j4_a_training_adapter_trains_as_on_the_base_with_that_lora_and_is_not_in_the
     assert not torch.allclose(losses[0], losses[1], rtol=1e-3), "the adapter changes nothing"
     assert adapted[0].keys() == expected[0].keys()
     for key, value in expected[0].items():
-        torch.testing.assert_close(adapted[0][key], value, rtol=1e-2, atol=5e-3)  # Adam enlarges rounding
+        assert (adapted[0][key] - value).abs().max() <= 1e-3 * value.abs().max(), key
 
 
 @claim
