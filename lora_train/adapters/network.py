@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -170,11 +169,11 @@ def build_network(
     `split_lora(network.tensors())` gives the same network again, bit for bit.
     """
     modules = denoiser.adaptable()
-    groups = {**denoiser.groups(), **_convolutions(modules)}
+    groups = {**denoiser.groups(), **targets.convolutions(modules)}
     rates = targets.rates_of(settings.group_rates, modules, groups)
     chosen = [name for name in targets.select_modules(settings.targets, modules, groups) if rates.get(name) != 0]
     layers = {name: layer_of(name, modules[name]) for name in chosen}
-    own = _settings_of(settings, list(modules), groups)
+    own = targets.settings_of(settings, list(modules), groups)
     if KINDS[settings.kind].limits_rank:
         _check_rank(layers, {name: own[name].rank for name in chosen})
     adapters = {name: _create(name, layers[name], modules[name], own[name]) for name in chosen}
@@ -213,30 +212,6 @@ def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
         if not all(tensor.float().isfinite().all() for tensor in (*adapter.parameters(), *adapter.buffers())):
             raise TrainError(f"{file.where}: {name} has weights that are nan or infinite; use another file")
     return Network(adapters).requires_grad_(False).eval()
-
-
-def _convolutions(modules: Mapping[str, nn.Module]) -> dict[str, list[str]]:
-    """The preset of layers with a kernel above 1×1, if the model has any."""
-    found = [name for name, module in modules.items() if max(getattr(module, "kernel_size", ()) or (1,)) > 1]
-    return {"convolutions": found} if found else {}
-
-
-def _settings_of(
-    settings: AdapterSettings, names: list[str], groups: Mapping[str, list[str]]
-) -> dict[str, AdapterSettings]:
-    """The settings of each module: the last pattern that matches it gives its rank and alpha.
-
-    A module without an alpha of its own has that of the settings, or its own rank, as in PEFT.
-    """
-    ranks, alphas = {}, {}
-    for pattern, rank in settings.group_ranks.items():
-        ranks |= dict.fromkeys(targets.matching(pattern, names, groups, "group_ranks"), int(rank))
-    for pattern, alpha in settings.group_alphas.items():
-        alphas |= dict.fromkeys(targets.matching(pattern, names, groups, "group_alphas"), alpha)
-    return {
-        name: replace(settings, rank=ranks.get(name, settings.rank), alpha=alphas.get(name, settings.alpha))
-        for name in names
-    }
 
 
 def _create(name: str, layer: Layer, module: nn.Module, settings: AdapterSettings) -> Adapter:

@@ -1,4 +1,4 @@
-"""Targets: the modules of a model that get an adapter, and their learning rates."""
+"""Targets: the modules of a model that get an adapter, and their learning rates, ranks and alphas."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import nn
 
 from ...errors import TrainError
+from .factors import AdapterSettings
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's name
 
@@ -77,3 +81,27 @@ def _nothing(setting: str, pattern: str, names: list[str], groups: Mapping[str, 
         + (f' Closest: "{near[0]}".' if near else "")
         + f" Presets: {', '.join(groups)}. Modules: {', '.join(shapes)}"
     )
+
+
+def convolutions(modules: Mapping[str, nn.Module]) -> dict[str, list[str]]:
+    """The preset of layers with a kernel above 1×1, if the model has any."""
+    found = [name for name, module in modules.items() if max(getattr(module, "kernel_size", ()) or (1,)) > 1]
+    return {"convolutions": found} if found else {}
+
+
+def settings_of(
+    settings: AdapterSettings, names: list[str], groups: Mapping[str, list[str]]
+) -> dict[str, AdapterSettings]:
+    """The settings of each module: the last pattern that matches it gives its rank and alpha.
+
+    A module without an alpha of its own has that of the settings, or its own rank, as in PEFT.
+    """
+    ranks, alphas = {}, {}
+    for pattern, rank in settings.group_ranks.items():
+        ranks |= dict.fromkeys(matching(pattern, names, groups, "group_ranks"), int(rank))
+    for pattern, alpha in settings.group_alphas.items():
+        alphas |= dict.fromkeys(matching(pattern, names, groups, "group_alphas"), alpha)
+    return {
+        name: replace(settings, rank=ranks.get(name, settings.rank), alpha=alphas.get(name, settings.alpha))
+        for name in names
+    }

@@ -126,7 +126,8 @@ def test_host_tests_run_on_each_comfyui(tmp_path: Path, versions: tuple[str, ...
         "-k",
         "every_name",
     ]
-    environment = {**os.environ, "COMFYUI_PATH": os.pathsep.join(map(str, hosts))}
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "COMFYUI_PYTHON")}
+    environment = {**own, "COMFYUI_PATH": os.pathsep.join(map(str, hosts))}
     done = subprocess.run(command, cwd=dev.ROOT, env=environment, capture_output=True, text=True, check=True)
     found = [line for line in done.stdout.splitlines() if "::" in line]
     assert len(found) == len(versions), done.stdout
