@@ -209,9 +209,7 @@ class TrainConfig:
     activation_offload: bool = _set(
         False, "memory", "Keep activations in RAM until the backward pass: less VRAM, slower", decides=False
     )
-    compile: bool = _set(
-        False, "memory", "Compile each block with torch: minutes at first; the gain depends on the GPU"
-    )
+    compile: bool = _set(False, "memory", "Compile each block: minutes at first; the gain depends on the GPU")
     attention: str = _set(
         "auto",
         "memory",
