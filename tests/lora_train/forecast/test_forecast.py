@@ -91,9 +91,10 @@ def test_a_forecast_leaves_no_trace(denoiser, dataset):
     before = {name: (id(value), value.clone()) for name, value in denoiser.model.state_dict(keep_vars=True).items()}
     attributes = {name: sorted(vars(module)) for name, module in denoiser.model.named_modules()}
     random = torch.get_rng_state()
+    others = {id(value) for value in gc.get_objects() if type(value) is FakeTensor}  # of torch.compile
     forecast_training(denoiser, dataset, TrainConfig(rank=4, adapter_dropout=0.1, checkpointing=True))
     gc.collect()
-    assert not [value for value in gc.get_objects() if type(value) is FakeTensor]
+    assert not [value for value in gc.get_objects() if type(value) is FakeTensor and id(value) not in others]
     after = denoiser.model.state_dict(keep_vars=True)
     assert all(id(after[name]) == place and torch.equal(after[name], value) for name, (place, value) in before.items())
     assert attributes == {name: sorted(vars(module)) for name, module in denoiser.model.named_modules()}
