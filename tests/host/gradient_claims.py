@@ -1,5 +1,6 @@
 """Scenario: families whose code was not written for training predict as the host does and have right gradients."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,19 @@ def blocks_that_overwrite_what_autograd_keeps_have_right_gradients(folder: Path)
                         found = torch.autograd.grad(apply(model).square().sum(), list(model.parameters()))
                     for one, two in zip(found, expected, strict=True):
                         close(one, two, 1e-10, 1e-12, way)
+
+
+@claim
+def the_trial_before_the_first_step_keeps_no_tensors(folder: Path) -> None:
+    def tensors() -> int:
+        gc.collect()
+        return sum(type(value) is Tensor for value in gc.get_objects())
+
+    for name in ("Wan", "LTXV"):
+        with training(name, folder / "kept") as (denoiser, dataset):
+            before = tensors()
+            denoiser.prepare_for(dataset)
+            assert tensors() <= before, (name, before, tensors())
 
 
 @claim
