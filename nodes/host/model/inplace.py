@@ -132,7 +132,7 @@ class Blocks:
 
     def _noting(self, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            # Detached tensors have the same version, but do not hold the graph, which would hold them: nothing is freed.
+            # Detached tensors have the same version, but not the graph: it holds them, and neither would be freed.
             kept: list[tuple[Tensor, int]] = []
             with saved_tensors_hooks(lambda tensor: kept.append((tensor.detach(), tensor._version)), _never):
                 made = forward(*args, **kwargs)
