@@ -77,6 +77,10 @@ class Page:
     def open(self, address: str) -> None:
         self._tab.goto(address)
 
+    def before_each_load(self, script: str) -> None:
+        """Run statements before those of the page."""
+        self._tab.add_init_script(script)
+
     def reload(self) -> None:
         self._tab.reload()
 

@@ -6,6 +6,7 @@ test` downloads; the others on ComfyUI's own. If STREAMCACHE_FRONTEND names a fo
 that one.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -99,7 +100,9 @@ def chromium() -> Iterator[Chromium]:
 def page(chromium: Chromium, server: Server) -> Iterator[Page]:
     """The front end, loaded."""
     server.client.post("/settings", SETTINGS)
+    seen = json.dumps([job["id"] for job in server.client.get("/streamcache/jobs")["jobs"]])
     with chromium.new_page() as tab:
+        tab.before_each_load(f"sessionStorage['streamcache.dismissed'] ??= {seen!r}")  # the jobs of other files
         tab.resize(1800, 1100)
         tab.open(server.address)
         tab.wait_for(READY)
