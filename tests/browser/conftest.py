@@ -38,7 +38,7 @@ OWN, NEWEST = "own", "newest"
 MANY = 100_000
 # The front end asks for files that a new user does not have; a list shows thumbnails of files that were just removed.
 # Files that users may have, and pictures of what a test removed or replaced while they were loaded.
-_HARMLESS = re.compile("status of 40[49].*(/api/userdata|user.css|/streamcache/(folder/image|cache/thumbnail))")
+_HARMLESS = re.compile("status of 40[049].*(/api/userdata|user.css|/streamcache/(folder/image|cache/thumbnail))")
 SETTINGS = {
     "Comfy.TutorialCompleted": True,
     "Comfy.Workflow.Persist": False,  # or the workflow of the previous page would be restored a moment after the start
