@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management
 import comfy.model_patcher
-import comfy.sample
 import comfy.sampler_helpers
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from ....dataset_cache import EMPTY_CAPTION, realize
@@ -42,24 +39,17 @@ from .borrowed import (
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .kernels import differentiable_kernels
+from .previews import PreviewSettings, sample, to_images
 from .schedule import ModelSchedule
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from ....dataset_cache import Batch, Dataset
     from ....lora_train import Shapes
 
 # When this much memory is requested, ComfyUI unloads everything else, as for its own trainer.
 EVERYTHING = 1e20
-
-
-@dataclass(frozen=True)
-class PreviewSettings:
-    """How sample images are drawn. Without a negative conditioning, cfg counts as 1."""
-
-    negative: Any = None
-    cfg: float = 4.0
-    sampler: str = "euler"
-    scheduler: str = "simple"
 
 
 class HostDenoiser:
@@ -216,7 +206,7 @@ class HostDenoiser:
         """Images from sampled latents. The VAE may push the model off the device; the next batch brings it back."""
         self._moved = True
         with changed(comfy.model_management, "in_training", False), torch.no_grad():
-            return _to_images(vae.decode(latents))
+            return to_images(vae.decode(latents))
 
     def scale(self, latents: Tensor) -> Tensor:
         """Latents as the VAE returns them → as the model takes them. The same for every bucket."""
@@ -238,7 +228,7 @@ class HostDenoiser:
         adapted = [layer for layer in self.adaptable().values() if layer._forward_hooks]
         with changed(comfy.model_management, "in_training", self._unfused), calls_noted(adapted) as called:
             try:
-                made = _sample(self.patcher, conditioning, shape, seed, steps, self.preview)
+                made = sample(self.patcher, conditioning, shape, seed, steps, self.preview)
             finally:
                 self._begin()
         return made, [layer for layer in adapted if id(layer) not in called]
@@ -323,26 +313,3 @@ def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
     inference = patcher.get_model_object("manual_cast_dtype") or model.get_dtype()
     if inference != dtype:
         patcher.set_model_compute_dtype(dtype)
-
-
-def _sample(
-    patcher: Any, conditioning: Any, shape: Sequence[int], seed: int, steps: int, settings: PreviewSettings
-) -> Tensor:
-    """Latents as KSampler returns them for an empty latent of this shape [B, C, (T,) H, W]."""
-    latents = torch.zeros(tuple(shape))
-    wanted = comfy.sample.fix_empty_latent_channels(patcher, latents)
-    # The noise that KSampler draws for this seed, from a private generator: the global one stays as it is.
-    noise = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(seed))
-    guided = settings.negative is not None
-    made = comfy.sample.sample(
-        patcher, noise, steps, settings.cfg if guided else 1.0, settings.sampler, settings.scheduler,
-        conditioning, settings.negative if guided else [], wanted, disable_pbar=True, seed=seed,
-    )  # fmt: skip
-    return made.reshape(latents.shape) if made.numel() == latents.numel() else made
-
-
-def _to_images(images: Tensor) -> list[Image.Image]:
-    """ComfyUI's IMAGE [B, H, W, C] (video: [B, T, H, W, C], its first frame) in 0…1 → images."""
-    images = images[:, 0] if images.ndim == 5 else images
-    pixels = (images[..., :3].float().clamp(0, 1) * 255).round().to("cpu", torch.uint8).numpy()
-    return [Image.fromarray(np.ascontiguousarray(each)) for each in pixels]
