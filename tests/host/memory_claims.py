@@ -1,13 +1,15 @@
 """Scenario: the memory forecast of ComfyUI's models, and what makes them need less."""
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train import TrainConfig, TrainHooks, forecast_training, open_run, train
+from streamcache.errors import TrainError
+from streamcache.lora_train import TrainConfig, TrainHooks, forecast_training, open_run, report_memory, train
 from streamcache.lora_train.memory import activations_in_ram, checkpointed
 
 from ..lora_train.forecast.measured import measured_peak
@@ -62,6 +64,29 @@ def the_forecast_knows_checkpointing_and_precision(folder: Path) -> None:
 @claim
 def the_forecast_knows_quantized_weights(folder: Path) -> None:
     within_a_tenth("Flux", folder, change=quantize)
+
+
+@claim
+def the_forecast_refuses_a_dataset_that_does_not_fit_in_the_words_of_the_training(folder: Path) -> None:
+    for name, other in {"text": make_samples("Flux", 1), "latents": make_samples("SDXL", 1)}.items():
+        (sample,) = other
+        if name == "text":
+            ((text, extras),) = sample["conditioning"]
+            sample["conditioning"] = [[torch.cat((text, text), -1), extras]]
+        with CacheWriter(folder / f"unfit {name}") as writer:
+            writer.add(**sample, source="1.png", original_size=(64, 64), crop=(0, 0, 64, 64))
+        dataset, denoiser = open_cache(folder / f"unfit {name}"), denoiser_of("Flux")
+        found = [refusal(lambda: report_memory(denoiser, dataset, TrainConfig(rank=2)))]  # noqa: B023
+        found.append(refusal(lambda: _gradients(denoiser, dataset)))  # noqa: B023
+        assert found[0] == found[1] and found[0].startswith("dataset: ") and "expect" in found[0], found
+
+
+def refusal(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except TrainError as error:
+        return str(error)
+    raise AssertionError("nothing was refused")
 
 
 @claim

@@ -98,9 +98,7 @@ class HostDenoiser:
         if self.preview.negative is None and EMPTY_CAPTION in dataset.named:
             empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
             self.preview = replace(self.preview, negative=empty)
-        fit.check_latents(self.model, dataset)
-        fit.check_entries(dataset)
-        self._try_out(dataset)
+        self._try_out(self._trial_of(dataset))
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         self.return_to_device()
@@ -135,7 +133,7 @@ class HostDenoiser:
     def traced(self, dataset: Dataset, shapes: Shapes, offload: bool | None = None) -> Iterator[None]:
         """A session without data. Afterwards everything is as before, also what this object has learned."""
         offload = self.offload if offload is None else offload
-        trial = dataset.read_batch([fit.smallest_sample(dataset)])
+        trial = self._trial_of(dataset)
         own, tables, learned = dict(vars(self)), dict(self._levels.tables), self.parts.learned()
         try:
             with ExitStack() as stack:
@@ -148,7 +146,7 @@ class HostDenoiser:
                 self.sizes = conds.Sizes.of(dataset)
                 self._calls = conds.Calls()
                 with shapes.mode:
-                    self._try(shapes.of_batch(trial))
+                    self._try_out(shapes.of_batch(trial))
                 yield
         finally:
             vars(self).update(own)
@@ -247,10 +245,15 @@ class HostDenoiser:
         if not self.patcher.is_dynamic():
             self.patcher.pre_run()
 
-    def _try_out(self, dataset: Dataset) -> None:
+    def _trial_of(self, dataset: Dataset) -> Batch:
+        """A sample of a dataset that fits as far as its shapes tell."""
+        fit.check_latents(self.model, dataset)
+        fit.check_entries(dataset)
+        return dataset.read_batch([fit.smallest_sample(dataset)])
+
+    def _try_out(self, batch: Batch) -> None:
         """Send one sample through the model: a layer that does not fit its text raises, and blocks that write in place
         are found."""
-        batch = dataset.read_batch([fit.smallest_sample(dataset)])
         with fit.widths_checked(self.adaptable(), realize(batch.conditionings[0]), fit.family(self.model)):
             self._try(batch)
 
