@@ -1,6 +1,7 @@
 """Scenario: the memory forecast of ComfyUI's models, and what makes them need less."""
 
 import gc
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,36 @@ def a_share_of_the_weights_is_offloaded_with_equal_gradients(folder: Path) -> No
             cast = [layer for layer in denoiser.adaptable().values() if hasattr(layer, "prev_comfy_cast_weights")]
             assert 0 < len(cast) <= len(denoiser.adaptable()) and (share == 1 or len(cast) < len(denoiser.adaptable()))
             _equal(expected, gradients(denoiser, dataset))
+
+
+@claim
+def a_share_without_effect_is_said_and_not_part_of_the_forecast(_: Path) -> None:
+    from streamcache.nodes.host.model import make_denoiser
+    from streamcache.nodes.host.model.borrowed import changed
+    from streamcache.nodes.host.settings import HostSettings
+
+    patcher, heard = make_patcher("Flux"), Heard()
+    logging.getLogger("streamcache").addHandler(heard)
+    try:
+        for offload, dynamic, words in ((True, False, ""), (False, False, "without offload"), (True, True, "dynamic")):
+            heard.words.clear()
+            with changed(type(patcher), "is_dynamic", lambda self, dynamic=dynamic: dynamic):
+                denoiser = make_denoiser(patcher, TrainConfig(), HostSettings(offload=offload, offload_share=0.25))
+                assert denoiser.resident(1000, 0) == (0 if dynamic else 750)
+            assert [words in line and "offload_share = 0.25" in line for line in heard.words] == [True] * bool(words)
+    finally:
+        logging.getLogger("streamcache").removeHandler(heard)
+
+
+class Heard(logging.Handler):
+    """The warnings of the pack."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words.append(record.getMessage())
 
 
 @claim

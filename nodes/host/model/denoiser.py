@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
     from ....dataset_cache import Batch, Dataset
     from ....lora_train import Shapes
+
+log = logging.getLogger("streamcache")
 
 # When this much memory is requested, ComfyUI unloads everything else, as for its own trainer.
 EVERYTHING = 1e20
@@ -160,7 +163,7 @@ class HostDenoiser:
         return tracing.room(self.patcher, self.device)
 
     def resident(self, away: int, need: int) -> int:
-        if self.offload_share:
+        if self.offload_share and not self.patcher.is_dynamic():
             return int(away * (1 - self.offload_share))
         if comfy.model_management.is_device_cpu(self.device):
             return 0
@@ -288,6 +291,13 @@ class HostDenoiser:
 
 def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
     """A ComfyUI model as these settings train it."""
+    if host.offload_share and not host.offload:
+        log.warning("offload_share = %g has no effect without offload", host.offload_share)
+    elif host.offload_share and patcher.is_dynamic():
+        log.warning(
+            "offload_share = %g has no effect: ComfyUI loads this model dynamically and decides itself",
+            host.offload_share,
+        )
     preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
     own = host.offload, host.guidance, preview, host.offload_share
     return HostDenoiser(patcher, config.precision, *own, attention=config.attention)
