@@ -569,3 +569,19 @@ def j7_sdxl_has_the_names_of_diffusers_in_whatever_order_the_host_lists_them(fol
             assert {name: names[name] for name in expected} == expected, names
             blocks = ("unet.down_blocks.", "unet.mid_block.", "unet.up_blocks.")
             assert all(name.startswith(blocks) for ours, name in names.items() if ours not in expected), names
+
+
+@claim
+def j6_images_without_a_stored_size_have_that_of_the_models_own_vae(folder: Path) -> None:
+    from streamcache.lora_train import TrainConfig
+    from streamcache.lora_train.objective import RULES
+    from streamcache.lora_train.parts import make_stepper
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
+
+    for name, pixels in {"SDXL": 64, "Flux": 64, "Flux.2": 64, "Wan": 64, "LTXV": 128}.items():
+        with CacheWriter(folder / f"unsized {name}") as writer:
+            writer.add(**make_samples(name, 1)[0], source="1.png")
+        dataset, denoiser = open_cache(folder / f"unsized {name}"), HostDenoiser(make_patcher(name))
+        config = TrainConfig(rank=2, resolution_shift="flux")
+        stepper = make_stepper(denoiser, dataset, config, config.objective(RULES), None)
+        assert stepper.sizes.pixels([0]) == [pixels * pixels], (name, stepper.sizes.pixels([0]))

@@ -74,6 +74,7 @@ class HostDenoiser:
         self.schedule: NoiseSchedule = self._levels
         self.offload, self.offload_share, self.guidance = offload, offload_share, guidance
         self.ram = torch.device(patcher.offload_device)
+        self.downscale = int(self.model.latent_format.spacial_downscale_ratio)
         self.preview = preview or PreviewSettings()
         self.sizes: conds.Sizes | None = None  # of the dataset; `prepare_for` sets it
         self._aliases: Aliases | None = None
@@ -274,7 +275,7 @@ class HostDenoiser:
         if conds.takes_sizes(self.model):
             if self.sizes is None:
                 raise TrainError("the model takes image sizes; call prepare_for(dataset) before prepare(batch)")
-            extra |= self.sizes.inputs(index, shape, self.model.latent_format.spacial_downscale_ratio)
+            extra |= self.sizes.inputs(index, shape, self.downscale)
         return extra
 
     def _call(self, x: Tensor, sigma: Tensor, inputs: dict[str, Any]) -> Tensor:
