@@ -50,6 +50,13 @@ class OtherNames(Protocol):
 
 
 @runtime_checkable
+class Downscaled(Protocol):
+    """A denoiser that knows how much larger images are than its latents. Optional: 8, if it does not."""
+
+    downscale: int  # image pixels per latent along an axis
+
+
+@runtime_checkable
 class Traceable(Protocol):
     """A denoiser whose memory can be computed in advance. Optional."""
 

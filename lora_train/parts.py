@@ -12,8 +12,8 @@ from . import export
 from .adapters import Network, build_network, load_fixed, read_lora, split_lora
 from .compute import Ema
 from .config import TrainConfig
-from .data import KnownSizes
-from .denoiser import Denoiser, Naming
+from .data import VAE_SCALE, KnownSizes
+from .denoiser import Denoiser, Downscaled, Naming
 from .memory import choose_precision, with_data
 from .objective import ObjectiveSettings
 from .optimizers import load_optimizer, make_optimizer, was_fused
@@ -47,7 +47,7 @@ def make_stepper(
         precision=precision,
         objective=objective,
         weights=Weights(None if (weights == 1).all() else weights, objective),
-        sizes=KnownSizes(dataset),
+        sizes=KnownSizes(dataset, denoiser.downscale if isinstance(denoiser, Downscaled) else VAE_SCALE),
         seed=config.seed,
         accumulate=config.accumulate,
         clip_norm=config.clip_norm,

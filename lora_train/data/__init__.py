@@ -2,9 +2,10 @@
 
 from .order import BatchPlan, Order, SetRule, read_columns
 from .prefetch import Loaded, Prefetcher, map_batch, refuse_plan
-from .sizes import KnownSizes
+from .sizes import VAE_SCALE, KnownSizes
 
 __all__ = [
+    "VAE_SCALE",
     "BatchPlan",
     "KnownSizes",
     "Loaded",

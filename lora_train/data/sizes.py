@@ -12,7 +12,7 @@ import numpy as np
 from ...dataset_cache import Dataset, is_out_of_memory
 from ...errors import TrainError
 
-VAE_SCALE = 8  # image pixels per latent, where a cache does not say
+VAE_SCALE = 8  # image pixels per latent along an axis, where neither cache nor model says
 
 
 @dataclass
@@ -20,6 +20,7 @@ class KnownSizes:
     """The sizes of images that the model has taken; an error on another size names it."""
 
     dataset: Dataset
+    scale: int = VAE_SCALE  # image pixels per latent along an axis
     shapes: set[tuple[int, ...]] = field(default_factory=set)
 
     @contextmanager
@@ -55,7 +56,7 @@ class KnownSizes:
         for bucket, rows in self.dataset.buckets().items():
             rows = np.asarray(rows)
             unknown = rows[found[rows] <= 0]
-            found[unknown] = VAE_SCALE**2 * bucket.shape[-2] * bucket.shape[-1]
+            found[unknown] = self.scale**2 * bucket.shape[-2] * bucket.shape[-1]
         return found
 
     def _name(self, sample: int) -> str:

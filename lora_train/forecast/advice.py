@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...dataset_cache import Dataset, byte_count
+from ...errors import TrainError
 from ..config import TrainConfig
 from ..denoiser import Denoiser, Traceable
 from ..optimizers import available
@@ -83,13 +84,17 @@ def report_memory(denoiser: Denoiser, dataset: Dataset, config: TrainConfig) -> 
 
 
 def find_fitting(found: Forecast, config: TrainConfig, ask: Ask, offloads: bool) -> list[Advice]:
-    """The changes that were tried, in the order of what they cost; the last one fits, or nothing does.
+    """The changes that were tried, in the order of what they cost; the last one fits, or nothing does. One without a
+    forecast is left out.
 
     `offloads` says whether the model's weights can still be moved off the device.
     """
     tried: list[Advice] = []
     for change in _changes(found, config, offloads):
-        tried.append(Advice(change, ask(change)))
+        try:
+            tried.append(Advice(change, ask(change)))
+        except TrainError:  # what the training itself would refuse, or what cannot be traced, is no advice
+            continue
         if tried[-1].forecast.fits:
             break
     return tried

@@ -24,6 +24,7 @@ NAMES: tuple[str, ...] = (
     "comfy.model_base:BaseModel.get_dtype",
     "comfy.model_base:BaseModel.process_latent_in",
     "comfy.model_base:HunyuanDiT",
+    "comfy.model_base:SD21UNCLIP",
     "comfy.model_base:SDXL",
     "comfy.model_base:SDXLRefiner",
     "comfy.model_management:MIN_WEIGHT_MEMORY_RATIO",

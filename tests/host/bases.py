@@ -60,12 +60,20 @@ own 8 steps and CFG 1.
 If you have a *training adapter* for this base, choose it in **training_adapter** and set **guidance_target** to 1. \
 The same works for Klein and other few-step bases. More: [docs/distilled.md]({docs}).
 """
+GUIDED = """
+## A distilled base
+
+Flux.1 dev was taught to draw with guidance as an input. Here **guidance** and **guidance_target** 3.5 let the LoRA \
+learn images as the base shows them, **preservation_weight** 0.2 keeps what the base draws for other captions, and \
+**resolution_shift** draws timesteps as Flux is sampled (all among the advanced inputs of Train LoRA). More: \
+[docs/distilled.md]({docs}).
+"""
 DOCS = "https://github.com/streamcache/streamcache/blob/main/docs/distilled.md"
 # Train LoRA's settings for a base that draws in few steps without CFG.
-FEW_STEPS = {
-    "sample_steps": 8, "sample_cfg": 1.0, "guidance_target": 3.0, "guidance_schedule": "sigma",
-    "preservation_weight": 0.2, "preservation_share": 0.25,
-}  # fmt: skip
+KEPT = {"preservation_weight": 0.2, "preservation_share": 0.25, "sample_cfg": 1.0}
+FEW_STEPS = {**KEPT, "sample_steps": 8, "guidance_target": 3.0, "guidance_schedule": "sigma"}
+# … and for one whose guidance is an input.
+GUIDANCE = {**KEPT, "guidance": 3.5, "guidance_target": 3.5, "resolution_shift": "flux"}
 
 
 def train_on_sd15(w: Workflow) -> None:
@@ -86,11 +94,11 @@ def _train_on_checkpoint(w: Workflow, base: str, file: ModelFile, resolution: in
 def train_on_flux(w: Workflow) -> None:
     memory = MEMORY.format(full=26.8, fp8=14.9)
     choose = "Choose the model, the text encoders and the VAE."
-    w.note(NOTE.format(base="Flux.1 dev", choose=choose, memory=memory), 0, 460)
+    w.note(NOTE.format(base="Flux.1 dev", choose=choose, memory=memory) + GUIDED.format(docs=DOCS), 0, 580)
     model = w.add("UNETLoader", 0, files=[FLUX], unet_name=FLUX.name)
     names = {"clip_name1": FLUX_TEXTS[0].name, "clip_name2": FLUX_TEXTS[1].name}
     clip = w.add("DualCLIPLoader", 0, files=FLUX_TEXTS, **names, type="flux")
-    _train(w, model(), clip(), _vae(w, FLUX_VAE)(), 1024, checkpointing=True, sample_cfg=1.0)
+    _train(w, model(), clip(), _vae(w, FLUX_VAE)(), 1024, checkpointing=True, **GUIDANCE)
 
 
 def train_on_z_image(w: Workflow) -> None:

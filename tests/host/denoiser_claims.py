@@ -222,7 +222,7 @@ def fingerprint(model: Any) -> list[tuple[str, float, int]]:
 
 @claim
 def a_sample_equals_ksamplers_for_the_same_seed(case: Case) -> None:
-    from streamcache.nodes.host.model.denoiser import PreviewSettings
+    from streamcache.nodes.host.model.previews import PreviewSettings
 
     expected = sampled(case, seed=7)
     denoiser = case.denoiser(preview=PreviewSettings(negative=case.conditionings[2], cfg=3.0))

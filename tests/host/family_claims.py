@@ -545,3 +545,43 @@ def j7_flux_has_the_names_of_the_diffusers_model_that_reads_it(folder: Path) -> 
             found = {key.partition(".lora_")[0] for key in to_tensors(network, denoiser, "diffusers")}
         modulation = {key for key in found if ".norm" in key}
         assert found - modulation == {*attention, *expected}, (name, found)
+
+
+@claim
+def j7_sdxl_has_the_names_of_diffusers_in_whatever_order_the_host_lists_them(folder: Path) -> None:
+    """ComfyUI keeps two names for the layers of the size embedding in a set, whose order differs per process."""
+    import comfy.utils
+
+    from streamcache.nodes.host.model.borrowed import changed
+
+    both = sorted(comfy.utils.UNET_MAP_BASIC)
+    expected = {f"label_emb.0.{i}": f"unet.add_embedding.linear_{n}" for i, n in ((0, 1), (2, 2))} | {
+        "time_embed.0": "unet.time_embedding.linear_1",
+        "time_embed.2": "unet.time_embedding.linear_2",
+        "input_blocks.0.0": "unet.conv_in",
+        "out.2": "unet.conv_out",
+    }
+    with training("SDXL", folder / "sdxl") as (denoiser, _):
+        for listed in (both, both[::-1]):
+            with changed(comfy.utils, "UNET_MAP_BASIC", listed):
+                names = denoiser.export_names("diffusers")
+            assert names.keys() == denoiser.adaptable().keys(), denoiser.adaptable().keys() - names.keys()
+            assert {name: names[name] for name in expected} == expected, names
+            blocks = ("unet.down_blocks.", "unet.mid_block.", "unet.up_blocks.")
+            assert all(name.startswith(blocks) for ours, name in names.items() if ours not in expected), names
+
+
+@claim
+def j6_images_without_a_stored_size_have_that_of_the_models_own_vae(folder: Path) -> None:
+    from streamcache.lora_train import TrainConfig
+    from streamcache.lora_train.objective import RULES
+    from streamcache.lora_train.parts import make_stepper
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
+
+    for name, pixels in {"SDXL": 64, "Flux": 64, "Flux.2": 64, "Wan": 64, "LTXV": 128}.items():
+        with CacheWriter(folder / f"unsized {name}") as writer:
+            writer.add(**make_samples(name, 1)[0], source="1.png")
+        dataset, denoiser = open_cache(folder / f"unsized {name}"), HostDenoiser(make_patcher(name))
+        config = TrainConfig(rank=2, resolution_shift="flux")
+        stepper = make_stepper(denoiser, dataset, config, config.objective(RULES), None)
+        assert stepper.sizes.pixels([0]) == [pixels * pixels], (name, stepper.sizes.pixels([0]))

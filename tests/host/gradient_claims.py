@@ -358,3 +358,37 @@ def kernels_have_gradients_while_training_and_are_the_hosts_own_again_afterwards
                 close(one.detach().float(), two, 1e-6, 1e-6, name)
             assert torch.autograd.gradcheck(kernel, leaves), name
     assert all(vars(library)[name] is value for name, value in before.items())
+
+
+@claim
+def rows_with_one_conditioning_are_prepared_once_with_the_same_bits(folder: Path) -> None:
+    """As for preservation and guided targets, and dropped captions among others."""
+    from streamcache.lora_train.other_captions import with_conditionings
+    from streamcache.nodes.host.model import conditioning as conds
+    from streamcache.nodes.host.model.borrowed import changed
+
+    calls: list[int] = []
+    own = conds.encode
+
+    def counted(*given: Any) -> dict[str, Any]:
+        calls.append(1)
+        return own(*given)
+
+    for name in SMALL:
+        with training(name, folder / "once") as (denoiser, dataset):
+            if conds.takes_sizes(denoiser.model):  # its rows differ in their sizes, unless all are of one image
+                batch = dataset.read_batch([0, 0, 0, 0])
+            else:
+                batch = dataset.read_batch([0, 1, 2, 3])
+            first, other = batch.conditionings[:2]
+            for words, expected in (([first] * 4, 1), ([first, other, first, first], 2)):
+                found = []
+                for shared in (words, [[[text, dict(extras)] for text, extras in entries] for entries in words]):
+                    calls.clear()
+                    with changed(conds, "encode", counted):
+                        prepared = denoiser.prepare(with_conditionings(batch, shared))
+                    assert len(calls) == (expected if shared is words else 4), (name, len(calls))
+                    times = torch.tensor(TIMES)
+                    with torch.no_grad():
+                        found.append(denoiser.predict(prepared.latents, times, prepared.conditioning))
+                assert torch.equal(*found), name

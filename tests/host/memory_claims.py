@@ -1,13 +1,16 @@
 """Scenario: the memory forecast of ComfyUI's models, and what makes them need less."""
 
 import gc
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
-from streamcache.lora_train import TrainConfig, TrainHooks, forecast_training, open_run, train
+from streamcache.errors import TrainError
+from streamcache.lora_train import TrainConfig, TrainHooks, forecast_training, open_run, report_memory, train
 from streamcache.lora_train.memory import activations_in_ram, checkpointed
 
 from ..lora_train.forecast.measured import measured_peak
@@ -62,6 +65,29 @@ def the_forecast_knows_checkpointing_and_precision(folder: Path) -> None:
 @claim
 def the_forecast_knows_quantized_weights(folder: Path) -> None:
     within_a_tenth("Flux", folder, change=quantize)
+
+
+@claim
+def the_forecast_refuses_a_dataset_that_does_not_fit_in_the_words_of_the_training(folder: Path) -> None:
+    for name, other in {"text": make_samples("Flux", 1), "latents": make_samples("SDXL", 1)}.items():
+        (sample,) = other
+        if name == "text":
+            ((text, extras),) = sample["conditioning"]
+            sample["conditioning"] = [[torch.cat((text, text), -1), extras]]
+        with CacheWriter(folder / f"unfit {name}") as writer:
+            writer.add(**sample, source="1.png", original_size=(64, 64), crop=(0, 0, 64, 64))
+        dataset, denoiser = open_cache(folder / f"unfit {name}"), denoiser_of("Flux")
+        found = [refusal(lambda: report_memory(denoiser, dataset, TrainConfig(rank=2)))]  # noqa: B023
+        found.append(refusal(lambda: _gradients(denoiser, dataset)))  # noqa: B023
+        assert found[0] == found[1] and found[0].startswith("dataset: ") and "expect" in found[0], found
+
+
+def refusal(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except TrainError as error:
+        return str(error)
+    raise AssertionError("nothing was refused")
 
 
 @claim
@@ -120,6 +146,36 @@ def a_share_of_the_weights_is_offloaded_with_equal_gradients(folder: Path) -> No
             cast = [layer for layer in denoiser.adaptable().values() if hasattr(layer, "prev_comfy_cast_weights")]
             assert 0 < len(cast) <= len(denoiser.adaptable()) and (share == 1 or len(cast) < len(denoiser.adaptable()))
             _equal(expected, gradients(denoiser, dataset))
+
+
+@claim
+def a_share_without_effect_is_said_and_not_part_of_the_forecast(_: Path) -> None:
+    from streamcache.nodes.host.model import make_denoiser
+    from streamcache.nodes.host.model.borrowed import changed
+    from streamcache.nodes.host.settings import HostSettings
+
+    patcher, heard = make_patcher("Flux"), Heard()
+    logging.getLogger("streamcache").addHandler(heard)
+    try:
+        for offload, dynamic, words in ((True, False, ""), (False, False, "without offload"), (True, True, "dynamic")):
+            heard.words.clear()
+            with changed(type(patcher), "is_dynamic", lambda self, dynamic=dynamic: dynamic):
+                denoiser = make_denoiser(patcher, TrainConfig(), HostSettings(offload=offload, offload_share=0.25))
+                assert denoiser.resident(1000, 0) == (0 if dynamic else 750)
+            assert [words in line and "offload_share = 0.25" in line for line in heard.words] == [True] * bool(words)
+    finally:
+        logging.getLogger("streamcache").removeHandler(heard)
+
+
+class Heard(logging.Handler):
+    """The warnings of the pack."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words.append(record.getMessage())
 
 
 @claim

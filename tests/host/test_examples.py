@@ -107,6 +107,17 @@ def test_a_template_for_a_base_model_runs(server: Server, name: str):
     assert list((server.base / "output" / "streamcache_runs" / f"base_{number}" / "samples").glob("*.png"))
 
 
+def test_j5_the_templates_for_distilled_bases_keep_what_the_base_can_do():
+    for number in ("04", "12"):
+        (name,) = (name for name in BASES if name.startswith(number))
+        nodes = read_json(FOLDER / "api" / f"{name}.json").values()
+        (settings,) = (node["inputs"] for node in nodes if node["class_type"] == "StreamCacheTrain")
+        assert settings["guidance_target"] > 1 and settings["preservation_weight"] > 0, name
+        assert settings["sample_cfg"] == 1, name
+        if number == "04":  # its guidance is an input
+            assert settings["guidance"] == settings["guidance_target"] and settings["resolution_shift"] == "flux"
+
+
 def with_tiny_models(prompt: dict[str, Any]) -> dict[str, Any]:
     outputs = {number: LOADERS[node["class_type"]] for number, node in prompt.items() if node["class_type"] in LOADERS}
     for node in prompt.values():

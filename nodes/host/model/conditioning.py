@@ -111,11 +111,17 @@ def takes_sizes(model: Any) -> bool:
 
 
 def join(model: Any, latents: Tensor, conditionings: Sequence[Any], extras: Sequence[Mapping[str, Any]]) -> list[Rows]:
-    """One `Rows` for the batch if all conditionings have the same form, otherwise one per form."""
-    encoded = [
-        encode(model, latents[i : i + 1], conditioning, extra, f"row {i}")
-        for i, (conditioning, extra) in enumerate(zip(conditionings, extras, strict=True))
-    ]
+    """One `Rows` for the batch if all conditionings have the same form, otherwise one per form.
+
+    ComfyUI's Python runs once for rows that share a conditioning, as those of another caption do.
+    """
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+    encoded: list[dict[str, Any]] = []
+    for i, (conditioning, extra) in enumerate(zip(conditionings, extras, strict=True)):
+        same = (id(conditioning), *sorted(extra.items()))
+        if same not in known:
+            known[same] = encode(model, latents[i : i + 1], conditioning, extra, f"row {i}")
+        encoded.append(known[same])
     alike: list[list[int]] = []
     for place, row in enumerate(encoded):
         group = next((g for g in alike if comfy.samplers.cond_equal_size(encoded[g[0]], row)), None)

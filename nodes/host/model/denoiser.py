@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import comfy.model_management
 import comfy.model_patcher
-import comfy.sample
 import comfy.sampler_helpers
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from ....dataset_cache import EMPTY_CAPTION, realize
@@ -42,24 +40,19 @@ from .borrowed import (
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .kernels import differentiable_kernels
+from .previews import PreviewSettings, sample, to_images
 from .schedule import ModelSchedule
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from ....dataset_cache import Batch, Dataset
     from ....lora_train import Shapes
 
+log = logging.getLogger("streamcache")
+
 # When this much memory is requested, ComfyUI unloads everything else, as for its own trainer.
 EVERYTHING = 1e20
-
-
-@dataclass(frozen=True)
-class PreviewSettings:
-    """How sample images are drawn. Without a negative conditioning, cfg counts as 1."""
-
-    negative: Any = None
-    cfg: float = 4.0
-    sampler: str = "euler"
-    scheduler: str = "simple"
 
 
 class HostDenoiser:
@@ -81,6 +74,7 @@ class HostDenoiser:
         self.schedule: NoiseSchedule = self._levels
         self.offload, self.offload_share, self.guidance = offload, offload_share, guidance
         self.ram = torch.device(patcher.offload_device)
+        self.downscale = int(self.model.latent_format.spacial_downscale_ratio)
         self.preview = preview or PreviewSettings()
         self.sizes: conds.Sizes | None = None  # of the dataset; `prepare_for` sets it
         self._aliases: Aliases | None = None
@@ -108,9 +102,7 @@ class HostDenoiser:
         if self.preview.negative is None and EMPTY_CAPTION in dataset.named:
             empty = realize(dataset.entry(dataset.named[EMPTY_CAPTION]))
             self.preview = replace(self.preview, negative=empty)
-        fit.check_latents(self.model, dataset)
-        fit.check_entries(dataset)
-        self._try_out(dataset)
+        self._try_out(self._trial_of(dataset))
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         self.return_to_device()
@@ -145,7 +137,7 @@ class HostDenoiser:
     def traced(self, dataset: Dataset, shapes: Shapes, offload: bool | None = None) -> Iterator[None]:
         """A session without data. Afterwards everything is as before, also what this object has learned."""
         offload = self.offload if offload is None else offload
-        trial = dataset.read_batch([fit.smallest_sample(dataset)])
+        trial = self._trial_of(dataset)
         own, tables, learned = dict(vars(self)), dict(self._levels.tables), self.parts.learned()
         try:
             with ExitStack() as stack:
@@ -158,7 +150,7 @@ class HostDenoiser:
                 self.sizes = conds.Sizes.of(dataset)
                 self._calls = conds.Calls()
                 with shapes.mode:
-                    self._try(shapes.of_batch(trial))
+                    self._try_out(shapes.of_batch(trial))
                 yield
         finally:
             vars(self).update(own)
@@ -172,7 +164,7 @@ class HostDenoiser:
         return tracing.room(self.patcher, self.device)
 
     def resident(self, away: int, need: int) -> int:
-        if self.offload_share:
+        if self.offload_share and not self.patcher.is_dynamic():
             return int(away * (1 - self.offload_share))
         if comfy.model_management.is_device_cpu(self.device):
             return 0
@@ -216,7 +208,7 @@ class HostDenoiser:
         """Images from sampled latents. The VAE may push the model off the device; the next batch brings it back."""
         self._moved = True
         with changed(comfy.model_management, "in_training", False), torch.no_grad():
-            return _to_images(vae.decode(latents))
+            return to_images(vae.decode(latents))
 
     def scale(self, latents: Tensor) -> Tensor:
         """Latents as the VAE returns them → as the model takes them. The same for every bucket."""
@@ -238,7 +230,7 @@ class HostDenoiser:
         adapted = [layer for layer in self.adaptable().values() if layer._forward_hooks]
         with changed(comfy.model_management, "in_training", self._unfused), calls_noted(adapted) as called:
             try:
-                made = _sample(self.patcher, conditioning, shape, seed, steps, self.preview)
+                made = sample(self.patcher, conditioning, shape, seed, steps, self.preview)
             finally:
                 self._begin()
         return made, [layer for layer in adapted if id(layer) not in called]
@@ -257,10 +249,15 @@ class HostDenoiser:
         if not self.patcher.is_dynamic():
             self.patcher.pre_run()
 
-    def _try_out(self, dataset: Dataset) -> None:
+    def _trial_of(self, dataset: Dataset) -> Batch:
+        """A sample of a dataset that fits as far as its shapes tell."""
+        fit.check_latents(self.model, dataset)
+        fit.check_entries(dataset)
+        return dataset.read_batch([fit.smallest_sample(dataset)])
+
+    def _try_out(self, batch: Batch) -> None:
         """Send one sample through the model: a layer that does not fit its text raises, and blocks that write in place
         are found."""
-        batch = dataset.read_batch([fit.smallest_sample(dataset)])
         with fit.widths_checked(self.adaptable(), realize(batch.conditionings[0]), fit.family(self.model)):
             self._try(batch)
 
@@ -278,7 +275,7 @@ class HostDenoiser:
         if conds.takes_sizes(self.model):
             if self.sizes is None:
                 raise TrainError("the model takes image sizes; call prepare_for(dataset) before prepare(batch)")
-            extra |= self.sizes.inputs(index, shape, self.model.latent_format.spacial_downscale_ratio)
+            extra |= self.sizes.inputs(index, shape, self.downscale)
         return extra
 
     def _call(self, x: Tensor, sigma: Tensor, inputs: dict[str, Any]) -> Tensor:
@@ -295,6 +292,13 @@ class HostDenoiser:
 
 def make_denoiser(patcher: Any, config: TrainConfig, host: HostSettings, negative: Any = None) -> HostDenoiser:
     """A ComfyUI model as these settings train it."""
+    if host.offload_share and not host.offload:
+        log.warning("offload_share = %g has no effect without offload", host.offload_share)
+    elif host.offload_share and patcher.is_dynamic():
+        log.warning(
+            "offload_share = %g has no effect: ComfyUI loads this model dynamically and decides itself",
+            host.offload_share,
+        )
     preview = PreviewSettings(None if negative is None else realize(negative), host.sample_cfg)
     own = host.offload, host.guidance, preview, host.offload_share
     return HostDenoiser(patcher, config.precision, *own, attention=config.attention)
@@ -323,26 +327,3 @@ def _compute_in(patcher: Any, dtype: torch.dtype) -> None:
     inference = patcher.get_model_object("manual_cast_dtype") or model.get_dtype()
     if inference != dtype:
         patcher.set_model_compute_dtype(dtype)
-
-
-def _sample(
-    patcher: Any, conditioning: Any, shape: Sequence[int], seed: int, steps: int, settings: PreviewSettings
-) -> Tensor:
-    """Latents as KSampler returns them for an empty latent of this shape [B, C, (T,) H, W]."""
-    latents = torch.zeros(tuple(shape))
-    wanted = comfy.sample.fix_empty_latent_channels(patcher, latents)
-    # The noise that KSampler draws for this seed, from a private generator: the global one stays as it is.
-    noise = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(seed))
-    guided = settings.negative is not None
-    made = comfy.sample.sample(
-        patcher, noise, steps, settings.cfg if guided else 1.0, settings.sampler, settings.scheduler,
-        conditioning, settings.negative if guided else [], wanted, disable_pbar=True, seed=seed,
-    )  # fmt: skip
-    return made.reshape(latents.shape) if made.numel() == latents.numel() else made
-
-
-def _to_images(images: Tensor) -> list[Image.Image]:
-    """ComfyUI's IMAGE [B, H, W, C] (video: [B, T, H, W, C], its first frame) in 0…1 → images."""
-    images = images[:, 0] if images.ndim == 5 else images
-    pixels = (images[..., :3].float().clamp(0, 1) * 255).round().to("cpu", torch.uint8).numpy()
-    return [Image.fromarray(np.ascontiguousarray(each)) for each in pixels]

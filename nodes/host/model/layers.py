@@ -140,7 +140,10 @@ def _kohya_base(model: Any, diffusers: dict[str, str], name: str) -> str:
 def _diffusers_names(model: Any) -> dict[str, str]:
     unet = comfy.utils.unet_to_diffusers(model.model_config.unet_config)
     if unet:
-        weights = {theirs: ours for theirs, ours in unet.items() if theirs.endswith(".weight")}
+        # The table has two names for the layers of the second embedding: unCLIP's, and that of every other model.
+        other = "add_embedding." if isinstance(model, comfy.model_base.SD21UNCLIP) else "class_embedding."
+        known = {theirs: ours for theirs, ours in unet.items() if not theirs.startswith(other)}
+        weights = {theirs: ours for theirs, ours in known.items() if theirs.endswith(".weight")}
         return {_bare(ours): f"unet.{_bare(theirs)}" for theirs, ours in weights.items()}
     second = model.model_config.unet_config.get("image_model") == "flux2"
     names: dict[str, str] = {}

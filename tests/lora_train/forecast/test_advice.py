@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from streamcache.lora_train import Forecast, TrainConfig, find_fitting
+from streamcache.lora_train import Forecast, TrainConfig, TrainError, Untraceable, find_fitting, report_memory
 from streamcache.lora_train.forecast.advice import MemoryReport
+from streamcache.reference import ReferenceDenoiser
+from streamcache.reference.model import ReferenceModel
+
+from ...support.small_parts import make_dataset
 
 GB = 10**9
 FOUND = Forecast(
@@ -56,6 +60,36 @@ def test_if_nothing_fits_the_last_try_says_so():
     report = MemoryReport(FOUND, tried)
     assert not report.fits and report.lines()[-1].endswith("which is still too much")
     assert "does not fit" in report.lines()[0] and "12 GB" in report.lines()[0]
+
+
+@pytest.mark.parametrize("problem", [TrainError("bitsandbytes cannot be imported"), Untraceable("needs data")])
+def test_a_change_without_a_forecast_is_skipped(problem):
+    own, asked = answer(activation_offload=4)
+
+    def ask(change):
+        if change.keys() == {"checkpointing"}:
+            asked.append(dict(change))
+            raise problem
+        return own(change)
+
+    tried = find_fitting(FOUND, TrainConfig(), ask, offloads=False)
+    assert asked[0] == {"checkpointing": True}
+    assert [advice.settings for advice in tried] == [{"checkpointing": True, "activation_offload": True}]
+    assert MemoryReport(FOUND, tried).lines()[0] == FOUND.sentence()
+
+
+@pytest.mark.parametrize("problem", [TrainError("bitsandbytes cannot be imported"), Untraceable("needs data")])
+def test_the_first_forecast_stays_if_no_change_has_one(problem, tmp_path, monkeypatch):
+    forecasts = iter([FOUND])
+
+    def forecast(*_: object):
+        for found in forecasts:
+            return found
+        raise problem
+
+    monkeypatch.setattr("streamcache.lora_train.forecast.advice.forecast_training", forecast)
+    report = report_memory(ReferenceDenoiser(ReferenceModel()), make_dataset(tmp_path), TrainConfig())
+    assert report.forecast is FOUND and not report.fits and not report.advice and not report.problem
 
 
 def test_if_nothing_is_left_to_try_the_last_line_says_so():
