@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from streamcache.errors import TrainError
@@ -22,6 +23,15 @@ from ..support.small_parts import SmallDenoiser, make_dataset, run_training
 from .short_runs import FULL, assert_same_state, last_state
 
 RATES = {"learning_rate": 1e-5, "weight_decay": 0.5, "beta1": 0.5, "beta2": 0.8, "epsilon": 1e-6}
+
+
+def test_j6_a_file_names_the_optimizer_that_trained_it(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_optimizer")
+    for settings, name in (({"optimizer": "SGD"}, "SGD"), ({"other_optimizer": "Lion"}, "Lion")):
+        folder = tmp_path / name
+        result = run_training(folder, make_dataset(folder / "set"), steps=1, **settings)
+        with safe_open(result.lora, "pt") as file:
+            assert file.metadata()["ss_optimizer"] == name
 
 
 def rates_in_metrics(folder: Path) -> list[float]:
