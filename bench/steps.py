@@ -31,6 +31,7 @@ def measure_steps(folder: Path, settings: Settings) -> list[Figure]:
         "clipping": ("clip_grad_norm_", *_clipping(layers)),
         "EMA": ("one tensor after the other", *_averages(layers)),
         "a LoHa layer, forward and backward": ("checkpointed", *_loha()),
+        "a LoHa convolution, weights computed again": ("kept weights", *_loha_convolution()),
         "a dropout mask": ("a generator per layer", *_masks()),
     }
     figures = []
@@ -82,6 +83,14 @@ def _loha() -> Iterable[Callable[[], object]]:
         checkpoint(apply, x, use_reentrant=False, preserve_rng_state=False).sum().backward()
 
     return before, lambda: made(x).sum().backward()
+
+
+def _loha_convolution() -> Iterable[Callable[[], object]]:
+    """Keeping takes three matrices of the layer's size for each layer, 44 MB here; computing again keeps none."""
+    layer = Layer(2, WIDTH, WIDTH, (3, 3), (1, 1), (1, 1), (1, 1))
+    made = Loha.create(layer, RANK, AdapterSettings(kind="loha", rank=RANK), seeded_generator("loha"))
+    x = torch.randn(1, WIDTH, 32, 32, requires_grad=True)
+    return lambda: layer.apply(x, made.weight()).sum().backward(), lambda: made(x).sum().backward()
 
 
 def _masks() -> Iterable[Callable[[], object]]:

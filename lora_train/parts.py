@@ -9,7 +9,7 @@ import numpy as np
 from ..dataset_cache import EMPTY_CAPTION, Dataset, map_tensors, realize
 from ..errors import TrainError
 from . import export
-from .adapters import Network, build_network, load_fixed, read_lora, split_lora
+from .adapters import KINDS, Network, build_network, load_fixed, read_lora, split_lora
 from .compute import Ema
 from .config import TrainConfig
 from .data import VAE_SCALE, KnownSizes
@@ -31,6 +31,7 @@ def make_stepper(
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
     weights = np.asarray(dataset.column("weight"))
     network = _make_network(denoiser, config, state)
+    _refuse_without_lora(network, config)
     groups = network.parameter_groups(config.learning_rate, config.lora_plus)
     fused = state is None or was_fused(state.optimizer)
     optimizer = make_optimizer(config.optimizer_choice(), groups, config.rates(), fused)
@@ -82,6 +83,17 @@ def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | N
     export.check_names(network, denoiser, cast("Naming", config.naming))
     export.warn_of_unread_names(network, denoiser, cast("Naming", config.naming))
     return network.moved(dtype=export.DTYPES[config.adapter_dtype])
+
+
+def _refuse_without_lora(network: Network, config: TrainConfig) -> None:
+    """Refuse settings for LoRA if a file with none of them continues, whatever `adapter` says."""
+    kinds = {made.factors.label for made in network.trained().values() if made.factors is not None}
+    for name, off in (("lora_plus", 1.0), ("scale_weight_norms", 0.0)):
+        if getattr(config, name) != off and KINDS["lora"].label not in kinds:
+            raise TrainError(
+                f"{name} = {getattr(config, name):g}: only for LoRA; the layers of {config.start_from} continue as "
+                f"{', '.join(sorted(kinds))}; turn it off"
+            )
 
 
 def _restore(stepper: Stepper, state: SavedState, config: TrainConfig) -> None:

@@ -136,7 +136,7 @@ class Session:
             "epoch": self.stepper.epoch,
             "seed": config.seed,
             "learning_rate": config.learning_rate,
-            "optimizer": config.optimizer,
+            "optimizer": config.other_optimizer or config.optimizer,
             "lr_scheduler": config.lr_schedule,
             "batch_size_per_device": config.batch_size,
             "gradient_accumulation_steps": config.accumulate,

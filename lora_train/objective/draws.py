@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...errors import TrainError
 from ..compute import upload
 from ..denoiser import NoiseSchedule
 from .settings import ObjectiveSettings
@@ -27,6 +28,11 @@ def draw_noise(latents: Tensor, settings: ObjectiveSettings, generator: torch.Ge
         flat = torch.randn(*latents.shape[:2], *[1] * (latents.ndim - 2), generator=generator)
         noise = noise + settings.noise_offset * flat
     if settings.multires_noise:
+        if latents.ndim < 4:
+            raise TrainError(
+                f"multires_noise = {settings.multires_noise}: needs latents of images or video, found the shape "
+                f"{tuple(latents.shape[1:])}; set multires_noise = 0"
+            )
         noise = _add_coarser(noise, settings, generator)
     return upload(noise, latents.device)
 

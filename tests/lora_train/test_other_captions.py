@@ -1,14 +1,20 @@
 """Preservation: the teacher is the model without the adapter, on the same rows with another caption."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 
+from streamcache.dataset_cache import FolderSource, encode, make_plan, open_cache
 from streamcache.errors import TrainError
-from streamcache.lora_train.other_captions import Preservation
+from streamcache.lora_train.config import TrainConfig
+from streamcache.lora_train.other_captions import Preservation, find_conditioning
+from streamcache.lora_train.session import make_order
 
+from ..support.encoders import SMALL, CountingImages, CountingTexts
 from ..support.small_parts import SmallDenoiser, make_dataset, run_training
 from .short_runs import assert_same_state, last_state, losses
 
@@ -94,6 +100,23 @@ def test_j5_a_caption_that_is_not_in_the_cache_is_refused_before_the_first_step(
         with pytest.raises(TrainError, match=f"{name}: the dataset has no encoded empty caption"):
             run_training(tmp_path, bare, denoiser, **settings)
     assert not denoiser.calls
+
+
+def test_j5_a_second_line_in_one_caption_file_puts_a_class_into_the_cache(tmp_path: Path) -> None:
+    """As docs/distilled.md says: no row more, and only that image trains on it, about every other epoch."""
+    for number in range(6):
+        Image.new("RGB", (64, 64), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        text = f"a red thing, number {number}" + ("\na woman" if number == 0 else "")
+        (tmp_path / f"{number}.txt").write_text(text)
+    encoders = {"image_encoder": CountingImages(), "text_encoder": CountingTexts()}
+    plan = make_plan([FolderSource(tmp_path)], settings=SMALL, **encoders)
+    encode(plan, tmp_path / "set")
+    dataset = open_cache(tmp_path / "set")
+    words = find_conditioning(dataset, "preservation_caption", "a woman")
+    assert torch.equal(words[0][0], dataset.sample(0, {"conditioning": 1}).conditioning[0][0])
+    order, _ = make_order(dataset, TrainConfig(batch_size=1))
+    drawn = [sum(batch.variants["conditioning"]) for batch in islice(order.walk(), 40 * len(order))]
+    assert len(order) == 6 and 10 < sum(drawn) < 30
 
 
 def test_j5_a_guided_target_uses_the_prediction_for_the_empty_caption_without_a_gradient(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from streamcache.errors import TrainError
@@ -22,6 +23,32 @@ from ..support.small_parts import SmallDenoiser, make_dataset, run_training
 from .short_runs import FULL, assert_same_state, last_state
 
 RATES = {"learning_rate": 1e-5, "weight_decay": 0.5, "beta1": 0.5, "beta2": 0.8, "epsilon": 1e-6}
+
+
+def test_j6_a_file_names_the_optimizer_that_trained_it(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_optimizer")
+    for settings, name in (({"optimizer": "SGD"}, "SGD"), ({"other_optimizer": "Lion"}, "Lion")):
+        folder = tmp_path / name
+        result = run_training(folder, make_dataset(folder / "set"), steps=1, **settings)
+        with safe_open(result.lora, "pt") as file:
+            assert file.metadata()["ss_optimizer"] == name
+
+
+@pytest.mark.parametrize(
+    "setting", [{"lora_plus": 4.0}, {"scale_weight_norms": 1.0}], ids=lambda found: next(iter(found))
+)
+def test_j6_settings_for_lora_are_refused_if_a_file_without_one_continues(
+    tmp_path: Path, setting: dict[str, float]
+) -> None:
+    dataset, files = make_dataset(tmp_path / "set"), {}
+    for kind in ("lora", "loha"):
+        files[kind] = str(run_training(tmp_path / kind, dataset, adapter=kind, steps=1, save_every=0).lora)
+    run_training(tmp_path / "as LoRA", dataset, steps=1, start_from=files["lora"], **setting)
+    message = (
+        f"{next(iter(setting))} = .: only for LoRA; the layers of .*test.safetensors continue as LoHa; turn it off"
+    )
+    with pytest.raises(TrainError, match=message):
+        run_training(tmp_path / "as LoHa", dataset, steps=1, start_from=files["loha"], **setting)
 
 
 def rates_in_metrics(folder: Path) -> list[float]:

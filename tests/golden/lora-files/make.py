@@ -1,8 +1,10 @@
 """Makes the files in this folder: adapters of LyCORIS and PEFT with random weights, and the changes they stand for.
 
-python make.py        needs lycoris-lora 4.1.3 and peft 0.18.1, which the tests do not
+python make.py             all the others; needs lycoris-lora 4.1.3 and peft 0.18.1, which the tests do not
+python make.py training    only training.safetensors: gradients and losses of plain loops with LyCORIS and PEFT 0.21.2
 """
 
+import sys
 from pathlib import Path
 
 import torch
@@ -11,7 +13,7 @@ from lycoris.modules.locon import LoConModule
 from lycoris.modules.loha import LohaModule
 from lycoris.modules.lokr import LokrModule
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 HERE = Path(__file__).parent
@@ -31,6 +33,15 @@ CASES = {
     "oft_linear": ("linear", DiagOFTModule, {"lora_dim": 4, "alpha": 0.0}),
     "oft_linear_rescaled": ("linear", DiagOFTModule, {"lora_dim": 4, "alpha": 0.0, "rescaled": True}),
     "oft_image_rescaled": ("image", DiagOFTModule, {"lora_dim": 4, "alpha": 0.0, "rescaled": True}),
+}
+
+
+PATTERNS = {"alpha_pattern": {"image": 3}, "rank_pattern": {"image": 4}}
+STEPS, RATE = 20, 1e-2
+TRAININGS = {
+    "lora": (LoConModule, {"lora_dim": 3, "alpha": 2.0}),
+    "loha": (LohaModule, {"lora_dim": 3, "alpha": 2.0}),
+    "lokr": (LokrModule, {"lora_dim": 1, "alpha": 2.0, "factor": 4}),
 }
 
 
@@ -62,7 +73,7 @@ def main() -> None:
             else module.get_diff_weight(1.0)[0]
         )
         expected[case] = change.reshape(layer.weight.shape).contiguous()
-    patterns = {"alpha_pattern": {"image": 3}, "rank_pattern": {"image": 4}, "use_rslora": True}
+    patterns = {**PATTERNS, "use_rslora": True}
     adapted = get_peft_model(model, LoraConfig(r=2, lora_alpha=8, target_modules=["linear", "image"], **patterns))
     for name, value in adapted.named_parameters():
         if "lora_" in name:
@@ -75,5 +86,57 @@ def main() -> None:
     save_file(expected, HERE / "expected.safetensors")
 
 
+def train_all() -> None:
+    """Training of each kind: the first weights, their gradients, the loss of each step, and the last weights."""
+    found: dict[str, torch.Tensor] = {}
+    for kind, (module, settings) in TRAININGS.items():
+        model = base_model()
+        made = {name: module(name, getattr(model, name), **settings).double() for name in ("linear", "image")}
+        parts = {}
+        for name, adapter in made.items():
+            adapter.apply_to()
+            own = {part: value for part, value in adapter.named_parameters() if not part.startswith("org_module")}
+            parts |= {f"{name}.{part}": value for part, value in own.items()}
+            found[f"lycoris_{kind}.alpha.{name}"] = adapter.alpha.clone()
+        found |= train(model, parts, f"lycoris_{kind}")
+    config = LoraConfig(r=2, lora_alpha=8, target_modules=["linear", "image"], **PATTERNS)
+    adapted = get_peft_model(base_model(), config).double()
+    values = {name: value for name, value in adapted.named_parameters() if "lora_" in name}
+    short = {name.removeprefix("base_model.model.").replace("default.", ""): value for name, value in values.items()}
+    found |= train(adapted.base_model.model, short, "peft")
+    save_file(found, HERE / "training.safetensors")
+
+
+def base_model() -> Model:
+    expected, model = load_file(HERE / "expected.safetensors"), Model().double()
+    for name in ("linear", "image"):
+        getattr(model, name).weight.data = expected[f"base.{name}"].double()
+        getattr(model, name).bias.data.zero_()
+    return model.requires_grad_(False)
+
+
+def train(model: nn.Module, parts: dict[str, nn.Parameter], case: str) -> dict[str, torch.Tensor]:
+    """A plain loop: AdamW on random rows, drawn in the order in which the test draws them."""
+    random = torch.Generator().manual_seed(3)
+    for name in sorted(parts):  # of 32 bits, as in files
+        parts[name].data = (0.3 * torch.randn(parts[name].shape, generator=random)).double()
+    found = {f"{case}.first.{name}": value.detach().float() for name, value in parts.items()}
+    optimizer, losses = torch.optim.AdamW(list(parts.values()), lr=RATE, weight_decay=0.01), []
+    for step in range(STEPS):
+        x, y, pixels, z = (
+            torch.randn(shape, generator=random, dtype=torch.float64)
+            for shape in ((8, 24), (8, 16), (2, 12, 5, 5), (2, 16, 5, 5))
+        )
+        loss = (model.linear(x) - y).square().mean() + (model.image(pixels) - z).square().mean()
+        loss.backward()
+        losses.append(loss.detach())
+        if step == 0:
+            found |= {f"{case}.gradient.{name}": value.grad.clone() for name, value in parts.items()}
+        optimizer.step()
+        optimizer.zero_grad()
+    last = {f"{case}.last.{name}": value.detach().clone() for name, value in parts.items()}
+    return {**found, **last, f"{case}.losses": torch.stack(losses)}
+
+
 if __name__ == "__main__":
-    main()
+    train_all() if sys.argv[1:] == ["training"] else main()

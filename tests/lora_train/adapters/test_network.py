@@ -79,7 +79,7 @@ def test_two_networks_add_up_and_leave_separately(toy):
     assert not torch.equal(both, alone)
 
 
-def test_j6_ranks_and_alphas_by_pattern_are_those_of_peft(toy):
+def test_j6_ranks_and_alphas_by_pattern_are_for_the_modules_that_match(toy):
     """A module without an alpha of its own keeps that of the settings; `convolutions` are kernels above 1×1."""
     changes = {"group_ranks": {"convolutions": 2, "image": 1}, "group_alphas": {"first": 6.0}}
     tensors = build_network(toy, settings(rank=4, alpha=2.0, **changes)).tensors()

@@ -7,6 +7,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from streamcache.reference.model import ModelSize, ReferenceModel
 from ...support.accelerator import Accelerator, start
 
 BASE = {"steps": 3, "batch_size": 4, "rank": 2, "learning_rate": 1e-2, "precision": "fp32", "save_every": 0}
+BASE_LORA = "base.safetensors"  # in the folder of the runs
 EVERYTHING = {
     "steps": 6, "accumulate": 2, "ema_decay": 0.9, "caption_dropout": 0.3, "noise_offset": 0.1, "masked_loss": True,
     "validation_share": 0.2, "validation_every": 3, "save_every": 2, "sample_every": 3, "sample_steps": 2,
@@ -48,12 +50,30 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "Adafactor": ({"optimizer": "Adafactor"}, set()),
     "bf16": ({"precision": "bf16"}, set()),
     "fp16": ({"precision": "fp16"}, set()),
+    "guided target": ({"guidance_target": 3.0, "guidance_schedule": "sigma"}, set()),
+    "preservation": ({"preservation_weight": 0.5, "preservation_caption": "caption 3"}, set()),
+    "training adapter": ({"training_adapter": BASE_LORA}, set()),
+    "further noise": ({"multires_noise": 4, "input_perturbation": 0.1, "resolution_shift": "flux"}, set()),
+    "scheduled Huber": ({"loss": "huber", "huber_schedule": "snr"}, set()),
+    "normalised masks": ({"masked_loss": True, "normalise_masks": True}, set()),
+    "ranks by pattern": ({"group_ranks": {"blocks*": 3}, "group_alphas": {"blocks*": 1.0}}, set()),
+    "LoRA+ and limited norms": ({"lora_plus": 16.0, "scale_weight_norms": 0.01, "targets": "all"}, set()),
+    "activation offload": ({"activation_offload": True}, set()),
+    "activation offload of blocks": ({"activation_offload": True, "checkpointing": True}, set()),
     "fp16 with Adafactor": ({"precision": "fp16", "optimizer": "Adafactor"}, {"_local_scalar_dense"}),
 }
-PACKAGES: dict[str, tuple[str, set[str]]] = {
-    "Prodigy": ("prodigyopt", {"_local_scalar_dense", "copy from pageable memory"}),
-    "AdamWScheduleFree": ("schedulefree", set()),
-    "SGDScheduleFree": ("schedulefree", set()),
+WAITS = {"_local_scalar_dense", "copy from pageable memory"}
+# Optimizers of other packages: what a step waits for inside them is not ours to change.
+PACKAGES: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "Prodigy": ("prodigyopt", {"optimizer": "Prodigy"}, WAITS),
+    "AdamWScheduleFree": ("schedulefree", {"optimizer": "AdamWScheduleFree"}, set()),
+    "SGDScheduleFree": ("schedulefree", {"optimizer": "SGDScheduleFree"}, set()),
+    "CAME": ("pytorch_optimizer", {"other_optimizer": "CAME"}, set()),
+    "Lion": ("pytorch_optimizer", {"other_optimizer": "Lion"}, set()),
+    "SOAP": ("pytorch_optimizer", {"other_optimizer": "SOAP"}, set()),
+    "AdaBelief": ("pytorch_optimizer", {"other_optimizer": "AdaBelief"}, set()),
+    "Prodigy by name": ("pytorch_optimizer", {"other_optimizer": "Prodigy"}, WAITS),
+    "ProdigyPlusScheduleFree": ("prodigyplus", {"other_optimizer": "ProdigyPlusScheduleFree"}, WAITS),
 }
 LOW = {"bf16", "fp16"}  # on the CPU torch lowers other operations than on accelerators
 
@@ -85,10 +105,18 @@ class Bench:
         self.number += 1
         self.device.waits.clear()
         model = ReferenceModel(ModelSize(width=16, depth=1, heads=2)).to(device)
+        if settings.get("training_adapter") == BASE_LORA:
+            settings = {**settings, "training_adapter": str(self.base_lora)}
         config = TrainConfig(**{**BASE, **settings})
         with open_run(self.folder / "runs", name or f"run{self.number}", mode) as run:
             result = train(ReferenceDenoiser(model), self.dataset, config, run, hooks=hooks, decode=decode_images)
         return load_file(result.lora)
+
+    @cached_property
+    def base_lora(self) -> Path:
+        """A LoRA for the model, to train on top of."""
+        self.train("cpu", {"targets": "all"}, name="base")
+        return next((self.folder / "runs/base").glob("*.safetensors"))
 
 
 def make_dataset(path: Path) -> Any:
@@ -187,8 +215,9 @@ def cases_for(kind: str) -> dict[str, tuple[dict[str, Any], set[str]]]:
     """The cases of the device with streams; without them, only the way of a batch differs."""
     if kind == "plain":
         return {name: CASES[name] for name in ("everything", "no prefetching")}
-    found = {name: waits for name, (package, waits) in PACKAGES.items() if find_spec(package)}
-    return CASES | {name: ({"optimizer": name}, waits) for name, waits in found.items()}
+    return CASES | {
+        name: (settings, waits) for name, (package, settings, waits) in PACKAGES.items() if find_spec(package)
+    }
 
 
 def main(folder: str, streams: str) -> None:

@@ -2,11 +2,13 @@
 
 import math
 import random
+import re
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from streamcache.errors import TrainError
 from streamcache.lora_train.objective.draws import draw_noise, draw_times, resolution_factor
 from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 from streamcache.lora_train.objective.settings import ObjectiveSettings
@@ -147,3 +149,10 @@ def test_j6_multi_resolution_noise_is_that_of_kohyas_scripts(shape):
             break
     torch.testing.assert_close(found, noise / noise.std(), rtol=0, atol=0)
     assert found.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_j6_multi_resolution_noise_without_width_and_height_is_refused():
+    # such as the latents of audio
+    message = "multires_noise = 6: needs latents of images or video, found the shape (4, 16); set multires_noise = 0"
+    with pytest.raises(TrainError, match=f"^{re.escape(message)}$"):
+        draw_noise(torch.zeros(2, 4, 16), ObjectiveSettings(multires_noise=6), seeded())
