@@ -12,6 +12,7 @@ from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
+from .export import DTYPES as LORA_DTYPES
 from .forecast import (
     Forecast,
     PeakMemory,
@@ -23,6 +24,18 @@ from .forecast import (
     room_on,
 )
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
+from .lora_tools import (
+    RULES,
+    LoraInfo,
+    RankRule,
+    ToolReport,
+    average_loras,
+    convert_lora,
+    decaying_weights,
+    inspect_lora,
+    merge_loras,
+    resize_lora,
+)
 from .memory import choose_precision, is_plain, replaced_forward
 from .objective import (
     EPS_PER_NATIVE,
@@ -66,7 +79,9 @@ from .session import check_training, rehearse
 
 __all__ = [
     "EPS_PER_NATIVE",
+    "LORA_DTYPES",
     "RENAMED_SETTINGS",
+    "RULES",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
     "Curves",
@@ -78,6 +93,7 @@ __all__ = [
     "FlowSchedule",
     "Forecast",
     "LayerRows",
+    "LoraInfo",
     "Naming",
     "NoiseSchedule",
     "ObjectiveSettings",
@@ -85,9 +101,11 @@ __all__ = [
     "Prediction",
     "PreparedBatch",
     "Prompt",
+    "RankRule",
     "Run",
     "Section",
     "Shapes",
+    "ToolReport",
     "TrainConfig",
     "TrainError",
     "TrainHooks",
@@ -95,11 +113,14 @@ __all__ = [
     "TrainResult",
     "Untraceable",
     "WatchRun",
+    "average_loras",
     "build_network",
     "can_begin",
     "check_run_name",
     "check_training",
     "choose_precision",
+    "convert_lora",
+    "decaying_weights",
     "draw_grid",
     "draw_noise",
     "draw_times",
@@ -108,11 +129,13 @@ __all__ = [
     "format_seconds",
     "generator_state",
     "hold_run",
+    "inspect_lora",
     "is_plain",
     "is_run_locked",
     "latest_run",
     "list_exports",
     "load_config",
+    "merge_loras",
     "open_run",
     "open_run_file",
     "partial_lora",
@@ -128,6 +151,7 @@ __all__ = [
     "render_page",
     "replaced_forward",
     "report_memory",
+    "resize_lora",
     "restore_generator",
     "room_on",
     "row_losses",

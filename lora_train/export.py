@@ -44,7 +44,7 @@ def to_tensors(
         whole = _file_parts(adapter)
         for prefix, rows in places[name].items():
             parts = whole if rows is None else split_parts(whole, rows)
-            parts = _peft_parts(parts, name) if naming == "diffusers" else parts
+            parts = peft_parts(parts, name) if naming == "diffusers" else parts
             tensors |= {f"{prefix}.{part}": value for part, value in parts.items()}
     return {key: _stored(key, value, dtype) for key, value in sorted(tensors.items())}
 
@@ -161,7 +161,7 @@ def _without_mid(parts: dict[str, Tensor]) -> dict[str, Tensor]:
     return parts
 
 
-def _peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """PEFT's names: up and down only (mid is multiplied into down), no alpha, magnitudes along the output axis."""
     if "lora_up.weight" not in parts:
         return parts
