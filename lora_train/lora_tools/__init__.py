@@ -4,12 +4,11 @@ from .average import average_loras, decaying_weights
 from .convert import convert_lora
 from .info import LoraInfo, inspect_lora
 from .merge import merge_loras
-from .new_file import MADE_FROM, ToolReport
+from .new_file import ToolReport
 from .rank import RULES, RankRule
 from .resize import resize_lora
 
 __all__ = [
-    "MADE_FROM",
     "RULES",
     "LoraInfo",
     "RankRule",

@@ -95,7 +95,7 @@ def test_i7_convert_asks_the_model_for_names(tmp_path: Path):
     from streamcache.reference.model import ReferenceModel, save_model
 
     weights = tmp_path / "base.safetensors"
-    save_model(ReferenceModel(), weights)
+    save_model(weights, ReferenceModel())
     denoiser = ReferenceDenoiser(load_model(weights))
     name, module = next((n, m) for n, m in denoiser.adaptable().items() if hasattr(m, "in_features"))
     kohya, comfyui = (denoiser.export_names(naming)[name] for naming in ("kohya", "comfyui"))
