@@ -1,4 +1,4 @@
-"""LoRA files along the way: when they are written, that they disturb nothing, which stay, and what is refused before."""
+"""LoRA files along the way: when they are written, that they disturb nothing, which stay, what is refused before."""
 
 import json
 import os
