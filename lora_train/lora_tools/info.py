@@ -13,12 +13,12 @@ from typing import Any
 
 from ...errors import TrainError
 from ...quantity import byte_count, plural
+from ..export import PARTIAL
 from .names import block_of, component_of
 from .new_file import MADE_FROM, WatchTool, describe_numbers
 from .reader import ADDED, LoraReader, open_lora
 
 _PARTIAL_NAME = re.compile(r".+-step\d{8,}")
-_TRUE = ("true", "1", "yes")
 _TRIGGERS = ("modelspec.trigger_phrase", "ss_trigger_words", "trigger_words", "trained_words")
 _HASHES = ("sshs_model_hash", "modelspec.hash_sha256")
 _MOST_LINES, _LONGEST = 12, 200
@@ -108,7 +108,8 @@ class LoraInfo:
         dtypes = ", ".join(self.dtypes)
         yield f"{self.path}: {kinds}; {byte_count(self.bytes)}, {dtypes}"
         if self.partial:
-            yield "Partial: saved when a training was interrupted"
+            said = self.metadata.get(PARTIAL)
+            yield "Partial: saved when a training was interrupted" + (f", {said}" if said else "")
         yield f"Naming: {self.naming}, {self.keys}"
         ranks = [layer.rank for layer in self.layers if layer.rank is not None]
         alphas = [layer.alpha for layer in self.layers if layer.alpha is not None]
@@ -207,8 +208,7 @@ def _check_hashes(lora: LoraReader) -> dict[str, bool]:
 
 def _is_partial(path: Path, metadata: Mapping[str, str]) -> bool:
     """Whether the trainer marked it as the file of an interrupted run, in its metadata or its name."""
-    said = metadata.get("ss_partial", metadata.get("streamcache.partial", ""))
-    return said.lower() in _TRUE or _PARTIAL_NAME.fullmatch(path.stem) is not None
+    return bool(metadata.get(PARTIAL)) or _PARTIAL_NAME.fullmatch(path.stem) is not None
 
 
 def _short(text: str) -> str:

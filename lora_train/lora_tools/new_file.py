@@ -15,17 +15,18 @@ from torch import Tensor
 from ...errors import TrainError
 from ...quantity import byte_count, plural
 from ..adapters import PEFT_KEY
-from ..export import DTYPES, save
+from ..export import DTYPES, PARTIAL, save
 from .change import Product
 from .reader import LoraReader
 
 MADE_FROM = "streamcache.made_from"
+TRIGGER_PHRASE = "modelspec.trigger_phrase"
 WatchTool = Callable[[int, int], None]  # layers done, of how many
 
 # What describes one training, of which a merged file has several.
 _OF_ONE_RUN = (
     *("ss_output_name", "ss_training_comment", "ss_training_started_at", "ss_training_finished_at", "ss_session_id"),
-    *("ss_steps", "ss_max_train_steps", "ss_epoch", "ss_num_epochs", "ss_seed", "ss_tag_frequency"),
+    *("ss_steps", "ss_max_train_steps", "ss_epoch", "ss_num_epochs", "ss_seed", PARTIAL),
     *("modelspec.title", "modelspec.date", "modelspec.thumbnail", "modelspec.description"),
 )
 _LONGEST_HISTORY = 20_000  # characters of a file's own provenance that are copied
@@ -129,14 +130,16 @@ class NewLora:
 
 
 def carried_metadata(readers: Sequence[LoraReader], one_training: bool, peft: bool = False) -> dict[str, str]:
-    """What all sources say alike; of several trainings nothing that describes one.
+    """What all sources say alike, and the trigger words of all; of several trainings nothing that describes one.
 
     PEFT's configuration is kept only with `peft`: where ranks or names change, its alphas are applied.
     """
     first, *others = (reader.metadata for reader in readers)
     kept = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
     dropped = {MADE_FROM, *(() if peft else (PEFT_KEY,)), *(() if one_training else _OF_ONE_RUN)}
-    return {key: value for key, value in kept.items() if key not in dropped and not key.startswith("sshs_")}
+    phrases = dict.fromkeys(filter(None, (reader.metadata.get(TRIGGER_PHRASE) for reader in readers)))
+    triggers = {TRIGGER_PHRASE: ", ".join(phrases)} if phrases else {}
+    return {k: v for k, v in kept.items() if k not in dropped and not k.startswith("sshs_")} | triggers
 
 
 def made_from(tool: str, readers: Sequence[LoraReader], weights: Sequence[float] = (), **facts: object) -> str:

@@ -73,7 +73,7 @@ def test_trigger_words_settings_and_provenance_are_shown(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("name", "told", "partial"), [
-    ("a-step00000120", {}, True), ("a", {"streamcache.partial": "true"}, True), ("a-000120", {}, False),
+    ("a-step00000120", {}, True), ("a", {"streamcache.partial": "step 2 of 9"}, True), ("a-000120", {}, False),
 ])  # fmt: skip
 def test_a_partial_file_is_known_by_its_name_or_metadata(tmp_path: Path, name: str, told: dict, partial: bool):
     info = inspect_lora(write(tmp_path / f"{name}.safetensors", lora(2), told))

@@ -75,13 +75,17 @@ def test_i7_other_kinds_merge_to_a_rank_and_are_refused_without_one(tmp_path: Pa
 
 
 def test_the_metadata_has_what_all_files_say_and_each_source_with_its_weight(tmp_path: Path):
-    base = {"ss_base_model_version": "sdxl_base_v1-0", "ss_seed": "1"}
-    paths = [write(tmp_path / f"{n}.safetensors", lora(2, seed=n), {**base, "ss_unet_lr": str(n)}) for n in (1, 2)]
+    base = {"ss_base_model_version": "sdxl_base_v1-0", "ss_seed": "1", "streamcache.partial": "step 1 of 2"}
+    own = [{"ss_unet_lr": str(n), "modelspec.trigger_phrase": f"zog{n}"} for n in (1, 2)]
+    paths = [write(tmp_path / f"{n}.safetensors", lora(2, seed=n), base | own[n - 1]) for n in (1, 2)]
     merge_loras(paths, tmp_path / "sum.safetensors", [1, 0.25])
     with safe_open(tmp_path / "sum.safetensors", "pt") as file:
         metadata = file.metadata()
     assert metadata["ss_base_model_version"] == "sdxl_base_v1-0" and metadata["ss_network_dim"] == "4"
-    assert "ss_unet_lr" not in metadata and "ss_seed" not in metadata and metadata["ss_output_name"] == "sum"
+    assert (
+        not metadata.keys() & {"ss_unet_lr", "ss_seed", "streamcache.partial"} and metadata["ss_output_name"] == "sum"
+    )
+    assert metadata["modelspec.trigger_phrase"] == "zog1, zog2"
     made = json.loads(metadata["streamcache.made_from"])
     assert [(s["file"], s["weight"]) for s in made["sources"]] == [("1.safetensors", 1.0), ("2.safetensors", 0.25)]
     assert inspect_lora(tmp_path / "sum.safetensors").hashes["sshs_model_hash"]
