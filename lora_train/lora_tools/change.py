@@ -69,10 +69,11 @@ class Product:
     def spectrum(self) -> Spectrum:
         if not self.is_thin:
             return Whole(self.matrix(), self.shape).spectrum()
-        left, up = torch.linalg.qr(self.up)
-        right, down = torch.linalg.qr(self.down.T)
+        # In float64, since it costs little here: where two values are close, a cut between them magnifies errors.
+        left, up = torch.linalg.qr(self.up.double())
+        right, down = torch.linalg.qr(self.down.double().T)
         u, values, v = torch.linalg.svd(up @ down.T)
-        return Spectrum(left @ u, values, v @ right.T, self.shape)
+        return Spectrum((left @ u).float(), values.float(), (v @ right.T).float(), self.shape)
 
     def factors(self) -> Product:
         return self

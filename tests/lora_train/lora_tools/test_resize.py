@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from streamcache.errors import TrainError
 from streamcache.lora_train import RankRule, inspect_lora, resize_lora
 
+from ..adapters.other_files import EXPECTED, GOLDEN
 from .lora_files import changes, close, lora, random, spell, write
 
 
@@ -84,6 +85,23 @@ def test_i7_loha_lokr_and_full_differences_become_loras(tmp_path: Path):
     assert torch.equal(made["o.diff_b"], random(12)) and torch.equal(made["p.diff"], random(7))
     assert report.kept == pytest.approx(1) and metadata["ss_network_module"] == "networks.lora"
     assert "Converted to LoRA: 1 layer of LoKr" in report.lines()
+
+
+@pytest.mark.parametrize("case", [case for case in EXPECTED if case.startswith(("lora_", "loha_", "lokr_"))])
+def test_i7_files_of_lycoris_at_full_rank_change_what_lycoris_computed(tmp_path: Path, case: str):
+    resize_lora(GOLDEN / f"{case}.safetensors", tmp_path / "b.safetensors", RankRule(999))
+    (change,) = changes(read(tmp_path / "b.safetensors")[0]).values()
+    torch.testing.assert_close(change.float(), EXPECTED[case].flatten(1), rtol=1e-4, atol=1e-6)
+
+
+def test_i7_a_file_of_peft_at_full_rank_changes_what_peft_computed(tmp_path: Path):
+    """Its alphas are in the configuration beside it."""
+    resize_lora(GOLDEN / "peft" / "adapter_model.safetensors", tmp_path / "b.safetensors", RankRule(999))
+    made = changes(read(tmp_path / "b.safetensors")[0])
+    assert len(made) == 2
+    for name, change in made.items():
+        expected = EXPECTED[f"peft.{name.rpartition('_')[2]}"]
+        torch.testing.assert_close(change.float(), expected.flatten(1), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
