@@ -37,6 +37,7 @@ COMMANDS = {
         "upkeep",
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",
     ),
+    "lora": ("lora", "Show, resize, merge, average and convert LoRA files"),
     "run": ("run", "Run a workflow, saved in ComfyUI with Export (API), on a ComfyUI server"),
 }
 

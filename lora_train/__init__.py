@@ -12,6 +12,7 @@ from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
+from .export import DTYPES as LORA_DTYPES
 from .forecast import (
     Forecast,
     PeakMemory,
@@ -23,6 +24,18 @@ from .forecast import (
     room_on,
 )
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
+from .lora_tools import (
+    RULES,
+    LoraInfo,
+    RankRule,
+    ToolReport,
+    average_loras,
+    convert_lora,
+    decaying_weights,
+    inspect_lora,
+    merge_loras,
+    resize_lora,
+)
 from .memory import choose_precision, is_plain, replaced_forward
 from .objective import (
     EPS_PER_NATIVE,
@@ -39,15 +52,18 @@ from .objective import (
 from .report_page import Section, render_page
 from .run import (
     Curves,
+    Export,
     Run,
     TrainProgress,
     can_begin,
     check_run_name,
     draw_grid,
+    find_exports,
     format_seconds,
     hold_run,
     is_run_locked,
     latest_run,
+    list_exports,
     open_run,
     open_run_file,
     partial_lora,
@@ -64,7 +80,9 @@ from .session import check_training, rehearse
 
 __all__ = [
     "EPS_PER_NATIVE",
+    "LORA_DTYPES",
     "RENAMED_SETTINGS",
+    "RULES",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
     "Curves",
@@ -72,9 +90,11 @@ __all__ = [
     "Denoiser",
     "DiffusionSchedule",
     "Ema",
+    "Export",
     "FlowSchedule",
     "Forecast",
     "LayerRows",
+    "LoraInfo",
     "Naming",
     "NoiseSchedule",
     "ObjectiveSettings",
@@ -82,9 +102,11 @@ __all__ = [
     "Prediction",
     "PreparedBatch",
     "Prompt",
+    "RankRule",
     "Run",
     "Section",
     "Shapes",
+    "ToolReport",
     "TrainConfig",
     "TrainError",
     "TrainHooks",
@@ -92,23 +114,30 @@ __all__ = [
     "TrainResult",
     "Untraceable",
     "WatchRun",
+    "average_loras",
     "build_network",
     "can_begin",
     "check_run_name",
     "check_training",
     "choose_precision",
+    "convert_lora",
+    "decaying_weights",
     "draw_grid",
     "draw_noise",
     "draw_times",
+    "find_exports",
     "find_fitting",
     "forecast_training",
     "format_seconds",
     "generator_state",
     "hold_run",
+    "inspect_lora",
     "is_plain",
     "is_run_locked",
     "latest_run",
+    "list_exports",
     "load_config",
+    "merge_loras",
     "open_run",
     "open_run_file",
     "partial_lora",
@@ -124,6 +153,7 @@ __all__ = [
     "render_page",
     "replaced_forward",
     "report_memory",
+    "resize_lora",
     "restore_generator",
     "room_on",
     "row_losses",

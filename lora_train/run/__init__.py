@@ -1,5 +1,18 @@
 """A run on disk: its folder, saved states, metrics and plots."""
 
+from .ending import end_recorded
+from .events import Events, check_events
+from .exports import (
+    Export,
+    describe_exports,
+    export_path,
+    export_step,
+    find_exports,
+    list_exports,
+    missing_exports,
+    recorded_exports,
+    superfluous,
+)
 from .folder import (
     Run,
     can_begin,
@@ -13,11 +26,9 @@ from .folder import (
 )
 from .metrics import (
     Curves,
-    Events,
     MetricsFile,
     Reporter,
     TrainProgress,
-    check_events,
     format_seconds,
     read_curves,
     smooth_curve,
@@ -33,6 +44,7 @@ __all__ = [
     "ORANGE",
     "Curves",
     "Events",
+    "Export",
     "MetricsFile",
     "Reporter",
     "Run",
@@ -44,12 +56,19 @@ __all__ = [
     "check_events",
     "check_origin",
     "check_run_name",
+    "describe_exports",
     "draw_grid",
+    "end_recorded",
+    "export_path",
+    "export_step",
+    "find_exports",
     "format_seconds",
     "hold_run",
     "is_run_locked",
     "latest_run",
+    "list_exports",
     "may_be_file",
+    "missing_exports",
     "open_run",
     "open_run_file",
     "partial_lora",
@@ -60,8 +79,10 @@ __all__ = [
     "read_curves",
     "read_from",
     "read_run_json",
+    "recorded_exports",
     "resumed_position",
     "signals_held",
     "smooth_curve",
+    "superfluous",
     "thin_curve",
 ]
