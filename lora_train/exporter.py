@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -158,13 +157,16 @@ class Exporter:
         if (due + 1) * size <= free:
             return
         name = "export_every" if self._every else "export_epochs"
-        fitting = free // size - 2
-        remedy = f"set keep_exports = {fitting} or less" if fitting > 0 else "free disk space"
-        if fitting > 0 and self._every:
-            remedy += f", or export_every = {math.ceil(session.steps / (fitting + 1))} or more"
+        setting, fitting = f"{name} = {getattr(config, name)}", free // size - 2
+        sizes = byte_count(size), byte_count((due + 1) * size), byte_count(free)
+        if fitting < 1:
+            raise TrainError(
+                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
+                f"{sizes[2]} free; free disk space, or save to another disk"
+            )
         raise TrainError(
-            f"{name} = {getattr(config, name)}: {due + 1:,} LoRA files of {byte_count(size)} are "
-            f"{byte_count((due + 1) * size)}, and the disk of {self.final.parent} has {byte_count(free)} free; {remedy}"
+            f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
+            f"{sizes[2]} free; set keep_exports = {fitting} or less, or a longer interval"
         )
 
     def _count(self) -> int:

@@ -45,7 +45,7 @@ def export_step(path: Path, final: Path) -> int | None:
 
 
 def find_exports(final: Path) -> dict[int, Path]:
-    """The files beside a final LoRA that have the name of one along the way, by step, whoever wrote them."""
+    """The files beside a final LoRA that have the name of one along the way, by step, also those that no run wrote."""
     paths = [final.with_name(name) for name in list_names(final.parent)]
     return {step: path for path in paths if (step := export_step(path, final)) is not None}
 
