@@ -161,8 +161,8 @@ class Exporter:
         sizes = byte_count(size), byte_count((due + 1) * size), byte_count(free)
         if fitting < 1:
             raise TrainError(
-                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
-                f"{sizes[2]} free; free disk space, or save to another disk"
+                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} "
+                f"has {sizes[2]} free; free disk space, or save to another disk"
             )
         raise TrainError(
             f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
