@@ -238,6 +238,22 @@ def test_i1_a_new_run_overwrites_no_file_and_a_run_that_is_overwritten_takes_its
     assert names(tmp_path)[:-1] == [f"test-{step:06}.safetensors" for step in (4, 5, 10)]
 
 
+def test_i1_a_run_that_begins_to_write_files_when_it_resumes_overwrites_none(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path, dataset, hooks=stop_at(3), steps=8)
+    mine = tmp_path / FOLDER / "test-000006.safetensors"
+    mine.write_bytes(b"mine")
+    with pytest.raises(TrainError, match="test-000006.safetensors would be overwritten"):
+        run_training(tmp_path, dataset, mode="resume", steps=8, export_every=2)
+    mine.unlink()
+    for stop in (5, 4, 9):  # the second time from before the file of step 4, which is its own
+        run_training(tmp_path, dataset, hooks=stop_at(stop), mode="resume", steps=8, export_every=2)
+        for state in (tmp_path / FOLDER / "states").glob("*"):
+            if stop == 5 and state.name != "step-00000003.safetensors":
+                state.unlink()
+    assert steps(tmp_path) == [4, 6, 8]
+
+
 def test_i1_a_missing_file_is_named_and_no_error(tmp_path, caplog) -> None:
     dataset = make_dataset(tmp_path / "set")
     run_training(tmp_path, dataset, hooks=stop_at(5), steps=8, export_every=2)
