@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -139,12 +138,17 @@ class Exporter:
             return
         ahead = {step: path for step, path in find_exports(self.final).items() if step > self._from}
         found = {step: path for step, path in ahead.items() if self.is_due(step)}
-        own = self._run.mode == "resume" and "exports" in read_run_json(self._run.folder)
-        if found and not own and self._run.mode != "overwrite":
+        if found and not self._has_exported() and self._run.mode != "overwrite":
             names = _names([path.name for _, path in sorted(found.items())])
             raise TrainError(f"{self.final.parent}: {names} would be overwritten by this run; give it another name, or "
                              "move these files away")  # fmt: skip
         self._check_room(len(found))
+
+    def _has_exported(self) -> bool:
+        """Whether the run has written files along the way before: then those of later steps are its own."""
+        before = read_run_json(self._run.folder).get("config")
+        settings = before if isinstance(before, dict) else {}
+        return self._run.mode == "resume" and bool(settings.get("export_every") or settings.get("export_epochs"))
 
     def _check_room(self, there: int) -> None:
         session, config = self._session, self._session.config
@@ -158,13 +162,16 @@ class Exporter:
         if (due + 1) * size <= free:
             return
         name = "export_every" if self._every else "export_epochs"
-        fitting = free // size - 2
-        remedy = f"set keep_exports = {fitting} or less" if fitting > 0 else "free disk space"
-        if fitting > 0 and self._every:
-            remedy += f", or export_every = {math.ceil(session.steps / (fitting + 1))} or more"
+        setting, fitting = f"{name} = {getattr(config, name)}", free // size - 2
+        sizes = byte_count(size), byte_count((due + 1) * size), byte_count(free)
+        if fitting < 1:
+            raise TrainError(
+                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} "
+                f"has {sizes[2]} free; free disk space, or save to another disk"
+            )
         raise TrainError(
-            f"{name} = {getattr(config, name)}: {due + 1:,} LoRA files of {byte_count(size)} are "
-            f"{byte_count((due + 1) * size)}, and the disk of {self.final.parent} has {byte_count(free)} free; {remedy}"
+            f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
+            f"{sizes[2]} free; set keep_exports = {fitting} or less, or a longer interval"
         )
 
     def _count(self) -> int:

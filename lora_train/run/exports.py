@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def export_step(path: Path, final: Path) -> int | None:
 
 
 def find_exports(final: Path) -> dict[int, Path]:
-    """The files beside a final LoRA that have the name of one along the way, by step, whoever wrote them."""
+    """The files beside a final LoRA that have the name of one along the way, by step, also those that no run wrote."""
     paths = [final.with_name(name) for name in list_names(final.parent)]
     return {step: path for path in paths if (step := export_step(path, final)) is not None}
 
@@ -112,12 +113,20 @@ def _last_of(path: Path, described: Mapping[str, Any]) -> Export:
 
 
 def _path(recorded: Any) -> Path | None:
-    return Path(recorded) if isinstance(recorded, str) and recorded else None
+    return Path(recorded) if isinstance(recorded, str) and recorded and _is_encodable(recorded) else None
 
 
 def is_plain_name(name: Any) -> bool:
     """Whether this is the name of a LoRA file, without a folder: run.json may come from elsewhere."""
-    return isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is not None
+    return isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is not None and _is_encodable(name)
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether the system can be asked for a file of this name."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _partial_step(name: str) -> int | None:
