@@ -8,6 +8,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 
 from ..errors import TrainError
 from .adapters import build_network, read_lora
+from .changes import differences
 from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
@@ -36,6 +37,7 @@ from .objective import (
     row_losses,
     scaled_linear_alphas,
 )
+from .queue import CANCELLED, DONE, FAILED, RUNNING, Claim, Held, Job, JobQueue, hold
 from .report_page import Section, render_page
 from .run import (
     Curves,
@@ -55,6 +57,7 @@ from .run import (
     plot_loss,
     read_curves,
     read_from,
+    read_metrics,
     read_run_json,
     smooth_curve,
     thin_curve,
@@ -63,10 +66,15 @@ from .samples import Decode, Prompt, sample_file_name
 from .session import check_training, rehearse
 
 __all__ = [
+    "CANCELLED",
+    "DONE",
     "EPS_PER_NATIVE",
+    "FAILED",
     "RENAMED_SETTINGS",
+    "RUNNING",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
+    "Claim",
     "Curves",
     "Decode",
     "Denoiser",
@@ -74,6 +82,9 @@ __all__ = [
     "Ema",
     "FlowSchedule",
     "Forecast",
+    "Held",
+    "Job",
+    "JobQueue",
     "LayerRows",
     "Naming",
     "NoiseSchedule",
@@ -97,6 +108,7 @@ __all__ = [
     "check_run_name",
     "check_training",
     "choose_precision",
+    "differences",
     "draw_grid",
     "draw_noise",
     "draw_times",
@@ -104,6 +116,7 @@ __all__ = [
     "forecast_training",
     "format_seconds",
     "generator_state",
+    "hold",
     "hold_run",
     "is_plain",
     "is_run_locked",
@@ -118,6 +131,7 @@ __all__ = [
     "read_curves",
     "read_from",
     "read_lora",
+    "read_metrics",
     "read_run_json",
     "read_toml",
     "rehearse",

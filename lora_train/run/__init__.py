@@ -20,6 +20,7 @@ from .metrics import (
     check_events,
     format_seconds,
     read_curves,
+    read_metrics,
     smooth_curve,
     thin_curve,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "plot_share",
     "read_curves",
     "read_from",
+    "read_metrics",
     "read_run_json",
     "resumed_position",
     "signals_held",
