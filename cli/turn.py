@@ -1,6 +1,6 @@
-"""The turn of a training that a sweep or a worker has started: one at a time, and only while who started it lives.
+"""The turn of a training that a sweep or a worker has started: one at a time, and only while the process that started it lives.
 
-Whoever starts it holds a pipe to its standard input. When the pipe is closed, which the system does for a process that
+The process that starts it holds a pipe to its standard input. When the pipe is closed, which the system does for a process that
 is killed, the training stops after its step and saves. The next one waits until it has ended.
 """
 

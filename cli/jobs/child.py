@@ -1,4 +1,4 @@
-"""A training in a process of its own: if it crashes, or memory runs out, whoever started it goes on."""
+"""A training in a process of its own: if it crashes, or memory runs out, the process that started it goes on."""
 
 from __future__ import annotations
 

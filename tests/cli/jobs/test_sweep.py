@@ -28,7 +28,13 @@ def sweep(folder: Path, *arguments: object, steps: int = 20) -> list[object]:
 
 
 def files_of(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
+    """When each file was written, without locks and leases."""
+    found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: path.stat().st_mtime_ns
+        for name, path in found.items()
+        if not any(part.startswith(".") for part in name.parts)
+    }
 
 
 def test_i5_a_dry_run_lists_the_runs_and_trains_nothing(parts: Path, capsys: pytest.CaptureFixture) -> None:
