@@ -1,7 +1,7 @@
-"""The turn of a training that a sweep or a worker has started: one at a time, and only while the process that started it lives.
+"""The turn of a training that a sweep or a worker has started: one at a time, and only while its starter lives.
 
-The process that starts it holds a pipe to its standard input. When the pipe is closed, which the system does for a process that
-is killed, the training stops after its step and saves. The next one waits until it has ended.
+The process that starts it holds a pipe to its standard input. When the pipe is closed, which the system does for a
+process that is killed, the training stops after its step and saves. The next one waits until it has ended.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -104,7 +105,7 @@ def _steps(job: Job) -> str:
     return f"{losses[-1][0]:,} of {described.get('steps', 0):,}" if losses else ""
 
 
-def _complete(add_flags, parser: Parser) -> None:
+def _complete(add_flags: Callable[[Parser], None], parser: Parser) -> None:
     add_flags(parser)
     add_queue_option(parser)
     add_output_option(parser)

@@ -92,17 +92,13 @@ def add_sweep_flags(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     args = read_file(args)
     sweep, axes = prepare(args)
+    chosen = []
     if args.search is None:
         chosen = combine(sweep.out.stem, axes, sweep.base)
-        plans = [(one, plan_run(sweep, one)) for one in chosen]
-        if args.dry_run:
-            return _show_plans(args, plans)
     else:
-        chosen = []
         check_search(args.search, sweep, axes)
-        if args.dry_run:
-            show(args, {"runs": args.search}, [f"A search of {plural(args.search, 'run')}; nothing was trained"])
-            return 0
+    if args.dry_run:
+        return _show_plans(args, [(one, plan_run(sweep, one)) for one in chosen])
     sweep.runs.mkdir(parents=True, exist_ok=True)
     try:
         with hold(sweep.runs / ".sweep", f"{sweep.out.stem}"):
@@ -320,8 +316,8 @@ def _wait_for_turn(turn: Path) -> None:
 
 
 def _show_plans(args: argparse.Namespace, plans: Sequence[tuple[Combination, str]]) -> int:
-    rows = [("run", "state"), *((one.name, plan) for one, plan in plans)]
     facts = [{"name": one.name, "settings": dict(one.settings), "state": plan} for one, plan in plans]
-    count = sum(plan != DONE for _, plan in plans)
-    show(args, {"runs": facts}, [*table(rows), f"{plural(count, 'run')} to train; nothing was trained"])
+    lines = table([("run", "state"), *((one.name, plan) for one, plan in plans)]) if plans else []
+    count = args.search if args.search is not None else sum(plan != DONE for _, plan in plans)
+    show(args, {"count": count, "runs": facts}, [*lines, f"{plural(count, 'run')} to train; nothing was trained"])
     return 0

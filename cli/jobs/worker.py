@@ -31,9 +31,8 @@ def add_worker_flags(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     queue = JobQueue(args.queue.absolute())
     queue.folder.mkdir(parents=True, exist_ok=True)
-    host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())
-    device = args.device or os.environ.get(VISIBLE[0]) or "0"
-    place = queue.folder / f".worker-{host}-{''.join(c if c.isalnum() else '-' for c in device)}"
+    host, device = _plain(socket.gethostname()), _plain(args.device or os.environ.get(VISIBLE[0]) or "0")
+    place = queue.folder / f".worker-{host}-{device}"
     try:
         with hold(place, f"device {device} of {host}"):
             return _Worker(args, queue, f"{host} {device}, process {os.getpid()}").work()
@@ -118,6 +117,11 @@ class _Worker:
     def _say(self, words: str) -> None:
         if words and not self._args.json:
             print(words, file=sys.stderr, flush=True)
+
+
+def _plain(text: str) -> str:
+    """A text as part of a file name."""
+    return "".join(c if c.isalnum() else "-" for c in text)
 
 
 def _wait_for_turn(claim: Claim) -> bool:

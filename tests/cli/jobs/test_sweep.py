@@ -141,18 +141,20 @@ def test_a_lora_that_is_not_of_the_sweep_is_not_replaced(parts: Path, capsys: py
 
 
 @posix
-def test_sigterm_lets_the_run_save_and_the_same_command_goes_on(parts: Path) -> None:
-    command = sweep(parts, "--set", "rank=2,4", steps=300)
+def test_i5_sigterm_lets_the_run_save_and_the_same_command_goes_on(parts: Path, capsys) -> None:
+    command = sweep(parts, "--set", "rank=2,4", "--sample-every=0", "--validation-every=1000", steps=600)
     first = start(*command)
     wait_until(lambda: steps_of(parts / "out/runs/my_lora-rank2"))
+    assert run(*command) == 1
+    assert f"another sweep is running here (my_lora, process {first.pid}, since" in capsys.readouterr().err
     first.send_signal(signal.SIGTERM)
     code, printed, _ = finish(first)
     assert code == 130 and "Stopped early; the same command goes on with what is left" in printed
     described = json.loads((parts / "out/runs/my_lora-rank2/run.json").read_text())
-    assert described["status"] == "stopped" and 0 < described["step"] < 300
+    assert described["status"] == "stopped" and 0 < described["step"] < 600
     code, _, errors = finish(start(*command))
     assert code == 0 and "Sweep of 2 runs: 1 to resume, 1 new" in errors
-    assert steps_of(parts / "out/runs/my_lora-rank2") == list(range(1, 301))
+    assert steps_of(parts / "out/runs/my_lora-rank2") == list(range(1, 601))
 
 
 @pytest.fixture(scope="module")
