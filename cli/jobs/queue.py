@@ -20,7 +20,7 @@ _OWN = {"out", "runs", "queue", "config", "settings", "dry_run", "resume", "json
 
 
 def add_queue_flags(parser: Parser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="action", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="action", required=True, help="What to do")
     for name, add_flags, about in (
         ("add", _add_add_flags, "Add a training, with the flags of streamcache train"),
         ("list", _add_list_flags, "List the jobs, in the order in which they are trained"),
