@@ -65,6 +65,21 @@ class Parser(argparse.ArgumentParser):
             add_flags(self)
         return self
 
+    def given(self, args: argparse.Namespace, without: Callable[[str], bool]) -> list[str]:
+        """The flags that these arguments were parsed from, for another process, without those whose name is left out.
+
+        A flag that was given its default is left out too.
+        """
+        found: list[str] = []
+        for action in self.complete()._actions:
+            value = getattr(args, action.dest, None)
+            if not action.option_strings or without(action.dest) or value is None or value == action.default:
+                continue
+            flag = action.option_strings[-1]
+            many = value if isinstance(value, list) else [value]
+            found += [flag] if action.nargs == 0 else [f"{flag}={one}" for one in many]
+        return found
+
     def error(self, message: str) -> NoReturn:
         report_usage(self.prog, message)
         sys.exit(USAGE)

@@ -1,11 +1,12 @@
 """`streamcache train`: trains a LoRA on a cache, with settings from flags, a TOML file, or both."""
 
 import argparse
+import json
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from ..setting import Setting, parse_setting
 from .host import add_host_options, hand_over, require_models
 from .output import Progress, show
 from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
+from .turn import take_turn
 
 INTERRUPTED = 130
 LISTED = 6  # LoRA files that are named at the end
@@ -53,50 +55,77 @@ def add_train_flags(parser: Parser) -> None:
     parser.add_argument("--dataset", required=True, metavar="CACHE", help="Folder of the cache")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="LoRA file to write (.safetensors)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="File with settings; flags override it")
+    text = "Settings as a JSON object, such as the config in run.json; they override --config, flags override them"
+    parser.add_argument("--settings", metavar="JSON", help=text)
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="Folder of the runs (default: runs, next to --out)")
     parser.add_argument(
         "--resume", action="store_true", help="Resume the run --name, or the latest of this output file"
     )
     text = "Say how much memory the training needs and whether it fits, and do not train; exits with 1 if it does not"
     parser.add_argument("--dry-run", action="store_true", help=text)
+    parser.add_argument("--turn", type=Path, help=argparse.SUPPRESS)  # of a sweep or a worker
     add_model_options(parser)
     add_setting_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    config = check_arguments(args)
+    dataset = open_cache(args.dataset)
+    handed_over = hand_over(args)
+    if handed_over is not None:
+        return handed_over
+    with take_turn(args.turn) as ended:
+        denoiser, decode = open_model(args, config)
+        runs = runs_folder(args)
+        config = with_sample_images(config) if args.vae else config
+        config = replace(config, name=run_name(config, args.out.stem, runs))
+        if args.dry_run:
+            with open_run(runs, config.name, config.mode) as run:
+                check_training(denoiser, dataset, config, run, decode)
+            memory = report_memory(denoiser, dataset, config)
+            show(args, {**memory.to_json(), "fits": memory.fits}, memory.lines())
+            return 0 if memory.fits else 1
+        # Of a training for a sweep or a worker, only the result is read by a program.
+        quiet = argparse.Namespace(json=args.json and not args.turn)
+        with stop_on_interrupt() as stop, Progress(quiet, "Training", "steps") as bar:
+            hooks = TrainHooks(
+                progress=lambda step: bar(step.step, step.steps, describe_step(step)),
+                exported=lambda written: bar.say(describe_export(written)),
+                stop=lambda: stop.is_set() or ended(),
+            )
+            if ended():
+                raise KeyboardInterrupt
+            result, opened = train_in_run(
+                denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode
+            )
+    show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
+    return INTERRUPTED if result.stopped else 0
+
+
+def check_arguments(args: argparse.Namespace, writes: bool = True) -> TrainConfig:
+    """The settings of a training, after every check that needs neither its dataset nor its model.
+
+    `writes` is whether it writes --out itself.
+    """
     with usage_errors():
         config = collect_config(args)
     _check_models(args)
     if args.out.suffix != ".safetensors" or args.out.is_dir():  # reported now, not after hours of training
         raise UsageError(f"--out {args.out}: expected a file name that ends in .safetensors")
-    if config.mode == "new" and args.out.exists() and not args.dry_run:  # which writes nothing
+    if config.mode == "new" and writes and args.out.exists() and not args.dry_run:  # which writes nothing
         raise UsageError(
             f"--out {args.out}: exists; give another name, or --resume to continue its run, or --mode overwrite"
         )
-    dataset = open_cache(args.dataset)
-    handed_over = hand_over(args)
-    if handed_over is not None:
-        return handed_over
-    denoiser, decode = open_model(args, config)
-    runs = args.runs or args.out.parent / "runs"
-    config = replace(with_sample_images(config) if args.vae else config, name=_run_name(config, args.out.stem, runs))
-    if args.dry_run:
-        with open_run(runs, config.name, config.mode) as run:
-            check_training(denoiser, dataset, config, run, decode)
-        memory = report_memory(denoiser, dataset, config)
-        show(args, {**memory.to_json(), "fits": memory.fits}, memory.lines())
-        return 0 if memory.fits else 1
-    with stop_on_interrupt() as stop, Progress(args, "Training", "steps") as bar:
-        hooks = TrainHooks(
-            progress=lambda step: bar(step.step, step.steps, describe_step(step)),
-            exported=lambda written: bar.say(describe_export(written)),
-            stop=stop.is_set,
-        )
-        result, opened = train_in_run(
-            denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode
-        )
-    show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
-    return INTERRUPTED if result.stopped else 0
+    return config
+
+
+def is_setting(dest: str) -> bool:
+    """Whether a parsed argument is the flag of a trainer setting."""
+    return dest.startswith(_SETTING)
+
+
+def runs_folder(args: argparse.Namespace) -> Path:
+    return args.runs or args.out.parent / "runs"
 
 
 def add_model_options(parser: Parser) -> None:
@@ -143,21 +172,42 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def collect_config(args: argparse.Namespace) -> TrainConfig:
-    """Settings from the file, overridden by flags; errors name the one that is wrong."""
-    values = read_toml(args.config) if args.config else {}
+    """Settings from the file, overridden by --settings, overridden by flags; errors name the one that is wrong."""
+    values: dict[str, Any] = {}
     if args.config:
-        load_config(values, str(args.config), notice=lambda words: None)  # so that its errors name the file
+        values = _override(values, read_toml(args.config), str(args.config))
+    if args.settings:
+        values = _override(values, parse_settings(args.settings), "--settings")
     given = _given(args, _SETTING).items()
     flags = {name: parse_setting(TRAIN_SETTINGS[RENAMED_SETTINGS.get(name, name)], text) for name, text in given}
     if args.resume:
         flags["mode"] = "resume"
-    current = {RENAMED_SETTINGS.get(name, name): value for name, value in values.items()}
-    for name in flags:
-        current.pop(RENAMED_SETTINGS.get(name, name), None)
-    return load_config({**current, **flags}, "settings", notice=lambda words: print(words, file=sys.stderr))
+    return load_config(_without(values, flags) | flags, "settings", notice=lambda words: print(words, file=sys.stderr))
 
 
-def _run_name(config: TrainConfig, stem: str, runs: Path) -> str:
+def parse_settings(text: str) -> dict[str, Any]:
+    """The settings in a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--settings: not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f'--settings: found {type(found).__name__}; expected an object, such as {{"rank": 8}}')
+    return found
+
+
+def _override(values: dict[str, Any], others: dict[str, Any], place: str) -> dict[str, Any]:
+    load_config(others, place, notice=lambda words: None)  # so that its errors name the place
+    return _without(values, others) | others
+
+
+def _without(values: dict[str, Any], others: Iterable[str]) -> dict[str, Any]:
+    """The values without those of the same settings, also under other names."""
+    named = {RENAMED_SETTINGS.get(name, name) for name in others}
+    return {name: value for name, value in values.items() if RENAMED_SETTINGS.get(name, name) not in named}
+
+
+def run_name(config: TrainConfig, stem: str, runs: Path) -> str:
     """The name that was given, or that of the output file. To resume, the latest run of that name: stem, stem-2, …"""
     if config.name or config.mode != "resume":
         return config.name or stem

@@ -8,6 +8,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 
 from ..errors import TrainError
 from .adapters import build_network, read_lora
+from .changes import differences
 from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
@@ -49,6 +50,7 @@ from .objective import (
     row_losses,
     scaled_linear_alphas,
 )
+from .queue import CANCELLED, DONE, FAILED, RUNNING, Claim, Held, Job, JobQueue, hold
 from .report_page import Section, render_page
 from .run import (
     Curves,
@@ -71,6 +73,7 @@ from .run import (
     plot_loss,
     read_curves,
     read_from,
+    read_metrics,
     read_run_json,
     smooth_curve,
     thin_curve,
@@ -79,12 +82,17 @@ from .samples import Decode, Prompt, sample_file_name
 from .session import check_training, rehearse
 
 __all__ = [
+    "CANCELLED",
+    "DONE",
     "EPS_PER_NATIVE",
+    "FAILED",
     "LORA_DTYPES",
     "RENAMED_SETTINGS",
     "RULES",
+    "RUNNING",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
+    "Claim",
     "Curves",
     "Decode",
     "Denoiser",
@@ -93,6 +101,9 @@ __all__ = [
     "Export",
     "FlowSchedule",
     "Forecast",
+    "Held",
+    "Job",
+    "JobQueue",
     "LayerRows",
     "LoraInfo",
     "Naming",
@@ -122,6 +133,7 @@ __all__ = [
     "choose_precision",
     "convert_lora",
     "decaying_weights",
+    "differences",
     "draw_grid",
     "draw_noise",
     "draw_times",
@@ -130,6 +142,7 @@ __all__ = [
     "forecast_training",
     "format_seconds",
     "generator_state",
+    "hold",
     "hold_run",
     "inspect_lora",
     "is_plain",
@@ -147,6 +160,7 @@ __all__ = [
     "read_curves",
     "read_from",
     "read_lora",
+    "read_metrics",
     "read_run_json",
     "read_toml",
     "rehearse",

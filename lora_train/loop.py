@@ -135,6 +135,7 @@ def _train(
             config=config.to_dict(),
             dataset=str(dataset.path),
             dataset_id=dataset.id,
+            dataset_generation=dataset.generation,
             step=session.step,
             steps=session.steps,
             problem="",

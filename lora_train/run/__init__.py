@@ -31,6 +31,7 @@ from .metrics import (
     TrainProgress,
     format_seconds,
     read_curves,
+    read_metrics,
     smooth_curve,
     thin_curve,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "plot_share",
     "read_curves",
     "read_from",
+    "read_metrics",
     "read_run_json",
     "recorded_exports",
     "resumed_position",

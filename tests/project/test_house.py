@@ -37,6 +37,7 @@ ROOMS = (
     "lora_train.run",
     "lora_train.forecast",
     "lora_train.lora_tools",
+    "lora_train.queue",
     "lora_train",
     "reference",
     "nodes.host.app",
@@ -49,6 +50,7 @@ ROOMS = (
     "nodes.folders",
     "nodes.server",
     "nodes",
+    "cli.jobs",
     "cli",
 )
 # Other layers enter these through the layer's own door only. `nodes` has none: it needs the host, its rooms do not all.
