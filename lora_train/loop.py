@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from ..dataset_cache import CacheError, Dataset
+from ..dataset_cache import Dataset
 from ..errors import TrainError
 from .compute import attention_kernel
 from .config import TrainConfig
@@ -21,14 +21,25 @@ from .denoiser import Denoiser
 from .memory import compiled, saving_memory
 from .optimizers import set_rate
 from .report_page import write_report
-from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora, signals_held
+from .run import (
+    Events,
+    MetricsFile,
+    Reporter,
+    Run,
+    TrainProgress,
+    check_events,
+    end_recorded,
+    open_run,
+    partial_lora,
+    read_run_json,
+    signals_held,
+)
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
 from .session import Session, open_session
 from .step import LossEntry, LossLedger, NonFiniteLoss, check_calls, share_windows
 
 log = logging.getLogger("streamcache")
 
-MAX_PROBLEM = 500  # characters of an error that are stored in run.json
 SAMPLE_TIMES = 8  # sample images per run if a VAE is given and no interval
 
 
@@ -112,7 +123,7 @@ def _train(
         session = open_session(denoiser, dataset, config, run)
         sampler = make_sampler(denoiser, dataset, config, run.samples, decode, prompts)
         out = out or run.lora
-        replaced = run.unfinished_lora(out)
+        replaced, before = run.unfinished_lora(out), read_run_json(run.folder) if run.resume else {}
         # All checks have passed. Nothing is written before this: a refused training leaves a run as it was.
         run.describe(
             **({} if run.resume else {"lora": ""}),
@@ -124,8 +135,9 @@ def _train(
             steps=session.steps,
             problem="",
             notes="",
+            prompts=[prompt.caption for prompt in sampler.prompts] if sampler else [],
         )
-        with watch(run) as hooks, _end_recorded(session, run):
+        with watch(run) as hooks, end_recorded(run, lambda: session.step, before):
             result = _run(session, run, out, replaced, hooks, sampler)
             run.describe(status="stopped" if result.stopped else "done", step=result.step)
         return result
@@ -299,8 +311,8 @@ class _Loop:
         if self.changing:
             log.warning("Stopped during an update; %s", self._last_good())
             return
-        if not self.session.step:
-            return  # nothing is trained yet
+        if self.session.step == self.reporter.first:
+            return  # nothing is trained yet, or nothing since the resume
         try:
             self._save()
             self._export(partial_lora(self.out, self.session.step))
@@ -318,30 +330,3 @@ class _Loop:
             yield
         finally:
             self.reporter.paused += time.perf_counter() - began
-
-
-@contextmanager
-def _end_recorded(session: Session, run: Run) -> Iterator[None]:
-    """Store in run.json how a run ended if it did not end by itself."""
-    try:
-        yield
-    except Exception as error:
-        _describe_end(run, status="failed", step=session.step, problem=_message(error))
-        raise
-    except BaseException:
-        _describe_end(run, status="interrupted", step=session.step)
-        raise
-
-
-def _describe_end(run: Run, **facts: object) -> None:
-    """A second error, as of a full disk, does not hide the first."""
-    try:
-        run.describe(**facts)
-    except TrainError as error:
-        log.warning("How the run ended could not be recorded: %s", error)
-
-
-def _message(error: Exception) -> str:
-    """The error's message; errors that are not the pack's own get their type in front."""
-    own = isinstance(error, (TrainError, CacheError))
-    return (str(error) if own else f"{type(error).__name__}: {error}")[:MAX_PROBLEM]

@@ -1,5 +1,6 @@
 """A run on disk: its folder, saved states, metrics and plots."""
 
+from .ending import end_recorded
 from .events import Events, check_events
 from .exports import Export, list_exports
 from .folder import (
@@ -46,6 +47,7 @@ __all__ = [
     "check_origin",
     "check_run_name",
     "draw_grid",
+    "end_recorded",
     "format_seconds",
     "hold_run",
     "is_run_locked",

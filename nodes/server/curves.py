@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,9 @@ class CurveReader:
         first: int = 0,
         last: int = MAX_STEP,
     ) -> dict[str, Points]:
-        """All curves of a run from step `first` to `last`, with at most `points` points each. `recent` are steps that may
-        not be on disk yet.
+        """All curves of a run from step `first` to `last`, with at most `points` points each.
 
+        `recent` are steps that may not be on disk yet.
         `epoch` and `time` say how many epochs and seconds of training a step ends.
         """
         with self._lock:
@@ -187,7 +188,7 @@ def _epoch_ends(columns: Columns) -> list[tuple[int, float]]:
         return []
     ends = [(steps[0] - 1, float(epochs[0]))]
     ends += [(steps[n - 1], float(epochs[n])) for n in range(1, len(steps)) if epochs[n] > epochs[n - 1]]
-    lengths = [later[0] - sooner[0] for sooner, later in zip(ends, ends[1:])]
+    lengths = [later[0] - sooner[0] for sooner, later in pairwise(ends)]
     done = steps[-1] - ends[-1][0]
     return [*ends, (steps[-1], ends[-1][1] + min(done / max(lengths, default=done), 1.0))]
 
