@@ -76,7 +76,7 @@ class Runs:
         return sorted(found, key=lambda row: (not row["live"], -row["updated"]))[:MAX_RUNS]
 
     def stamp(self) -> str:
-        """Changes when a run appears, goes on, ends, or is described anew, in whichever process. Reads no file."""
+        """Changes when a run appears, goes on, ends, or gets other tags, in whichever process. Reads no file."""
         files = (folder / name for folder in sorted(self._folders()) for name in ("run.json", "metrics.jsonl"))
         return hashlib.blake2b(repr([_stamp(file) for file in files]).encode(), digest_size=16).hexdigest()
 
@@ -175,9 +175,9 @@ class Runs:
 
     def rename(self, name: str, to: str) -> Path:
         """Give a run another name. Its LoRA files keep theirs."""
-        folder = self.folder(name)
         check_run_name(to, new=True)
         target = contained(self.places.runs, [parse_name(to)[0]], to)
+        folder = self.folder(name)
         if os.path.lexists(target.with_name(spelled(target.parent, target.name))):
             raise Refused(f"another run named {to} exists; choose another name", 409)
         with self.unused(name) as move:
