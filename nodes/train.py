@@ -22,6 +22,7 @@ from ..lora_train import (
     WatchRun,
     can_begin,
     check_run_name,
+    find_exports,
     load_config,
     open_run,
     plot_loss,
@@ -49,6 +50,7 @@ from .library import (
     SampleImages,
     check_given,
     contained,
+    describe_files,
     encoded_before,
     made_for_run,
     nothing_given,
@@ -58,6 +60,7 @@ from .library import (
     record_result,
     result_fingerprint,
     save,
+    trained_files,
 )
 from .sockets import OPEN
 from .train_watch import TrainWatch, with_forecast
@@ -297,7 +300,8 @@ def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig
         return config
 
     def is_free(name: str) -> bool:
-        taken = os.path.lexists(loras / spelled(loras, f"{name}.safetensors"))
+        lora = loras / f"{name}.safetensors"
+        taken = os.path.lexists(loras / spelled(loras, lora.name)) or bool(find_exports(lora))
         return not taken and can_begin(runs / spelled(runs, name))
 
     return replace(config, name=free_name(config.name, is_free))
@@ -314,7 +318,7 @@ def _output(trained: Trained, name: str, cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
     plot = sockets.image(plot_loss(losses, trained.curves.validation))
     words = _describe_end(result, trained.run.name, name)
-    notes = read_run_json(trained.run.folder).get("notes", "")
+    lines = [words, *describe_files(result), read_run_json(trained.run.folder).get("notes", "")]
     facts = {
         "run": trained.run.name,
         "lora": result.lora.name,
@@ -322,14 +326,16 @@ def _output(trained: Trained, name: str, cls: type) -> io.NodeOutput:
         "step": result.step,
         "steps": result.steps,
         "words": words,
+        "exports": [file.name for file in result.exports],
     }
-    shown = ui.PreviewImage(plot, cls=cls).as_dict()
+    files = trained_files(result, trained.run, lora_folder().parent)
+    shown = files if files["images"] else {**files, **ui.PreviewImage(plot, cls=cls).as_dict()}
     return io.NodeOutput(
         comfy.utils.load_torch_file(str(result.lora), safe_load=True),
         {"loss": [loss for _, loss in losses]},
         str(result.lora),
         plot,
-        ui={**shown, "text": ["\n".join(filter(None, [words, notes]))], "streamcache": [facts]},
+        ui={**shown, "text": ["\n".join(filter(None, lines))], "streamcache": [facts]},
     )
 
 
@@ -339,5 +345,5 @@ def _describe_end(result: TrainResult, run: str, name: str) -> str:
         share = f"{result.data_wait:.1%} of training waiting for data"
         return f"{result.step:,} of {result.steps:,} steps, {share}: {result.lora.name}"
     setting = f" and name = {run}" if run != name else ""
-    saved = f"Stopped at step {result.step:,} of {result.steps:,}; saved as {result.lora.name}."
+    saved = f"Stopped at step {result.step:,} of {result.steps:,}; the unfinished LoRA is saved as {result.lora.name}."
     return f"{saved} To continue, run again with mode = resume{setting}"

@@ -2,7 +2,17 @@
 
 from .ending import end_recorded
 from .events import Events, check_events
-from .exports import Export, list_exports
+from .exports import (
+    Export,
+    describe_exports,
+    export_path,
+    export_step,
+    find_exports,
+    list_exports,
+    missing_exports,
+    recorded_exports,
+    superfluous,
+)
 from .folder import (
     Run,
     can_begin,
@@ -46,14 +56,19 @@ __all__ = [
     "check_events",
     "check_origin",
     "check_run_name",
+    "describe_exports",
     "draw_grid",
     "end_recorded",
+    "export_path",
+    "export_step",
+    "find_exports",
     "format_seconds",
     "hold_run",
     "is_run_locked",
     "latest_run",
     "list_exports",
     "may_be_file",
+    "missing_exports",
     "open_run",
     "open_run_file",
     "partial_lora",
@@ -64,8 +79,10 @@ __all__ = [
     "read_curves",
     "read_from",
     "read_run_json",
+    "recorded_exports",
     "resumed_position",
     "signals_held",
     "smooth_curve",
+    "superfluous",
     "thin_curve",
 ]

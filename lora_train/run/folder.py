@@ -50,6 +50,7 @@ class Run:
     folder: Path
     resume: bool = False
     begin: Callable[[], None] = field(default=lambda: None, compare=False)  # see `open_run`
+    mode: str = "new"  # of `MODES`; without a saved state, "resume" starts at step 0
 
     @property
     def name(self) -> str:
@@ -137,7 +138,7 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
         resume = mode == "resume" and bool(StateFolder(folder / "states").files())
         if mode == "resume" and not resume:
             log.info("%s has no saved state; starting at step 0", folder.name)
-        yield Run(folder, resume, _Beginning(folder, stack, locked=found, keep=mode == "resume"))
+        yield Run(folder, resume, _Beginning(folder, stack, locked=found, keep=mode == "resume"), mode)
 
 
 @dataclass

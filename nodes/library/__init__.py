@@ -21,6 +21,7 @@ from .paths import (
 from .run_caches import made_for_run, run_of, saved_names
 from .sample_images import SampleImages
 from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
+from .trained_files import describe_files, trained_files
 
 __all__ = [
     "DATASETS",
@@ -34,6 +35,7 @@ __all__ = [
     "check_given",
     "close_idle",
     "contained",
+    "describe_files",
     "encoded_before",
     "forget_result",
     "handle_of",
@@ -59,4 +61,5 @@ __all__ = [
     "save_parts",
     "saved_names",
     "summarize",
+    "trained_files",
 ]

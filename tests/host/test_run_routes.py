@@ -159,7 +159,7 @@ class TestALiveRun:
         )
         assert lora_steps(server, row["lora"].removesuffix(".safetensors")) == str(row["step"])
         shown = stopped["outcome"].outputs[train_node(stopped["graph"])]
-        expected = f"Stopped at step {row['step']:,} of {LONG:,}; saved as {row['lora']}. "
+        expected = f"Stopped at step {row['step']:,} of {LONG:,}; the unfinished LoRA is saved as {row['lora']}. "
         assert shown["text"] == [expected + "To continue, run again with mode = resume"]
         assert shown["streamcache"][0]["stopped"] and shown["streamcache"][0]["run"] == "routes_live"
 

@@ -32,7 +32,8 @@ export class RunResult {
     this.#draw("tags", [row.tags, row.comment], () => fill(this.tags, this.#tags(row)));
     const files = curves?.exports ?? [];
     const last = files.find(({ file }) => file === row.lora)?.file ?? row.lora;
-    this.#draw("actions", [row.name, row.live, row.status, last, Boolean(curves?.settings)], () => fill(this.actions, this.#actions(last)));
+    const known = Object.keys(curves?.settings ?? {}).length > 0;
+    this.#draw("actions", [row.name, row.live, row.status, last, known], () => fill(this.actions, this.#actions(last, known)));
     this.list.hidden = files.length < 2;
     this.#draw("files", [row.name, files], () => fill(this.files, files.map((each) => fileRow(row.name, each, best(files)))));
     const settings = { ...curves?.settings, ...curves?.host_settings };
@@ -51,9 +52,8 @@ export class RunResult {
     return [row.tags?.map((tag) => h("span", { class: "sc-tag" }, tag)), row.comment && h("span", { class: "sc-small sc-soft sc-comment" }, row.comment)];
   }
 
-  #actions(last) {
-    const { row, curves } = this;
-    const known = curves && Object.keys(curves.settings).length > 0;
+  #actions(last, known) {
+    const { row } = this;
     const edit = button(words("training.edit"), () => this.edit(this.row), { sign: "pencil" });
     if (row.live || row.status === "running") return [];
     return [
