@@ -50,7 +50,7 @@ def test_i5_one_spike_does_not_flatten_the_chart(training: TrainingPage, server:
     page = training.page
     write_finished(server, "spiky", falling(STEPS, spike=200))
     show(training, "spiky")
-    assert max(page.run(SIDE % CHART)) < 1, "the scale is that of the other values"
+    assert max(page.run(SIDE % CHART)) <= 1, "the scale is that of the other values"
     assert page.run(f"{CHART}.querySelectorAll('.outliers').length") >= 1, "and the spike has a mark"
     training.shot("spike")
     page.click(BOX % "clip")
@@ -201,13 +201,13 @@ def test_i5_the_large_view_has_the_same_charts_and_no_defect(training: TrainingP
     page.click(f"{PANEL}.querySelector('.sc-chart-tools .pi-window-maximize').parentElement")
     large = "document.querySelector('dialog.sc-charts .sc-chart')"
     page.wait_for(f"{large}?.querySelector('path.series')", 30)
-    assert page.run(TICKS % large)[-1] == page.run(TICKS % CHART)[-1]
+    assert int(page.run(TICKS % large)[-1]) < STEPS * 0.8, "the zoom is taken over"
     assert page.run(f"{large}.clientHeight") > page.run(f"{CHART}.clientHeight")
     page.run("new Promise((go) => setTimeout(go, 700))")
     training.shot(f"large_chart_{palette}")
     assert violations(page, "dialog.sc") == []
     page.press("Escape")
-    page.wait_for("!document.querySelector('dialog.sc-charts')")
+    page.wait_for("!document.querySelector('dialog.sc-charts')", 30)
     page.click(RESET)
     training.set(palette="dark")
 

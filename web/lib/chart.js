@@ -89,7 +89,7 @@ export class LineChart {
     this.frame = makeScale(this.shown, this.range, { width, height, compact: this.compact });
     const { box } = this.frame;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const area = s("clipPath", { id: this.clipping }, s("rect", { x: box.left, y: 0, width: Math.max(box.right - box.left, 0), height: box.bottom + 3 }));
+    const area = s("clipPath", { id: this.clipping }, s("rect", { x: box.left, y: 0, width: Math.max(box.right - box.left + 5, 0), height: box.bottom + 3 }));
     const lines = s("g", { "clip-path": `url(#${this.clipping})` }, ...this.#lines());
     this.svg.replaceChildren(area, ...this.#axes(), lines, ...this.#outliers(), (this.selection = s("g")), (this.cursor = s("g")));
     if (this.at !== undefined) this.#mark(this.at);
@@ -199,7 +199,9 @@ export class LineChart {
   }
 
   #point(event) {
-    if (!this.frame) return;
+    const place = `${event.clientX} ${event.clientY}`;
+    if (!this.frame || place === this.pointer) return; // browsers also report a pointer that rests while the page changes
+    this.pointer = place;
     if (!this.pressed || Math.abs(event.clientX - this.pressed.x) < DRAG) return this.#mark(this.#under(event));
     this.#leave();
     const { box, x } = this.frame;

@@ -6,7 +6,7 @@ const CHARACTER = 6.4; // width in pixels on an axis
 const MIN_MARGIN = 42; // so that charts above each other line up
 const FEW = 8; // values: none of them is an outlier
 const BEYOND = 0.02; // share of the values that may be outliers, at each end
-const FAR = 3; // how many times the span of the others an outlier is away from them
+const FAR = 1.5; // how many times the span of the others an outlier is away from them
 
 /** The whole numbers of an axis, as steps are. An axis of seconds has ticks at multiples of its `unit`. */
 export const COUNTS = { whole: true, unit: 1, text: (value) => shortNumber(value, 6) };
