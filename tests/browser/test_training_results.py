@@ -43,8 +43,8 @@ def test_i1_each_file_of_a_run_is_downloaded_or_put_on_the_canvas(training: Trai
     training.set(vue=vue)
     page.run("app.rootGraph.clear()")
     show(training, "filed")
-    rows = f"[...{CARD}.querySelectorAll('.sc-files tbody tr')]"
-    steps = page.run(f"{rows}.map((row) => row.cells[1].textContent)")
+    rows = f"[...{CARD}.querySelectorAll('.sc-files li')]"
+    steps = page.run(f"{rows}.map((row) => row.dataset.step)")
     assert steps == ["100", "200", "300", "400"]
     assert page.run(f"{rows}.filter((row) => row.innerText.includes('best')).length") == 1
     file, data = page.saved_file(f"{rows}[1].querySelector('a')")

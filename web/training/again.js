@@ -86,10 +86,7 @@ function setValues(node, values) {
     const value = toWidget(widget, values[key]);
     if (value === undefined) continue;
     if (widget.options?.values) setWidget(node, widget.name, value);
-    else {
-      widget.value = value;
-      widget.callback?.(value);
-    }
+    else widget.value = value; // as stored: ComfyUI's callback rounds numbers
   }
   return [...left].filter((key) => values[key] !== null && values[key] !== "");
 }

@@ -16,10 +16,8 @@ export class RunResult {
     this.edit = edit;
     this.tags = h("div", { class: "sc-row wrap sc-tags" });
     this.actions = h("div", { class: "sc-row wrap", role: "group", "aria-label": words("training.actions") });
-    this.files = h("tbody");
-    const heads = ["file", "step", "loss", "validation"].map((key) => h("th", { scope: "col" }, words(`training.${key}`)));
-    const table = h("table", { class: "sc-lines sc-small sc-number sc-files" }, h("thead", {}, h("tr", {}, heads, h("td"))), this.files);
-    this.list = fold(words("training.files"), h("div", { class: "sc-files-scroll", tabIndex: 0, role: "region", "aria-label": words("training.files") }, table));
+    this.files = h("ul", { class: "sc-files" });
+    this.list = fold(words("training.files"), this.files);
     this.list.open = true;
     this.settings = h("tbody");
     this.about = fold(words("training.settings"), h("table", { class: "sc-lines sc-small sc-settings" }, this.settings));
@@ -77,12 +75,14 @@ function best(files) {
 }
 
 function fileRow(run, { file, step, loss, validation, partial }, best) {
-  const value = (each) => (typeof each === "number" ? shortNumber(each) : "–");
+  const value = (key, each) => typeof each === "number" && `${words(`training.${key}`)} ${shortNumber(each)}`;
+  const facts = [words("training.at_step", { step: number(step) }), value("loss", loss), value("validation", validation)].filter(Boolean);
   const mark = [file === best && h("span", { class: "sc-badge good" }, words("training.best_file")), partial && h("span", { class: "sc-badge warn" }, words("training.partial"))];
+  const text = h("div", { class: "sc-grow sc-file-text" }, h("span", { class: "sc-row" }, nameOf(file), mark), h("span", { class: "sc-small sc-soft sc-number" }, facts.join(" · ")));
   const load = iconButton("plus", words("training.add_file", { file }), () => addLora(file));
   const label = words("training.download_file", { file });
   const save = h("a", { class: "sc-button plain sc-sign", href: address("/run/lora", { name: run, file }), download: file, title: label, "aria-label": label }, icon("download"));
-  return h("tr", {}, h("th", { scope: "row" }, h("span", { class: "sc-row" }, nameOf(file), mark)), h("td", {}, number(step)), h("td", {}, value(loss)), h("td", {}, value(validation)), h("td", {}, h("span", { class: "sc-row" }, load, save)));
+  return h("li", { class: "sc-row", dataset: { step } }, text, load, save);
 }
 
 function settingRow(key, value) {
