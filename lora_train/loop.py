@@ -33,6 +33,7 @@ from .run import (
     end_recorded,
     missing_exports,
     open_run,
+    read_run_json,
     signals_held,
 )
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
@@ -127,6 +128,7 @@ def _train(
         session = open_session(denoiser, dataset, config, run)
         sampler = make_sampler(denoiser, dataset, config, run.samples, decode, prompts)
         out = out or run.lora
+        before = read_run_json(run.folder) if run.resume else {}
         exporter = Exporter(session, run, out)
         # All checks have passed. Nothing is written before this: a refused training leaves a run as it was.
         run.describe(
@@ -140,9 +142,10 @@ def _train(
             steps=session.steps,
             problem="",
             notes="",
+            prompts=[prompt.caption for prompt in sampler.prompts] if sampler else [],
         )
         exporter.begin()
-        with watch(run) as hooks, end_recorded(run, lambda: session.step):
+        with watch(run) as hooks, end_recorded(run, lambda: session.step, before):
             result = _run(session, run, exporter, hooks, sampler)
             run.describe(status="stopped" if result.stopped else "done", step=result.step)
         return result
@@ -321,8 +324,8 @@ class _Loop:
         if self.changing:
             log.warning("Stopped during an update; %s", self._last_good())
             return
-        if not self.session.step:
-            return  # nothing is trained yet
+        if self.session.step == self.reporter.first:
+            return  # nothing is trained yet, or nothing since the resume
         try:
             self._save()
             self._export_last(finished=False)

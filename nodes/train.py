@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -119,7 +119,7 @@ class StreamCacheTrain(io.ComfyNode):
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
-        watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
+        watch, given = TrainWatch(asdict(host)), Given(sockets.first(dataset), latents, conditioning)
         images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
         folders = lora_folder(), runs_folder()

@@ -1,39 +1,41 @@
-"""How a run ended, in run.json, if it did not end by itself."""
+"""How a run ended that did not end by itself, in its run.json."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from ...dataset_cache import CacheError
-from ...errors import TrainError
+from ...errors import CacheError, TrainError
 from .folder import Run
 
 log = logging.getLogger("streamcache")
 
 MAX_PROBLEM = 500  # characters of an error that are stored
+ENDED = ("done", "stopped")
 
 
 @contextmanager
-def end_recorded(run: Run, step: Callable[[], int]) -> Iterator[None]:
-    """Record in run.json that an error or an interrupt ended the run, and at which step."""
+def end_recorded(run: Run, step: Callable[[], int], before: Mapping[str, Any]) -> Iterator[None]:
+    """Store the error or interrupt that ends a run, with its last complete `step`.
+
+    If a run that had ended was resumed and did not get to its next step, its run.json is again what it was `before`.
+    """
+    first = step()
     try:
         yield
-    except Exception as error:
-        _describe_end(run, status="failed", step=step(), problem=_message(error))
+    except BaseException as error:
+        try:
+            if before.get("status") in ENDED and step() == first:
+                run.restore(before)
+            elif isinstance(error, Exception):
+                run.describe(status="failed", step=step(), problem=_message(error))
+            else:
+                run.describe(status="interrupted", step=step())
+        except TrainError as second:  # as of a full disk; it does not hide the first
+            log.warning("How the run ended could not be recorded: %s", second)
         raise
-    except BaseException:
-        _describe_end(run, status="interrupted", step=step())
-        raise
-
-
-def _describe_end(run: Run, **facts: object) -> None:
-    """A second error, as of a full disk, does not hide the first."""
-    try:
-        run.describe(**facts)
-    except TrainError as error:
-        log.warning("How the run ended could not be recorded: %s", error)
 
 
 def _message(error: Exception) -> str:

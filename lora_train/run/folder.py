@@ -79,10 +79,17 @@ class Run:
     def describe(self, **facts: Any) -> None:
         """Update run.json with these values; the run begins, if it has not."""
         self.begin()
-        body = {**read_run_json(self.folder), **facts, "name": self.name, "updated": round(time.time(), 1)}
+        self.amend(**facts, updated=round(time.time(), 1))
+
+    def amend(self, **facts: Any) -> None:
+        """Change these values in run.json, and not when the run was updated."""
+        self.restore({**read_run_json(self.folder), **facts, "name": self.name})
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Make these the content of run.json."""
         path = self.folder / "run.json"
         try:
-            replace_file(path, json.dumps(body, indent=1).encode())
+            replace_file(path, json.dumps(facts, indent=1).encode())
         except OSError as error:
             raise TrainError(f"{path}: could not be written ({error.strerror}); free disk space, then resume") from None
 
