@@ -124,6 +124,7 @@ def _train(
             steps=session.steps,
             problem="",
             notes="",
+            **({"prompts": [prompt.caption for prompt in sampler.prompts]} if sampler else {}),
         )
         with watch(run) as hooks, _end_recorded(session, run):
             result = _run(session, run, out, replaced, hooks, sampler)

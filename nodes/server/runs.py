@@ -24,7 +24,7 @@ from ...lora_train import (
     read_run_json,
 )
 from ..library import contained
-from ..outside import SAMPLE_FILE, Refused, as_count, as_dict, as_time, cut, cut_text
+from ..outside import SAMPLE_FILE, Refused, as_count, as_dict, as_list, as_time, cut, cut_text
 from .curves import CurveReader
 from .live_runs import LiveRun, LiveRuns
 from .moves import Move
@@ -112,6 +112,7 @@ class Runs:
             "settings": cut(settings),
             "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
             "samples": list_samples(run.samples),
+            "prompts": [cut_text(str(text)) for text in as_list(described.get("prompts"))[:MAX_SAMPLES]],
             "memory": cut(as_dict(described.get("memory"))),
             "lora": self._lora(folder.name, described),
             "report": f"{self.places.runs.name}/{folder.name}/{report.name}" if report.is_file() else "",
