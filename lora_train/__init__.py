@@ -39,6 +39,7 @@ from .objective import (
 from .report_page import Section, render_page
 from .run import (
     Curves,
+    Export,
     Run,
     TrainProgress,
     can_begin,
@@ -48,6 +49,7 @@ from .run import (
     hold_run,
     is_run_locked,
     latest_run,
+    list_exports,
     open_run,
     open_run_file,
     partial_lora,
@@ -72,6 +74,7 @@ __all__ = [
     "Denoiser",
     "DiffusionSchedule",
     "Ema",
+    "Export",
     "FlowSchedule",
     "Forecast",
     "LayerRows",
@@ -108,6 +111,7 @@ __all__ = [
     "is_plain",
     "is_run_locked",
     "latest_run",
+    "list_exports",
     "load_config",
     "open_run",
     "open_run_file",

@@ -1,5 +1,7 @@
 """A run on disk: its folder, saved states, metrics and plots."""
 
+from .events import Events, check_events
+from .exports import Export, list_exports
 from .folder import (
     Run,
     can_begin,
@@ -13,11 +15,9 @@ from .folder import (
 )
 from .metrics import (
     Curves,
-    Events,
     MetricsFile,
     Reporter,
     TrainProgress,
-    check_events,
     format_seconds,
     read_curves,
     smooth_curve,
@@ -33,6 +33,7 @@ __all__ = [
     "ORANGE",
     "Curves",
     "Events",
+    "Export",
     "MetricsFile",
     "Reporter",
     "Run",
@@ -49,6 +50,7 @@ __all__ = [
     "hold_run",
     "is_run_locked",
     "latest_run",
+    "list_exports",
     "may_be_file",
     "open_run",
     "open_run_file",

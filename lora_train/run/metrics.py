@@ -17,6 +17,7 @@ import torch
 from ...dataset_cache import replace_file
 from ...errors import TrainError
 from ..compute import allocated_bytes
+from .events import Events
 from .run_files import read_run_file
 
 FLUSH_SECONDS = 1.0
@@ -251,7 +252,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line.decode(errors="replace"))
         except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and _is_step(row.get("step")) and all(map(_is_finite, _losses(row))):
+        if isinstance(row, dict) and _is_step(row.get("step")) and all(map(is_finite, _losses(row))):
             yield row
 
 
@@ -262,50 +263,10 @@ def read_curves(path: Path) -> Curves:
         if "loss" in row:
             curves.losses.append((row["step"], float(row["loss"])))
             for name, series in (("learning_rate", curves.rates), ("gradient_norm", curves.norms)):
-                series += [(row["step"], float(row[name]))] if _is_finite(row.get(name)) else []
+                series += [(row["step"], float(row[name]))] if is_finite(row.get(name)) else []
         elif "validation" in row:
             curves.validation.append((row["step"], float(row["validation"])))
     return curves
-
-
-def check_events() -> type[Any]:
-    """TensorBoard's writer, or a TrainError with the command that installs it."""
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        raise TrainError('tensorboard = true: needs tensorboardX; run "pip install tensorboardX"') from None
-    return SummaryWriter
-
-
-class Events:
-    """The TensorBoard log of a run. TensorBoard no longer shows what was logged before for steps after `resume_at`.
-
-    A flush ends the file and the next value begins another: tensorboardX's own flush leaves out what is still queued.
-    """
-
-    def __init__(self, folder: Path, resume_at: int = 0) -> None:
-        self._make, self._folder = check_events(), folder
-        self._taken_back: int | None = resume_at + 1  # steps from here on, by the first file
-        self._writer: Any = None
-
-    def __enter__(self) -> Events:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.flush()
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        if self._writer is None:
-            # Without a suffix, two files that begin within a second would have one name.
-            name = {"filename_suffix": f".{time.time_ns()}"}
-            self._writer = self._make(str(self._folder), purge_step=self._taken_back, flush_secs=1, **name)
-            self._taken_back = None
-        self._writer.add_scalar(tag, value, step)
-
-    def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 def memory_in_use(device: torch.device) -> int:
@@ -335,7 +296,8 @@ def _is_step(value: Any) -> bool:
     return type(value) is int and 0 <= value < MAX_STEP
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Whether a value from JSON is a finite number."""
     return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < MAX_STEP)
 
 
