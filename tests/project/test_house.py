@@ -47,6 +47,7 @@ ROOMS = (
     "nodes.outside",
     "nodes.folders",
     "nodes.server",
+    "nodes.training",
     "nodes",
     "cli",
 )

@@ -29,6 +29,7 @@ ELSEWHERE = {
 HOST = (
     "nodes/*.py",
     "nodes/host/**/*.py",
+    "nodes/training/*.py",
     "nodes/library/saving.py",
     "nodes/server/*routes.py",
     "nodes/server/http.py",

@@ -12,8 +12,8 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, Dataset, Plan, free_name, read_manifest, spelled
-from ..lora_train import (
+from ...dataset_cache import CacheError, Dataset, Plan, free_name, read_manifest, spelled
+from ...lora_train import (
     Curves,
     Run,
     TrainConfig,
@@ -30,9 +30,9 @@ from ..lora_train import (
     rehearse,
     train_in_run,
 )
-from . import setting_inputs, sockets
-from .host import HostSettings, split_settings
-from .host.app import (
+from .. import setting_inputs, sockets
+from ..host import HostSettings, split_settings
+from ..host.app import (
     cache_roots,
     caches_changed,
     caller_of,
@@ -42,7 +42,7 @@ from .host.app import (
     runs_folder,
     store_lora,
 )
-from .library import (
+from ..library import (
     DatasetHandle,
     DatasetPlan,
     Given,
@@ -59,8 +59,8 @@ from .library import (
     result_fingerprint,
     save,
 )
-from .sockets import OPEN
-from .train_watch import TrainWatch, with_forecast
+from ..sockets import OPEN
+from .watch import TrainWatch, with_forecast
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -178,7 +178,7 @@ def train_lora(
     watch: WatchRun,
 ) -> Trained:
     """Train on an open dataset. The LoRA is saved in `loras` under the run's name, with the step if it is stopped."""
-    from .host.model import make_denoiser  # on use: ComfyUI starts faster
+    from ..host.model import make_denoiser  # on use: ComfyUI starts faster
 
     denoiser = make_denoiser(patcher, config, host, images.negative)
     config, decode = images.settings(_with_free_name(config, loras, runs)), images.decoder(denoiser)
@@ -282,7 +282,7 @@ def _saved(given: Given, name: str, watch: TrainWatch, rehearse: Callable[[Plan 
 
 def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSettings, images: SampleImages) -> None:
     """Find out now, and not after hours of encoding, that the run, the model or the settings do not fit."""
-    from .host.model import make_denoiser  # on use: ComfyUI starts faster
+    from ..host.model import make_denoiser  # on use: ComfyUI starts faster
 
     with open_run(runs_folder(), config.name, config.mode) as run:
         if plan is not None:
