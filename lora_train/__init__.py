@@ -7,7 +7,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 """
 
 from ..errors import TrainError
-from .adapters import build_network, read_lora
+from .adapters import Network, build_network, load_fixed, read_lora
 from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
@@ -21,6 +21,24 @@ from .forecast import (
     forecast_training,
     report_memory,
     room_on,
+)
+from .grid import (
+    GRID_FOLDER,
+    GRID_SETTINGS,
+    Column,
+    GridSettings,
+    KeptPicture,
+    KeptPictures,
+    Painter,
+    Picture,
+    Row,
+    check_loras,
+    choose_exports,
+    draw_sheet,
+    make_columns,
+    make_rows,
+    paint,
+    to_image,
 )
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
 from .memory import choose_precision, is_plain, replaced_forward
@@ -66,9 +84,12 @@ from .session import check_training, rehearse
 
 __all__ = [
     "EPS_PER_NATIVE",
+    "GRID_FOLDER",
+    "GRID_SETTINGS",
     "RENAMED_SETTINGS",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
+    "Column",
     "Curves",
     "Decode",
     "Denoiser",
@@ -77,14 +98,21 @@ __all__ = [
     "Export",
     "FlowSchedule",
     "Forecast",
+    "GridSettings",
+    "KeptPicture",
+    "KeptPictures",
     "LayerRows",
     "Naming",
+    "Network",
     "NoiseSchedule",
     "ObjectiveSettings",
+    "Painter",
     "PeakMemory",
+    "Picture",
     "Prediction",
     "PreparedBatch",
     "Prompt",
+    "Row",
     "Run",
     "Section",
     "Shapes",
@@ -97,11 +125,14 @@ __all__ = [
     "WatchRun",
     "build_network",
     "can_begin",
+    "check_loras",
     "check_run_name",
     "check_training",
+    "choose_exports",
     "choose_precision",
     "draw_grid",
     "draw_noise",
+    "draw_sheet",
     "draw_times",
     "find_fitting",
     "forecast_training",
@@ -113,8 +144,12 @@ __all__ = [
     "latest_run",
     "list_exports",
     "load_config",
+    "load_fixed",
+    "make_columns",
+    "make_rows",
     "open_run",
     "open_run_file",
+    "paint",
     "partial_lora",
     "per_row",
     "plot_buckets",
@@ -135,6 +170,7 @@ __all__ = [
     "scaled_linear_alphas",
     "smooth_curve",
     "thin_curve",
+    "to_image",
     "train",
     "train_in_run",
     "upload",

@@ -35,6 +35,7 @@ ROOMS = (
     "lora_train.objective",
     "lora_train.optimizers",
     "lora_train.run",
+    "lora_train.grid",
     "lora_train.forecast",
     "lora_train",
     "reference",
