@@ -38,6 +38,7 @@ from .grid import (
     make_columns,
     make_rows,
     paint,
+    row_labels,
     to_image,
 )
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
@@ -79,7 +80,7 @@ from .run import (
     smooth_curve,
     thin_curve,
 )
-from .samples import Decode, Prompt, sample_file_name
+from .samples import Decode, Prompt, make_prompts, sample_file_name
 from .session import check_training, rehearse
 
 __all__ = [
@@ -146,6 +147,7 @@ __all__ = [
     "load_config",
     "load_fixed",
     "make_columns",
+    "make_prompts",
     "make_rows",
     "open_run",
     "open_run_file",
@@ -165,6 +167,7 @@ __all__ = [
     "report_memory",
     "restore_generator",
     "room_on",
+    "row_labels",
     "row_losses",
     "sample_file_name",
     "scaled_linear_alphas",

@@ -2,7 +2,7 @@
 
 from .columns import Column, choose_exports, make_columns
 from .kept_pictures import GRID_FOLDER, KeptPicture, KeptPictures, to_image
-from .painting import Painter, Picture, Row, check_loras, make_rows, paint
+from .painting import Painter, Picture, Row, check_loras, make_rows, paint, row_labels
 from .settings import GRID_SETTINGS, GridSettings
 from .sheet import draw_sheet
 
@@ -22,5 +22,6 @@ __all__ = [
     "make_columns",
     "make_rows",
     "paint",
+    "row_labels",
     "to_image",
 ]

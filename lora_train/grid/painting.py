@@ -67,6 +67,12 @@ def make_rows(prompts: Sequence[str], seeds: Iterable[int], negative: str = "") 
     return [Row(text, seed, number, negative) for number, text in enumerate(prompts) for seed in seeds]
 
 
+def row_labels(rows: Sequence[Row]) -> list[str]:
+    """What is written beside each row: the prompt, and the seed if there are several."""
+    several = len({row.seed for row in rows}) > 1
+    return [f"{row.prompt} (seed {row.seed})" if several else row.prompt for row in rows]
+
+
 def check_loras(painter: Painter, columns: Sequence[Column]) -> list[str]:
     """Refuse LoRAs that are missing or do not fit, before anything is drawn; remarks on those that fit in part."""
     files = dict.fromkeys(column.file for column in columns if column.file is not None)

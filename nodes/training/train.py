@@ -51,6 +51,7 @@ from ..library import (
     contained,
     encoded_before,
     made_for_run,
+    make_sample_images,
     nothing_given,
     parse_name,
     path_to_save,
@@ -107,17 +108,18 @@ class StreamCacheTrain(io.ComfyNode):
         latents: Sequence[dict] = (),
         conditioning: Sequence[list] = (),
         vae: Sequence[Any] = (),
-        prompts: Sequence[list] = (),
-        negative: Sequence[list] = (),
+        prompts: Sequence[Any] = (),
+        negative: Sequence[Any] = (),
         options: Sequence[Mapping[str, Any]] = (),
         training_lora: Sequence[Mapping[str, Any]] = (),
+        clip: Sequence[Any] = (),
         **settings: Any,
     ) -> io.NodeOutput:
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
-        images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
+        images = make_sample_images(sockets.first(vae), prompts, sockets.first(negative), sockets.first(clip))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
         folders = lora_folder(), runs_folder()
         trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
@@ -200,13 +202,19 @@ def _inputs() -> list[io.Input]:
         io.Latent.Input("latents", optional=True, tooltip="Latents from other nodes, instead of a dataset."),
         io.Conditioning.Input("conditioning", optional=True, tooltip="The conditioning of each of these latents."),
         io.Vae.Input("vae", optional=True, tooltip="Connect a VAE to see sample images while the LoRA trains."),
-        io.Conditioning.Input(
-            "prompts", optional=True, tooltip="Prompts for sample images; if empty, captions from the dataset."
-        ),
-        io.Conditioning.Input(
-            "negative",
+        io.MultiType.Input(
+            "prompts",
+            [io.Conditioning, io.String],
             optional=True,
-            tooltip="Negative prompt for sample images; if empty, the empty caption of the dataset.",
+            tooltip="Prompts for sample images, as conditioning or, with a CLIP, as text, one per line; if empty, "
+            "captions from the dataset.",
+        ),
+        io.MultiType.Input(
+            "negative",
+            [io.Conditioning, io.String],
+            optional=True,
+            tooltip="Negative prompt for sample images, as conditioning or text; if empty, the empty caption of the "
+            "dataset.",
         ),
         sockets.Options.Input("options", optional=True, tooltip="From Train Options; overrides the settings below."),
         *setting_inputs.main_inputs(),
@@ -215,6 +223,11 @@ def _inputs() -> list[io.Input]:
             "training_lora",
             optional=True,
             tooltip="A training adapter from another node, instead of the file in training_adapter.",
+        ),
+        io.Clip.Input(
+            "clip",
+            optional=True,
+            tooltip="The text encoder for prompts that are text: they are encoded once, before the training.",
         ),
     ]
 

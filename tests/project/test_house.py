@@ -49,6 +49,7 @@ ROOMS = (
     "nodes.folders",
     "nodes.server",
     "nodes.training",
+    "nodes.grid",
     "nodes",
     "cli",
 )

@@ -73,6 +73,25 @@ def clip_identity(clip: Any) -> str:
     return clip_with_settings(with_patches(base, patches_of(clip.patcher)), clip)
 
 
+def model_identity(patcher: Any) -> str:
+    """The identity of a MODEL in memory, with everything that other nodes set on it."""
+    loader, arguments = _unedited_origin(patcher.model, patcher)
+    if loader == "load_diffusion_model":
+        base = [files_identity([arguments[0]]), describe_patch(arguments[1])]
+    elif loader == "load_checkpoint_guess_config":
+        base = [files_identity([arguments[0]]), "checkpoint", describe_patch(arguments[6])]
+    else:
+        base = [type(patcher.model).__name__, _weights(patcher.model, patcher)]
+    settings = [describe_patch(patcher.model_options), describe_patch(patcher.object_patches)]
+    place = [str(patcher.model.get_dtype()), str(patcher.load_device.type)]
+    return with_patches(digest_of(["model", CODE, base, settings, place]), patches_of(patcher))
+
+
+def conditioning_identity(conditioning: Any) -> str:
+    """The identity of a conditioning in memory."""
+    return digest_of(["conditioning", CODE, describe_patch(conditioning)])
+
+
 def clip_with_settings(base: str, clip: Any) -> str:
     """Adds clip-skip and tokenizer settings, which are kept outside the weights."""
     settings = [clip.layer_idx, {str(k): repr(v) for k, v in clip.tokenizer_options.items()}, clip.use_clip_schedule]
@@ -98,6 +117,12 @@ def describe_patch(value: Any) -> Any:
         return object_identity(dict(_plain("", value)))
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
+    if isinstance(value, (torch.dtype, torch.device)):
+        return str(value)
+    if isinstance(value, torch.nn.Module):  # such as a noise schedule with another shift
+        plain = {name: item for name, item in sorted(vars(value).items()) if isinstance(item, (str, int, float, bool))}
+        kinds = [each.__qualname__ for each in type(value).__mro__]
+        return [kinds, plain, object_identity(dict(value.state_dict()))]
     if isinstance(value, (list, tuple)):
         return [describe_patch(item) for item in value]
     if isinstance(value, dict):
