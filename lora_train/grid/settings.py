@@ -15,16 +15,16 @@ class GridSettings:
     """What every picture of a grid has in common, and how often each LoRA and prompt is drawn."""
 
     strengths: tuple[float, ...] = declare(
-        (1.0,), "strengths of each LoRA, one column each", _COLUMNS, low=-100, high=100
+        (1.0,), "Strengths of each LoRA, one column each", _COLUMNS, low=-100, high=100
     )
-    base: bool = declare(True, "first a column without a LoRA", _COLUMNS)
-    seeds: tuple[int, ...] = declare((1,), "seeds of each prompt, one row each", _ROWS, low=0, high=2**64 - 1)
-    steps: int = declare(20, "sampling steps", _IMAGES, low=1, high=10_000)
+    base: bool = declare(True, "First a column without a LoRA", _COLUMNS)
+    seeds: tuple[int, ...] = declare((1,), "Seeds of each prompt, one row each", _ROWS, low=0, high=2**64 - 1)
+    steps: int = declare(20, "Sampling steps", _IMAGES, low=1, high=10_000)
     cfg: float = declare(7.0, "CFG scale; 1 for distilled models", _IMAGES, low=0, high=100, step=0.1)
-    sampler: str = declare("euler", "sampler, by its name in KSampler", _IMAGES)
-    scheduler: str = declare("normal", "scheduler, by its name in KSampler", _IMAGES)
-    width: int = declare(512, "width of each picture in pixels", _IMAGES, low=16, high=16384, step=8)
-    height: int = declare(512, "height of each picture in pixels", _IMAGES, low=16, high=16384, step=8)
+    sampler: str = declare("euler", "Sampler, by its name in KSampler", _IMAGES)
+    scheduler: str = declare("normal", "Scheduler, by its name in KSampler", _IMAGES)
+    width: int = declare(512, "Width of each picture in pixels", _IMAGES, low=16, high=16384, step=8)
+    height: int = declare(512, "Height of each picture in pixels", _IMAGES, low=16, high=16384, step=8)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -145,7 +145,7 @@ def _text(name: str, tooltip: str, words: bool = False, optional: bool = True, *
 
 def _setting(name: str) -> io.Input:
     setting = GRID_SETTINGS[name]
-    tooltip = f"{setting.limits.about[0].upper()}{setting.limits.about[1:]}."
+    tooltip = f"{setting.limits.about}."
     if name in LISTS:
         default = ", ".join(f"{number:g}" for number in setting.default)
         return io.String.Input(name, default=default, tooltip=tooltip)
