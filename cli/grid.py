@@ -139,8 +139,9 @@ def _open_painter(args: argparse.Namespace, settings: GridSettings) -> Painter:
     from ..nodes.host.model import HostPainter
 
     clip, vae = open_clip(args.clip, args.clip_type), open_vae(args.vae)  # their names are checked, nothing is loaded
-    negative = args.negative_prompt or ""
-    return HostPainter(open_model(args.model), vae, clip, args.prompt, negative, settings)
+    negative, model = args.negative_prompt or "", open_model(args.model)
+    vae.pin()  # or it would be loaded again for each picture
+    return HostPainter(model, vae, clip, args.prompt, negative, settings)
 
 
 def _write(out: Path, grid: Grid, pictures: list[list[Picture]], title: str) -> list[Path]:

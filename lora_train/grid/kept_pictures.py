@@ -74,7 +74,10 @@ class KeptPictures:
 
     def keep(self, row: KeptPicture, latents: torch.Tensor, pixels: torch.Tensor) -> None:
         """Store a picture; its entry comes last."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise TrainError(f"{self.folder.parent}: the run was moved or deleted; start the grid again") from None
         data = io.BytesIO()
         to_image(pixels).save(data, "PNG")
         stored = safetensors.torch.save({"samples": latents.detach().to("cpu", copy=True).contiguous()})

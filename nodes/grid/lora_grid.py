@@ -98,6 +98,7 @@ class StreamCacheLoraGrid(io.ComfyNode):
                            [column.label for column in columns], row_labels(rows), run[0])  # fmt: skip
         made = sum(picture.made for line in pictures for picture in line)
         words = f"{made:,} of {len(columns) * len(rows):,} pictures were made; the others were kept from before"
+        watch.node.show("\n".join([words, *remarks]))
         grid = sockets.image(sheet)
         images = torch.cat([picture.pixels for line in pictures for picture in line])
         shown = ui.PreviewImage(grid, cls=cls).as_dict()
@@ -148,11 +149,13 @@ def _setting(name: str) -> io.Input:
     tooltip = f"{setting.limits.about}."
     if name in LISTS:
         default = ", ".join(f"{number:g}" for number in setting.default)
-        return io.String.Input(name, default=default, tooltip=tooltip)
+        return io.String.Input(name, optional=True, default=default, tooltip=tooltip)
     choices = {"sampler": comfy.samplers.KSampler.SAMPLERS, "scheduler": comfy.samplers.KSampler.SCHEDULERS}
     if name in choices:
-        return io.Combo.Input(name, options=list(choices[name]), default=setting.default, tooltip=tooltip)
-    return setting_input(setting)
+        return io.Combo.Input(
+            name, optional=True, options=list(choices[name]), default=setting.default, tooltip=tooltip
+        )
+    return setting_input(setting, optional=True)
 
 
 def _read_settings(values: dict[str, Any]) -> GridSettings:

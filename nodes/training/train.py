@@ -206,15 +206,13 @@ def _inputs() -> list[io.Input]:
             "prompts",
             [io.Conditioning, io.String],
             optional=True,
-            tooltip="Prompts for sample images, as conditioning or, with a CLIP, as text, one per line; if empty, "
-            "captions from the dataset.",
+            tooltip="Prompts for sample images, also as text, one per line; if empty, captions from the dataset.",
         ),
         io.MultiType.Input(
             "negative",
             [io.Conditioning, io.String],
             optional=True,
-            tooltip="Negative prompt for sample images, as conditioning or text; if empty, the empty caption of the "
-            "dataset.",
+            tooltip="Negative prompt for sample images; if empty, the empty caption of the dataset.",
         ),
         sockets.Options.Input("options", optional=True, tooltip="From Train Options; overrides the settings below."),
         *setting_inputs.main_inputs(),
@@ -224,11 +222,7 @@ def _inputs() -> list[io.Input]:
             optional=True,
             tooltip="A training adapter from another node, instead of the file in training_adapter.",
         ),
-        io.Clip.Input(
-            "clip",
-            optional=True,
-            tooltip="The text encoder for prompts that are text: they are encoded once, before the training.",
-        ),
+        io.Clip.Input("clip", optional=True, tooltip="Encodes prompts that are text: once, before the training."),
     ]
 
 

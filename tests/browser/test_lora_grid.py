@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 LAYER = "diffusion_model.joint_blocks.0.x_block.attn.qkv"
 GRID = f"{PANEL}.querySelector('.sc-grid')"
 IMAGES = f"[...{GRID}.querySelectorAll('td img')]"
-DRAW = f"{GRID}.querySelector('.sc-button')"
+DRAW = f"{GRID}.querySelector('.sc-button:not(.plain)')"
 DIALOG = "document.querySelector('.sc-dialog[open]')"
 NODES = "app.rootGraph.nodes.filter((node) => node.comfyClass === 'StreamCacheLoraGrid')"
 FILL = "((name, value) => { document.querySelector(`.sc-dialog[open] [name=${name}]`).value = value; })('%s', %s)"
@@ -117,6 +117,11 @@ def test_i2_a_picture_is_enlarged_and_arrow_keys_move_along_the_grid(training: T
     training.shot("grid_large")
     page.press("Escape")
     page.wait_for("!document.querySelector('.sc-grid-stage')", 10)
+    page.click(f"{GRID}.querySelector('.pi-window-maximize').parentElement")
+    page.wait_for("document.querySelectorAll('.sc-grid-whole td img').length === 13", 10)
+    training.shot("grid_whole")
+    page.press("Escape")
+    page.wait_for("!document.querySelector('.sc-grid-whole')", 10)
 
 
 def test_i2_without_models_on_the_canvas_the_node_is_added_and_the_page_says_what_to_connect(training: TrainingPage):

@@ -170,7 +170,7 @@ def i2_a_grid_of_a_run_grows_and_no_picture_is_made_twice(case: Case) -> None:
     try:
         _, first = grid(case.models, **small)
         assert len(calls) == 3 == len(json.loads((place / "grid" / "index.json").read_text())["pictures"])
-        _, again = grid(load(case.name), **small)  # loaded anew, as after a restart
+        _, again = grid(load(case.name), **small)  # loaded again, as after a restart
         assert len(calls) == 3 and torch.equal(first, again)
         _, more = grid(case.models, **{**small, "prompts": "\n".join(PROMPTS[:2]), "exports": "all"})
         assert len(calls) == 2 * 5 and torch.equal(more[0], first[0]) and torch.equal(more[2], first[2])
@@ -200,6 +200,29 @@ def i2_a_changed_model_makes_its_own_pictures(case: Case) -> None:
 
 
 @claim
+def i2_a_node_before_the_model_is_part_of_the_key_and_stays_so_after_a_restart(case: Case) -> None:
+    place = make_run(case, f"patched-{case.name}")
+    small = {"run": place.name, "prompts": PROMPTS[0], "exports": "20", "base": False}
+
+    def rescaled(multiplier: float) -> Loaded:
+        models = load(case.name)  # loaded again, as after a restart
+        (model,) = call("RescaleCFG", model=models.model, multiplier=multiplier)
+        if case.name == "flow":
+            (model,) = call("ModelSamplingSD3", model=model, shift=2.0)
+        return Loaded(model, models.vae, models.clip)
+
+    calls, end = counted()
+    try:
+        grid(rescaled(0.7), **small)
+        grid(rescaled(0.7), **small)
+        assert len(calls) == 1, len(calls)
+        grid(rescaled(0.3), **small)
+        assert len(calls) == 2, len(calls)
+    finally:
+        end()
+
+
+@claim
 def i2_bad_loras_are_refused_before_anything_is_drawn(case: Case) -> None:
     other = "eps" if case.name == "flow" else "flow"
     write_lora("foreign.safetensors", 1, LAYERS[other], SHAPES[other])
@@ -209,7 +232,7 @@ def i2_bad_loras_are_refused_before_anything_is_drawn(case: Case) -> None:
     refused("wide.safetensors: a LoRA for another model: its", case, loras=f"{case.loras[0]}\nwide.safetensors")
     refused("broken.safetensors: not a LoRA file", case, loras="broken.safetensors")
     refused('loras = "gone.safetensors": LoRA not found', case, loras="gone.safetensors")
-    refused("there is no such run", case, run="nobody")
+    refused("there is no such run", case, run="missing")
     make_run(case, "short")
     refused("short has no LoRA of step 30; it has 20, 40, 60, 80", case, run="short", exports="30")
     refused("no columns", case, base=False)

@@ -30,6 +30,7 @@ HOST = (
     "nodes/*.py",
     "nodes/host/**/*.py",
     "nodes/training/*.py",
+    "nodes/grid/*.py",
     "nodes/library/saving.py",
     "nodes/server/*routes.py",
     "nodes/server/http.py",

@@ -19,8 +19,9 @@ export class GridView {
     this.pictures = [];
     this.count = h("span", { class: "sc-soft sc-small sc-number sc-grow" });
     const draw = button(words("training.grid_draw"), () => this.#ask(), { sign: "images", title: words("training.grid_draw_tip") });
+    this.whole = iconButton("window-maximize", words("training.grid_whole"), () => this.#openWhole());
     this.table = h("div", { class: "sc-grid-scroll", tabIndex: 0, role: "group", "aria-label": words("training.grid") });
-    this.element = h("section", { class: "sc-stack sc-grid", "aria-label": words("training.grid") }, h("div", { class: "sc-row wrap" }, h("h3", {}, words("training.grid")), this.count, draw), this.table);
+    this.element = h("section", { class: "sc-stack sc-grid", "aria-label": words("training.grid") }, h("div", { class: "sc-row wrap" }, h("h3", {}, words("training.grid")), this.count, this.whole, draw), this.table);
     const again = () => this.#load();
     this.stops = [listen("streamcache.grid", ({ run }) => this.names.includes(run) && again()), listen("reconnected", again)];
   }
@@ -54,7 +55,7 @@ export class GridView {
   #draw(pictures) {
     this.pictures = pictures;
     this.count.textContent = pictures.length ? words("training.grid_count", { count: pictures.length }) : "";
-    this.table.hidden = pictures.length === 0;
+    this.table.hidden = this.whole.hidden = pictures.length === 0;
     fill(this.table, pictures.length && this.#sheet());
   }
 
@@ -69,6 +70,14 @@ export class GridView {
     };
     const line = (row) => h("tr", {}, h("th", { scope: "row", title: aboutRow(row) }, h("span", { class: "sc-grid-prompt" }, row.prompt), h("span", { class: "sc-soft" }, words("training.grid_seed", { seed: row.seed }))), columns.map((column) => cell(row, column)));
     return h("table", { class: "sc-grid-table sc-small" }, h("thead", {}, h("tr", {}, h("td"), head)), h("tbody", {}, rows.map(line)));
+  }
+
+  /** The whole grid in the middle of the window: the tab is often narrow. */
+  #openWhole() {
+    const close = iconButton("times", words("training.close"), () => dialog.close());
+    const head = h("header", { class: "sc-head" }, h("h2", { class: "sc-clip sc-grow" }, `${this.names.join(", ")} · ${words("training.grid")}`), close);
+    const dialog = h("dialog", { class: "sc sc-dialog wide sc-large sc-grid-whole", "aria-label": words("training.grid") }, head, h("div", { class: "sc-grid-scroll" }, this.#sheet()));
+    showWindow(dialog);
   }
 
   #picture(picture) {
@@ -116,7 +125,8 @@ export class GridView {
       strengths: field("strengths", "1"),
       seeds: field("seeds", "1"),
     };
-    const labels = Object.entries(fields).map(([name, input]) => h("label", { class: "sc-stack sc-small sc-grid-field" }, words(`training.grid_${name}`), input));
+    const titles = [words("training.grid_prompts"), words("training.grid_exports"), words("training.grid_strengths"), words("training.grid_seeds")];
+    const labels = Object.values(fields).map((input, place) => h("label", { class: "sc-stack sc-small sc-grid-field" }, titles[place], input));
     const act = () => {
       const values = Object.fromEntries(Object.entries(fields).map(([name, input]) => [name, input.value.trim()]));
       if (!values.prompts) throw new Error(words("training.grid_no_prompt"));

@@ -5,6 +5,7 @@ other object is hashed in memory, once, and again if a sample of its values show
 is one from files, if some of its values are not those that it had when it was seen first.
 """
 
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from ....dataset_cache import digest_of, files_identity, object_identity
 CODE = 1  # raise it when the same model would encode the same image or text to other values
 SAMPLED = 1024  # values per tensor that are compared to notice a change
 PLACES, VALUES = 8, 128  # per tensor of a model from files: few places, as its memory may not be read from disk yet
+_PROCESS = uuid.uuid4().hex
 _HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, str]]" = weakref.WeakKeyDictionary()  # sample, identity
 _SEEN: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()  # sample at first sight
 
@@ -130,8 +132,25 @@ def describe_patch(value: Any) -> Any:
     if hasattr(value, "weights"):
         return [type(value).__name__, describe_patch(list(value.weights))]
     name = getattr(value, "__qualname__", None)
-    # Two lambdas have the same name but may differ, so each counts as itself.
-    return name if name and "<" not in name else f"{type(value).__name__} {id(value)}"
+    if name and "<" not in name:
+        return name
+    if hasattr(value, "__code__"):  # made within another function, such as the CFG of RescaleCFG with its multiplier
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__module__, name, digest_of([value.__code__.co_code.hex()]), [_describe_plain(c) for c in cells]]
+    return _only_itself(value)
+
+
+def _describe_plain(value: Any) -> Any:
+    """What a function has taken from around it: numbers, texts and tensors; anything else counts as itself."""
+    if isinstance(value, (list, tuple)):
+        return [_describe_plain(item) for item in value]
+    plain = isinstance(value, (str, int, float, bool, type(None), torch.Tensor))
+    return describe_patch(value) if plain else _only_itself(value)
+
+
+def _only_itself(value: Any) -> str:
+    """A name that no other object has, nor one of another process at the same address."""
+    return f"{type(value).__name__} {id(value)} {_PROCESS}"
 
 
 def _origin(patcher: Any) -> tuple[str, tuple]:

@@ -64,8 +64,7 @@ class HostPainter:
         yield draw
 
     def decode(self, latents: Tensor) -> Tensor:
-        with self.images.lease():
-            return host_nodes.VAEDecode().decode(self.vae, {"samples": latents})[0][:1]
+        return host_nodes.VAEDecode().decode(self.vae, {"samples": latents})[0][:1]
 
     def _patched(self, column: Column) -> tuple[Any, Any, Any]:
         """The model and the CLIP with a LoRA as Load LoRA gives them, and a name for the state of the CLIP."""

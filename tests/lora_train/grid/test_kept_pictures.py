@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from streamcache.errors import TrainError
 from streamcache.lora_train.grid import KeptPicture, KeptPictures, make_columns, make_rows, paint, to_image
 from streamcache.lora_train.run import open_run
 
@@ -53,6 +54,13 @@ def test_i2_a_damaged_picture_counts_as_missing(kept: KeptPictures):
     (kept.folder / f"{first}.safetensors").write_bytes(b"short")
     (kept.folder / f"{second}.png").unlink()
     assert kept.latents(first) is None and kept.latents(second) is None and kept.latents("0" * 32) is None
+
+
+def test_i2_a_run_that_was_deleted_meanwhile_does_not_come_back(tmp_path: Path):
+    row = KeptPicture("0" * 32, f"{'0' * 32}.png", "x", "", 1, "", "", None, 0.0, {})
+    with pytest.raises(TrainError, match="gone: the run was moved or deleted"):
+        KeptPictures(tmp_path / "gone" / "grid").keep(row, torch.zeros(1, 4, 2, 2), torch.zeros(1, 8, 8, 3))
+    assert not list(tmp_path.iterdir())
 
 
 def test_i2_two_writers_lose_no_entry(tmp_path: Path):

@@ -37,7 +37,7 @@ def test_i2_every_picture_is_that_of_its_own_lora_strength_prompt_and_seed(tmp_p
 
 
 def test_i2_a_grid_grows_and_no_picture_is_made_twice(tmp_path: Path):
-    kept = KeptPictures(tmp_path / "run" / "grid")
+    kept = KeptPictures(tmp_path / "grid")
     loras, prompts = [write_lora(tmp_path / "a.safetensors")], ["a cat"]
     painter = Counting()
     first = paint(painter, make_columns(loras, (1.0,), True), make_rows(prompts, [1]), SETTINGS, kept)

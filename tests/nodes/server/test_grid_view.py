@@ -17,6 +17,7 @@ KEY = "0123456789abcdef" * 2
 def run(tmp_path: Path) -> Path:
     """A run with one picture."""
     folder = tmp_path / "cat"
+    folder.mkdir()
     row = KeptPicture(KEY, f"{KEY}.png", "a cat", "", 2**63, "cat-000500.safetensors", "cat", 500, 0.6, {"steps": 2})
     KeptPictures(folder / "grid").keep(row, torch.zeros(1, 4, 2, 2), torch.zeros(1, 16, 16, 3))
     return folder
