@@ -17,6 +17,7 @@ from ..lora_train import (
     TRAIN_SETTINGS,
     Decode,
     Denoiser,
+    Export,
     TrainConfig,
     TrainHooks,
     TrainResult,
@@ -33,6 +34,7 @@ from ..lora_train import (
 )
 from ..lora_train import TrainProgress as Step
 from ..nodes.host import HOST_SETTINGS, HostSettings
+from ..quantity import plural
 from ..reference import ReferenceDenoiser, decode_images, load_model
 from ..setting import Setting, parse_setting
 from .host import add_host_options, hand_over, require_models
@@ -88,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
         show(args, {**memory.to_json(), "fits": memory.fits}, memory.lines())
         return 0 if memory.fits else 1
     with stop_on_interrupt() as stop, Progress(args, "Training", "steps") as bar:
-        hooks = TrainHooks(progress=lambda step: bar(step.step, step.steps, describe_step(step)), stop=stop.is_set)
+        hooks = TrainHooks(
+            progress=lambda step: bar(step.step, step.steps, describe_step(step)),
+            exported=lambda written: bar.say(describe_export(written)),
+            stop=stop.is_set,
+        )
         result, opened = train_in_run(
             denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode,
             make_prompts(dataset, args.prompt, words) or None,
@@ -188,12 +194,23 @@ def describe_step(step: Step) -> str:
     return f"loss {step.smooth:.4f}  {step.rate:.1f} steps/s  data wait {step.data_wait:.1%}"
 
 
+def describe_export(written: Export) -> str:
+    held_out = "" if written.validation is None else f", validation loss {written.validation:.4f}"
+    loss = "" if written.loss is None else f", loss {written.loss:.4f}"
+    return f"Saved {written.path.name} (step {written.step:,}{loss}{held_out})"
+
+
 def describe_result(result: TrainResult, folder: Path) -> list[str]:
     lines = [
         f"Trained {result.step:,} of {result.steps:,} steps in {format_seconds(result.seconds)}, "
         f"{result.data_wait:.1%} of the training time waiting for data",
         f"Saved {result.lora}; report in {folder / 'report.html'}",
     ]
+    if result.exports:
+        names = ", ".join(file.name for file in result.exports)
+        lines.append(f"{plural(len(result.exports), 'LoRA file')} of earlier steps in {result.lora.parent}: {names}")
+    if result.missing:
+        lines.append(f"Missing LoRA files, moved or deleted since: {', '.join(result.missing)}")
     if result.stopped:
         lines.append(
             f"Stopped early; to continue, run the same command with --resume --name {shlex.quote(folder.name)}"

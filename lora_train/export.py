@@ -22,6 +22,7 @@ log = logging.getLogger("streamcache")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DIFFUSERS = "transformer."  # begins the keys of diffusers' models that are not a UNet
+PARTIAL = "streamcache.partial"  # in the metadata of a file that an interrupted run has left
 PREDICTIONS = {"eps": "epsilon", "v": "v", "flow": "flow"}
 
 # The part of a file that the older hash of sd-webui-additional-networks covers.
@@ -104,9 +105,18 @@ def _places(network: Network, denoiser: Denoiser, naming: Naming) -> dict[str, d
 
 
 def describe(
-    network: Network, denoiser: Denoiser, title: str, finished_at: float, facts: Mapping[str, object]
+    network: Network,
+    denoiser: Denoiser,
+    title: str,
+    finished_at: float,
+    facts: Mapping[str, object],
+    partial: str = "",
+    trigger: str = "",
 ) -> dict[str, str]:
-    """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is skipped."""
+    """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is skipped.
+
+    `partial` says how far an interrupted run has come, such as "step 1200 of 3000".
+    """
     factors = [adapter.factors for _, adapter in network.items() if adapter.factors is not None]
     kinds = sorted({factor.kind for factor in factors})
     modules = {factor.network_module for factor in factors}
@@ -119,6 +129,7 @@ def describe(
             {"algo": ", ".join(kinds), "dora": any(a.magnitude is not None for _, a in network.items())}
         ),
         "training_finished_at": finished_at,
+        "base_model_version": getattr(denoiser, "base_version", None),
         **facts,
     }
     date = datetime.fromtimestamp(finished_at, timezone.utc)
@@ -126,10 +137,18 @@ def describe(
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": f"{getattr(denoiser, 'architecture', 'unknown')}/lora",
         "modelspec.implementation": "https://github.com/comfyanonymous/ComfyUI",
-        "modelspec.title": title,
+        "modelspec.title": f"{title} ({partial})" if partial else title,
         "modelspec.date": date.isoformat(timespec="seconds"),
         "modelspec.prediction_type": PREDICTIONS[denoiser.schedule.prediction],
+        **({"modelspec.trigger_phrase": trigger} if trigger else {}),
+        **({PARTIAL: partial} if partial else {}),
     }
+
+
+def file_bytes(network: Network, dtype: torch.dtype) -> int:
+    """About the size of a file: that of its tensors."""
+    parts = [value for _, adapter in network.items() for value in adapter.to_parts().values()]
+    return sum(value.numel() * dtype.itemsize for value in [*parts, *network.carried.values()])
 
 
 def save(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:

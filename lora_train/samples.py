@@ -125,6 +125,13 @@ def draw_history(folder: Path, captions: Sequence[str] = (), rows: int = 8) -> I
     return draw_grid(grid, [f"step {step:,}" for step in steps], captions, "Sample images over the run", cell=160)
 
 
+def latest_image(folder: Path, step: int) -> Path | None:
+    """The first prompt's last image up to a step; None if none was drawn since the beginning."""
+    steps = [int(match[1]) for path in folder.glob("step-*-0.png") if (match := _FILE.fullmatch(path.name))]
+    drawn = [folder / sample_file_name(at, 0) for at in sorted(steps) if 0 < at <= step]
+    return next(filter(may_be_file, reversed(drawn)), None)
+
+
 def remove_later_images(folder: Path, step: int) -> None:
     """Delete images of steps that a resumed run will repeat."""
     for path in folder.glob("step-*.png"):

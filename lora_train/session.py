@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -19,7 +22,7 @@ from . import export
 from .adapters import Network
 from .compute import attention_kernel, check_attention
 from .config import TrainConfig
-from .data import KnownSizes, Order, SetRule, read_columns, refuse_plan
+from .data import KnownSizes, Order, SetRule, TagCounts, count_tags, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
 from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
@@ -30,6 +33,8 @@ from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_
 from .samples import Decode, check_samples
 from .step import NonFiniteLoss, Stepper
 from .validation import HeldOut, Validation, hold_out
+
+log = logging.getLogger("streamcache")
 
 
 @dataclass
@@ -52,6 +57,11 @@ class Session:
     @property
     def network(self) -> Network:
         return self.stepper.network
+
+    @cached_property
+    def tag_counts(self) -> TagCounts | None:
+        """The tags of the dataset; None if the LoRA file shall not have them."""
+        return count_tags(self.dataset) if self.config.tag_statistics else None
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -98,11 +108,15 @@ class Session:
             self._training_adapter.enter_context(adapter.attached(self.denoiser.adaptable(), first=True))
 
     def measure(self) -> float | None:
-        """The validation loss, or None if no samples are held out."""
+        """The validation loss, or None if no samples are held out, or if it is nan or infinite."""
         if self.validation is None:
             return None
         with self.at_rest(), attention_kernel(self.config.attention):
-            return self.validation.measure(self.denoiser, self.stepper.precision)
+            loss = self.validation.measure(self.denoiser, self.stepper.precision)
+        if math.isfinite(loss):
+            return loss
+        log.warning("Step %d: the validation loss is %s and is left out", self.step, loss)
+        return None
 
     def save(self) -> None:
         """Save the state after the last complete step, unless it is saved already. Refused if a weight is nan."""
@@ -126,9 +140,10 @@ class Session:
         )
         self.saved = self.step
 
-    def export(self, path: Path) -> Path:
-        """Write the adapter as a LoRA file."""
-        config = self.config
+    def export(self, path: Path, partial: str = "") -> Path:
+        """Write the adapter as a LoRA file. `partial` says how far the run has come, if it was interrupted."""
+        self._refuse_bad_weights()
+        config, statistics = self.config, self.tag_counts
         facts = {
             "dataset_id": self.dataset.id,
             "dataset_generation": self.dataset.generation,
@@ -143,11 +158,14 @@ class Session:
             "num_train_images": len(self.dataset),
             "mixed_precision": self.stepper.precision.name,
             "training_adapter": Path(config.training_adapter).name or None,
+            "tag_frequency": (statistics.tags or None) if statistics else None,
+            "caption_count": statistics.captions if statistics else None,
         }
         with self.at_rest():
             naming, dtype = cast("Naming", config.naming), export.DTYPES[config.save_dtype]
             tensors = export.to_tensors(self.network, self.denoiser, naming, dtype)
-            metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts)
+            words = config.trigger_words.strip()
+            metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts, partial, words)
         return export.save(path, tensors, metadata)
 
     def _refuse_bad_weights(self) -> None:

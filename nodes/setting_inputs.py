@@ -39,6 +39,12 @@ LATER = (
     "offload_share",
     "compile",
     "attention",
+    "export_every",
+    "export_epochs",
+    "keep_exports",
+    "keep_exports_by",
+    "trigger_words",
+    "tag_statistics",
 )
 FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file

@@ -3,6 +3,7 @@
 from .order import BatchPlan, Order, SetRule, read_columns
 from .prefetch import Loaded, Prefetcher, map_batch, refuse_plan
 from .sizes import KnownSizes
+from .tags import TagCounts, count_tags
 
 __all__ = [
     "BatchPlan",
@@ -11,6 +12,8 @@ __all__ = [
     "Order",
     "Prefetcher",
     "SetRule",
+    "TagCounts",
+    "count_tags",
     "map_batch",
     "read_columns",
     "refuse_plan",

@@ -1,7 +1,18 @@
 """A run on disk: its folder, saved states, metrics and plots."""
 
+from .ending import end_recorded
 from .events import Events, check_events
-from .exports import Export, list_exports
+from .exports import (
+    Export,
+    describe_exports,
+    export_path,
+    export_step,
+    find_exports,
+    list_exports,
+    missing_exports,
+    recorded_exports,
+    superfluous,
+)
 from .folder import (
     Run,
     can_begin,
@@ -60,13 +71,19 @@ __all__ = [
     "check_events",
     "check_origin",
     "check_run_name",
+    "describe_exports",
     "draw_grid",
+    "end_recorded",
+    "export_path",
+    "export_step",
+    "find_exports",
     "format_seconds",
     "hold_run",
     "is_run_locked",
     "latest_run",
     "list_exports",
     "may_be_file",
+    "missing_exports",
     "open_run",
     "open_run_file",
     "partial_lora",
@@ -77,9 +94,11 @@ __all__ = [
     "read_curves",
     "read_from",
     "read_run_json",
+    "recorded_exports",
     "resumed_position",
     "signals_held",
     "smooth_curve",
+    "superfluous",
     "thin_curve",
     "wrap_text",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...dataset_cache import normal_form
 from .folder import read_run_json
 from .metrics import MAX_STEP, is_finite
-from .run_files import may_be_file
+from .run_files import list_names, may_be_file
 
 DIGITS = 6  # of the step in a name, so that names sort; more if the run has more steps
 _PLAIN_NAME = re.compile(r"[^/\\:\0]+\.safetensors")
@@ -35,6 +37,19 @@ def export_path(final: Path, step: int, steps: int) -> Path:
     return final.with_name(f"{final.stem}-{step:0{width}}{final.suffix}")
 
 
+def export_step(path: Path, final: Path) -> int | None:
+    """The step in the name of a file along the way; None if it has another name than those beside this final one."""
+    own = rf"{re.escape(normal_form(final.stem))}-(\d{{{DIGITS},15}}){re.escape(final.suffix)}"
+    match = re.fullmatch(own, normal_form(path.name))
+    return int(match[1]) if match and path.absolute().parent == final.absolute().parent else None
+
+
+def find_exports(final: Path) -> dict[int, Path]:
+    """The files beside a final LoRA that have the name of one along the way, by step, also those that no run wrote."""
+    paths = [final.with_name(name) for name in list_names(final.parent)]
+    return {step: path for path in paths if (step := export_step(path, final)) is not None}
+
+
 def list_exports(folder: Path) -> list[Export]:
     """The LoRA files of the run in this folder, in the order of steps, the final (or partial) one last.
 
@@ -52,7 +67,7 @@ def recorded_exports(folder: Path) -> list[Export]:
     """All LoRA files that run.json names, in the order of steps. Entries that no run would write are skipped."""
     described = read_run_json(folder)
     last = _path(described.get("lora"))
-    base = last.parent if last is not None else _path(described.get("loras"))
+    base = _path(described.get("loras")) or (last.parent if last is not None else None)
     found = {}
     if base is not None:
         listed = described.get("exports")
@@ -63,17 +78,37 @@ def recorded_exports(folder: Path) -> list[Export]:
     return sorted(found.values(), key=lambda export: (export.step, export.path == last, export.path.name))
 
 
+def describe_exports(exports: Sequence[Export]) -> list[dict[str, Any]]:
+    """The list as run.json has it."""
+    return [
+        {"file": one.path.name, "step": one.step, "epoch": one.epoch, "loss": one.loss, "validation": one.validation}
+        for one in exports
+    ]
+
+
+def superfluous(exports: Sequence[Export], keep: int, by: str) -> list[Export]:
+    """Those that are not kept: all but the last `keep`, or those with the lowest validation loss. 0 keeps all."""
+    if not keep:
+        return []
+
+    def rank(export: Export) -> tuple[float, int]:
+        worst = math.inf if export.validation is None else export.validation
+        return worst if by == "validation" else 0.0, -export.step
+
+    return sorted(exports, key=rank)[keep:]
+
+
 def _read(base: Path, entry: Any) -> Export | None:
-    if not isinstance(entry, dict) or not is_plain_name(entry.get("file")) or not _is_count(entry.get("step")):
+    step = _count(entry.get("step")) if isinstance(entry, dict) else None
+    if step is None or not is_plain_name(entry.get("file")):
         return None
-    path, step, epoch = base / entry["file"], entry["step"], entry.get("epoch")
-    numbers = (float(value) if is_finite(value) else None for value in (entry.get("loss"), entry.get("validation")))
-    return Export(path, step, epoch if _is_count(epoch) else 0, *numbers, partial=_partial_step(path.name) == step)
+    path, numbers = base / entry["file"], [_number(entry.get(name)) for name in ("loss", "validation")]
+    return Export(path, step, _count(entry.get("epoch")) or 0, *numbers, partial=_partial_step(path.name) == step)
 
 
 def _last_of(path: Path, described: Mapping[str, Any]) -> Export:
-    partial, step = _partial_step(path.name), described.get("step")
-    return Export(path, partial or (step if _is_count(step) else 0), 0, None, None, partial is not None)
+    partial = _partial_step(path.name)
+    return Export(path, partial or _count(described.get("step")) or 0, 0, None, None, partial is not None)
 
 
 def _path(recorded: Any) -> Path | None:
@@ -90,5 +125,9 @@ def _partial_step(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MAX_STEP
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < MAX_STEP else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if is_finite(value) else None

@@ -69,8 +69,11 @@ class MetricsFile:
         self.path, self.resume_at = path, resume_at
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = _remove_after(path, resume_at)
-        # The last step that has a validation loss; it is not measured again.
-        self.validated = max((row["step"] for row in kept if "validation" in row), default=None)
+        self.losses = [float(row["loss"]) for row in kept if "loss" in row]  # of the steps before
+        # The last step that has a validation loss, which is not measured again, and this loss.
+        self.validated = max(
+            ((row["step"], float(row["validation"])) for row in kept if "validation" in row), default=None
+        )
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
         self._flushed = time.monotonic()
 
@@ -114,6 +117,8 @@ class Reporter:
         self._began = time.perf_counter()
         self._ended: float | None = None
         self._average = Average(SMOOTHING)
+        for loss in metrics.losses:  # a resumed run shows the same average as an uninterrupted one
+            self._average.add(loss)
         self._memory, self._measured = 0, -MEMORY_SECONDS
         self.waited = self.paused = 0.0  # seconds spent on data, and on saving, validation and sample images
 
@@ -166,7 +171,7 @@ class Reporter:
         """Report a validation loss. Validations are rare, so each is flushed at once."""
         self._metrics.write(step=step, validation=loss)
         self._metrics.flush()
-        self._metrics.validated = step
+        self._metrics.validated = step, loss
         self._event("validation", loss, step)
 
     def data_wait(self, now: float | None = None) -> float:
@@ -184,7 +189,17 @@ class Reporter:
 
     def is_validated(self, step: int) -> bool:
         """Whether the validation loss after this step is in the metrics, also from before a resume."""
-        return self._metrics.validated == step
+        return self.validation_at(step) is not None
+
+    def validation_at(self, step: int) -> float | None:
+        """The validation loss after this step, if it was the last one to be validated."""
+        last = self._metrics.validated
+        return last[1] if last is not None and last[0] == step else None
+
+    @property
+    def smooth(self) -> float | None:
+        """The running average of the loss, as it is shown."""
+        return self._average.value
 
     @property
     def first(self) -> int:
@@ -221,6 +236,11 @@ class Average:
         keep = self._keep
         self._sum, self._weight = keep * self._sum + (1 - keep) * value, keep * self._weight + (1 - keep)
         return self._sum / self._weight
+
+    @property
+    def value(self) -> float | None:
+        """The average so far; None before the first value."""
+        return self._sum / self._weight if self._weight else None
 
 
 def smooth_curve(values: Sequence[float], keep: float) -> list[float]:

@@ -21,6 +21,7 @@ from .paths import (
 from .run_caches import made_for_run, run_of, saved_names
 from .sample_images import SampleImages, check_texts, make_sample_images, prompt_names, split_prompts
 from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
+from .trained_files import describe_files, trained_files
 
 __all__ = [
     "DATASETS",
@@ -35,6 +36,7 @@ __all__ = [
     "check_texts",
     "close_idle",
     "contained",
+    "describe_files",
     "encoded_before",
     "forget_result",
     "handle_of",
@@ -63,4 +65,5 @@ __all__ = [
     "saved_names",
     "split_prompts",
     "summarize",
+    "trained_files",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from ...lora_train import (
     WatchRun,
     can_begin,
     check_run_name,
+    find_exports,
     load_config,
     open_run,
     plot_loss,
@@ -49,6 +50,7 @@ from ..library import (
     SampleImages,
     check_given,
     contained,
+    describe_files,
     encoded_before,
     made_for_run,
     make_sample_images,
@@ -59,6 +61,7 @@ from ..library import (
     record_result,
     result_fingerprint,
     save,
+    trained_files,
 )
 from ..sockets import OPEN
 from .watch import TrainWatch, with_forecast
@@ -118,7 +121,7 @@ class StreamCacheTrain(io.ComfyNode):
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
-        watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
+        watch, given = TrainWatch(asdict(host)), Given(sockets.first(dataset), latents, conditioning)
         images = make_sample_images(sockets.first(vae), prompts, sockets.first(negative), sockets.first(clip))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
         folders = lora_folder(), runs_folder()
@@ -202,18 +205,10 @@ def _inputs() -> list[io.Input]:
         io.Latent.Input("latents", optional=True, tooltip="Latents from other nodes, instead of a dataset."),
         io.Conditioning.Input("conditioning", optional=True, tooltip="The conditioning of each of these latents."),
         io.Vae.Input("vae", optional=True, tooltip="Connect a VAE to see sample images while the LoRA trains."),
-        io.MultiType.Input(
-            "prompts",
-            [io.Conditioning, io.String],
-            optional=True,
-            tooltip="Prompts for sample images, also as text, one per line; if empty, captions from the dataset.",
+        sockets.words(
+            "prompts", "Prompts for sample images, also as text, one per line; if empty, captions of the dataset."
         ),
-        io.MultiType.Input(
-            "negative",
-            [io.Conditioning, io.String],
-            optional=True,
-            tooltip="Negative prompt for sample images; if empty, the empty caption of the dataset.",
-        ),
+        sockets.words("negative", "Negative prompt for sample images; if empty, the empty caption of the dataset."),
         sockets.Options.Input("options", optional=True, tooltip="From Train Options; overrides the settings below."),
         *setting_inputs.main_inputs(),
         *setting_inputs.further_inputs(advanced=True),
@@ -304,7 +299,8 @@ def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig
         return config
 
     def is_free(name: str) -> bool:
-        taken = os.path.lexists(loras / spelled(loras, f"{name}.safetensors"))
+        lora = loras / f"{name}.safetensors"
+        taken = os.path.lexists(loras / spelled(loras, lora.name)) or bool(find_exports(lora))
         return not taken and can_begin(runs / spelled(runs, name))
 
     return replace(config, name=free_name(config.name, is_free))
@@ -321,7 +317,7 @@ def _output(trained: Trained, name: str, cls: type) -> io.NodeOutput:
     result, losses = trained.result, trained.curves.losses
     plot = sockets.image(plot_loss(losses, trained.curves.validation))
     words = _describe_end(result, trained.run.name, name)
-    notes = read_run_json(trained.run.folder).get("notes", "")
+    lines = [words, *describe_files(result), read_run_json(trained.run.folder).get("notes", "")]
     facts = {
         "run": trained.run.name,
         "lora": result.lora.name,
@@ -329,14 +325,16 @@ def _output(trained: Trained, name: str, cls: type) -> io.NodeOutput:
         "step": result.step,
         "steps": result.steps,
         "words": words,
+        "exports": [file.name for file in result.exports],
     }
-    shown = ui.PreviewImage(plot, cls=cls).as_dict()
+    files = trained_files(result, trained.run, lora_folder().parent)
+    shown = files if files["images"] else {**files, **ui.PreviewImage(plot, cls=cls).as_dict()}
     return io.NodeOutput(
         comfy.utils.load_torch_file(str(result.lora), safe_load=True),
         {"loss": [loss for _, loss in losses]},
         str(result.lora),
         plot,
-        ui={**shown, "text": ["\n".join(filter(None, [words, notes]))], "streamcache": [facts]},
+        ui={**shown, "text": ["\n".join(filter(None, lines))], "streamcache": [facts]},
     )
 
 
@@ -346,5 +344,5 @@ def _describe_end(result: TrainResult, run: str, name: str) -> str:
         share = f"{result.data_wait:.1%} of training waiting for data"
         return f"{result.step:,} of {result.steps:,} steps, {share}: {result.lora.name}"
     setting = f" and name = {run}" if run != name else ""
-    saved = f"Stopped at step {result.step:,} of {result.steps:,}; saved as {result.lora.name}."
+    saved = f"Stopped at step {result.step:,} of {result.steps:,}; the unfinished LoRA is saved as {result.lora.name}."
     return f"{saved} To continue, run again with mode = resume{setting}"

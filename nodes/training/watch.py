@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ DRAWING_SHARE = 0.02  # of the time may be spent on drawing the curve
 class TrainWatch:
     """Passes the progress of the training loop to ComfyUI. Raises ComfyUI's interrupt between two steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: Mapping[str, Any] | None = None) -> None:
+        self.host = dict(host or {})  # ComfyUI's own settings, which are in run.json beside the trainer's
         self.node = NodeProgress()
         self.notes: list[str] = []  # remarks on the dataset, for the user
         self.live = LiveRun("", self.node.node_id, current_client())
@@ -56,7 +57,7 @@ class TrainWatch:
     def running(self, run: Run) -> Iterator[TrainHooks]:
         """While a run trains, it is listed as live. Every page gets an event when it starts and when it ends."""
         self.live.name, self._folder = run.name, run.samples
-        run.describe(notes="\n".join(self.notes))
+        run.describe(notes="\n".join(self.notes), host=self.host)
         try:
             with RUNS.running(self.live):
                 self._send_running({"step": read_run_json(run.folder).get("step", 0)})

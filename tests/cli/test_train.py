@@ -118,6 +118,18 @@ def test_it_trains_resumes_and_prints_json(small, tmp_path, capsys) -> None:
     assert not (tmp_path / "out/runs/my_lora-2").exists()
 
 
+def test_i1_the_files_along_the_way_are_named_while_they_are_written_and_at_the_end(small, tmp_path, capsys) -> None:
+    assert main([*small, "--steps", "5", "--export-every", "2", "--keep-exports", "1"]) == 0
+    said = capsys.readouterr()
+    assert "Saved my_lora-000002.safetensors (step 2, loss " in said.err and "my_lora-000004" in said.err
+    assert f"1 LoRA file of earlier steps in {tmp_path / 'out'}: my_lora-000004.safetensors" in said.out
+    assert main([*small, "--steps", "7", "--resume", "--export-every", "2", "--json"]) == 0
+    said = capsys.readouterr()
+    names = [Path(path).name for path in json.loads(said.out)["exports"]]
+    assert names == ["my_lora-000004.safetensors", "my_lora-000006.safetensors"]
+    assert not said.err.count("Saved ")
+
+
 def test_ctrl_c_stops_after_the_step_and_resume_continues(small, tmp_path, capsys) -> None:
     def press() -> None:
         metrics = tmp_path / "out/runs/my_lora/metrics.jsonl"

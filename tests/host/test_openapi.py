@@ -221,6 +221,18 @@ def test_responses_about_runs_are_as_documented(server: Server):
     assert report.headers["content-disposition"].startswith("attachment"), "scripts in it must not run here"
     run = check(get(server, "/run", name="documented"), "GET", "/run")
     check(get(server, "/run", name="nothing"), "GET", "/run")
+    assert check(get(server, "/runs/stamp"), "GET", "/runs/stamp")["stamp"]
+    assert get(server, "/run/table", name="documented").headers["content-type"].startswith("text/csv")
+    check(get(server, "/run/table", name="nothing"), "GET", "/run/table")
+    check(get(server, "/run/lora", name="documented", file="x.safetensors"), "GET", "/run/lora")
+    labels = {"name": "documented", "tags": ["best"], "comment": "good hands"}
+    check(post(server, "/run/label", labels), "POST", "/run/label")
+    check(post(server, "/run/label", {**labels, "name": "nothing"}), "POST", "/run/label")
+    check(post(server, "/run/rename", {"name": "documented", "to": "documented"}), "POST", "/run/rename")
+    check(post(server, "/run/rename", {"name": "documented", "to": "documented-2"}), "POST", "/run/rename")
+    check(post(server, "/run/rename", {"name": "documented-2", "to": "documented"}), "POST", "/run/rename")
+    run = check(get(server, "/run", name="documented"), "GET", "/run")
+    assert run["run"]["tags"] == ["best"] and run["run"]["comment"] == "good hands"
     check(post(server, "/run/stop", {"name": "documented"}), "POST", "/run/stop")
     check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")
     number = check(post(server, "/run/delete", {"name": "documented"}), "POST", "/run/delete")["trash"]

@@ -1,6 +1,7 @@
 """Held-out loss."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.session import open_session
+from streamcache.lora_train.step import NonFiniteLoss
 from streamcache.lora_train.validation import hold_out
 
 from ..support.small_parts import SmallDenoiser, make_dataset, run_training
@@ -51,3 +53,10 @@ def test_the_rows_of_a_validation_are_listed_once_however_many_batches_are_measu
     losses = [validation.measure(denoiser, session.stepper.precision) for _ in range(2)]
     assert losses[0] == losses[1] and len(denoiser.calls) > 10
     assert Counted.walks == 1
+
+
+def test_a_validation_loss_that_overflows_is_left_out_and_does_not_end_the_run(tmp_path, caplog) -> None:
+    diverges = {"learning_rate": 1e9, "optimizer": "SGD", "clip_norm": 0.0, "steps": 2, "validation_every": 1}
+    with suppress(NonFiniteLoss):
+        run_training(tmp_path, make_dataset(tmp_path / "set"), validation_share=0.2, **diverges)
+    assert "the validation loss is" in caplog.text and len(losses(tmp_path)) >= 1

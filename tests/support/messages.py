@@ -44,6 +44,7 @@ MAKERS = {
     "_warnings",
     "cross_site",
     "cut_captions",
+    "describe_files",
     "foreign_host",
     "missing_parts",
     "name_problem",

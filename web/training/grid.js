@@ -137,7 +137,8 @@ export class GridView {
   }
 }
 
-const columnOf = ({ run, name, step, strength, lora }) => (lora ? JSON.stringify([name || run, step, strength, lora]) : "");
+// Not by the name of the run, which may have changed since.
+const columnOf = ({ step, strength, lora }) => (lora ? JSON.stringify([lora, step, strength]) : "");
 const rowOf = ({ prompt, negative, seed, settings }) => JSON.stringify([prompt, negative, seed, Object.entries(settings).sort()]);
 
 function unique(pictures, keyOf) {

@@ -10,12 +10,12 @@ import { shortNumber } from "../lib/ticks.js";
 import { bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "../nodes/node_panel.js";
+import { couldBe, TRAIN } from "./again.js";
 import { badge, message } from "./now.js";
 import { bySteps, enlarge, keyOf, thumbnail } from "./images.js";
 import { store } from "./runs.js";
 import { lossSeries } from "./series.js";
 
-export const TRAIN = "StreamCacheTrain";
 const HEIGHTS = { base: 92, chart: 130, images: 70, text: 36 }; // on the classic canvas
 
 class NodeChart {
@@ -58,10 +58,10 @@ class NodeChart {
     fill(this.state, badge(row));
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);
-    const series = lossSeries([this.run], store.curves, { raw: true, validation: true });
+    const series = lossSeries([this.run], store.curves, { raw: true, validation: true, axis: "step" });
     this.#drawChart(series, row);
     fill(this.facts, facts(row, curves).map(([key, value]) => h("span", {}, h("span", { class: "sc-soft" }, words(`training.${key}`)), " ", value)));
-    this.#draw(curves?.samples ?? []);
+    this.#draw(curves?.samples ?? [], curves?.prompts ?? []);
     if (row.live) this.message = undefined;
     this.text.classList.toggle("bad", Boolean(this.message) || (!row.live && row.status === "failed"));
     this.#showText((this.message ?? message(row)[1]) || this.running || "");
@@ -109,16 +109,16 @@ class NodeChart {
     const hidden = !row.live && series.every((each) => each.points.length === 0);
     const fits = hidden === this.chart.element.hidden;
     this.chart.element.hidden = hidden;
-    this.chart.show({ series });
+    this.chart.show({ series, clip: true });
     if (!fits) this.panel.fit();
   }
 
-  #draw(samples) {
+  #draw(samples, prompts) {
     const latest = [...bySteps(samples).values()].at(-1) ?? [];
     const key = keyOf(this.run, latest);
     if (key === this.key) return;
     this.key = key;
-    fill(this.images, latest.map((sample) => thumbnail(this.run, sample, () => enlarge(this.run, samples, sample))));
+    fill(this.images, latest.map((sample) => thumbnail(this.run, sample, prompts, () => enlarge(this.run, samples, sample, prompts))));
     this.panel.fit();
   }
 
@@ -190,10 +190,4 @@ export function showLiveRuns() {
     const path = pathTo(id);
     if (path.at(-1)?.comfyClass === TRAIN && store.rows.get(run)?.live && couldBe(path, run)) showOn(path, run);
   }
-}
-
-/** Another workflow with a node of the same id may be open by now. */
-function couldBe(path, run) {
-  const name = valueOn(path, "name");
-  return typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
 }

@@ -7,6 +7,7 @@ import { keepKeys } from "../lib/keys.js";
 import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
 import { GridView } from "./grid.js";
+import { editLabels } from "./labels.js";
 import { RunList } from "./list.js";
 import { RunCard } from "./now.js";
 import { SampleImages } from "./images.js";
@@ -16,11 +17,11 @@ import { giveColors } from "./series.js";
 const MINUTE = 60000; // after which ages are drawn again
 
 // The selection is kept while the page is open, even if the tab is closed.
-const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, validation: true, log: false } };
+const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, rawSeveral: false, validation: true, log: false, clip: true, axis: "step" } };
 
 export class TrainingPanel {
   constructor(element) {
-    this.card = new RunCard();
+    this.card = new RunCard({ edit: (row) => this.#edit(row) });
     this.comparison = new Comparison(state.view);
     this.images = new SampleImages();
     this.grid = new GridView();
@@ -35,11 +36,13 @@ export class TrainingPanel {
     this.leave = store.subscribe(() => this.show());
     this.show();
     this.clock = setInterval(() => this.show(), MINUTE);
+    this.unwatch = store.watch();
     store.start();
   }
 
   destroy() {
     clearInterval(this.clock);
+    this.unwatch();
     this.leave();
     this.comparison.destroy();
     this.grid.destroy();
@@ -67,7 +70,7 @@ export class TrainingPanel {
   #showImages(otherwise) {
     const samples = (name) => store.curves.get(name)?.samples ?? [];
     const name = state.chosen.find((each) => samples(each).length) ?? otherwise;
-    this.images.show(name, samples(name), state.chosen.length > 1);
+    this.images.show(name, store.curves.get(name), state.chosen.length > 1);
   }
 
   /** Drawn only when it changes: the user may be about to press its buttons. */
@@ -109,6 +112,13 @@ export class TrainingPanel {
     Object.assign(state, { byHand: true, chosen: [name] });
     this.show();
     this.card.element.scrollIntoView({ block: "nearest" });
+  }
+
+  async #edit(row) {
+    const name = await editLabels(row);
+    if (name && name !== row.name) state.chosen = state.chosen.map((each) => (each === row.name ? name : each)).filter((each) => store.rows.has(each));
+    if (name && !state.chosen.includes(name)) this.#open(name); // the list came without the old name before the new one was known
+    this.show();
   }
 
   async #remove(name) {

@@ -30,6 +30,7 @@ from ..settings import HostSettings
 from . import conditioning as conds
 from . import fit, layers, tracing
 from .attention import TrainingAttention
+from .base_names import base_names
 from .borrowed import (
     Aliases,
     calls_noted,
@@ -79,6 +80,8 @@ class HostDenoiser:
         self.device = torch.device(patcher.load_device)
         self._levels = ModelSchedule(patcher.get_model_object("model_sampling"))
         self.schedule: NoiseSchedule = self._levels
+        names = base_names(self.model, self._levels.prediction)
+        self.architecture, self.base_version = names.architecture, names.version
         self.offload, self.offload_share, self.guidance = offload, offload_share, guidance
         self.ram = torch.device(patcher.offload_device)
         self.preview = preview or PreviewSettings()
@@ -97,11 +100,6 @@ class HostDenoiser:
     @property
     def model(self) -> Any:
         return self.patcher.model
-
-    @property
-    def architecture(self) -> str:
-        """The family: the name of ComfyUI's configuration class, in lower case."""
-        return fit.family(self.model).lower()
 
     def prepare_for(self, dataset: Dataset) -> None:
         self.sizes = conds.Sizes.of(dataset)
