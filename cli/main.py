@@ -28,6 +28,7 @@ COMMANDS = {
     "sweep": ("jobs.sweep", "Train every combination of some settings on one cache, or search for the best ones"),
     "queue": ("jobs.queue", "Add trainings to a queue, list them, or cancel them"),
     "worker": ("jobs.worker", "Train the jobs of a queue in order; a job whose worker was killed goes on"),
+    "grid": ("grid", "Draw test images of LoRAs: prompts in rows; LoRAs, steps of a run and strengths in columns"),
     "info": ("info", "Show a cache's buckets, captions, sizes, sharing, and how it was made"),
     "caption": ("curate", "Edit the caption files of a folder: find and replace, tags, or captions from a file"),
     "curate": ("curate", "Exclude or repeat single images of a folder, list them, and find images that look alike"),

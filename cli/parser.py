@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import CacheError, TrainError
-from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Setting, closest_name
+from ..setting import COLOR, COLORS, DECIMALS, NUMBERS, OPTIONS, Setting, closest_name
 
 USAGE = 2
 _TITLES = {"images": "image", "captions": "caption", "masks": "mask", "samples": "sample image"}
@@ -18,6 +18,7 @@ _VALUE_NAMES = {
     bool: "true|false",
     tuple: "TEXT|TEXT…",
     NUMBERS: "N",
+    DECIMALS: "X,…",
     OPTIONS: "NAME=VALUE,…",
 }
 _TABLES = {
@@ -146,6 +147,6 @@ def shown_default(setting: Setting) -> str:
         return ""
     if setting.type == COLOR:
         return next(name for name, color in COLORS.items() if color == default)
-    if setting.type == NUMBERS:
-        return " ".join(map(str, default))
+    if setting.type in (NUMBERS, DECIMALS):
+        return " ".join(f"{number:g}" for number in default)
     return f"{default:g}" if setting.type is float else "on" if default is True else str(default)

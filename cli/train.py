@@ -26,6 +26,7 @@ from ..lora_train import (
     format_seconds,
     latest_run,
     load_config,
+    make_prompts,
     open_run,
     read_toml,
     report_memory,
@@ -40,6 +41,7 @@ from ..setting import Setting, parse_setting
 from .host import add_host_options, hand_over, require_models
 from .output import Progress, show
 from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
+from .prompts import add_prompt_flags, check_prompts, encode_prompts
 from .turn import take_turn
 
 INTERRUPTED = 130
@@ -75,9 +77,10 @@ def run(args: argparse.Namespace) -> int:
     if handed_over is not None:
         return handed_over
     with take_turn(args.turn) as ended:
-        denoiser, decode = open_model(args, config)
+        words, negative = ([], None) if args.dry_run else encode_prompts(args)
+        denoiser, decode = open_model(args, config, negative)
         runs = runs_folder(args)
-        config = with_sample_images(config) if args.vae else config
+        config = with_sample_images(config) if args.vae or args.prompt else config
         config = replace(config, name=run_name(config, args.out.stem, runs))
         if args.dry_run:
             with open_run(runs, config.name, config.mode) as run:
@@ -96,8 +99,9 @@ def run(args: argparse.Namespace) -> int:
             if ended():
                 raise KeyboardInterrupt
             result, opened = train_in_run(
-                denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode
-            )
+                denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode,
+                make_prompts(dataset, args.prompt, words) or None,
+            )  # fmt: skip
     show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
     return INTERRUPTED if result.stopped else 0
 
@@ -137,11 +141,12 @@ def add_model_options(parser: Parser) -> None:
     group.add_argument("--model", required=True, metavar="NAME", help=text)
     text = "VAE of ComfyUI, for sample images: eight times per run, or as set by --sample-every"
     group.add_argument("--vae", metavar="NAME", help=text)
+    add_prompt_flags(group, "for sample images, encoded once before the training, instead of captions of the dataset")
     for setting in HOST_SETTINGS.values():
         _add_flag(group, setting, flag_of(setting.name), setting_help(setting), _HOST + setting.name)
 
 
-def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser, Decode | None]:
+def open_model(args: argparse.Namespace, config: TrainConfig, negative: Any = None) -> tuple[Denoiser, Decode | None]:
     """The model, and the function that turns its latents into images."""
     if not args.comfyui:
         return ReferenceDenoiser(load_model(args.model)), decode_images
@@ -152,7 +157,7 @@ def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser,
     from ..nodes.host.encoders import open_model, open_vae
     from ..nodes.host.model import make_denoiser
 
-    denoiser = make_denoiser(open_model(args.model), config, host)
+    denoiser = make_denoiser(open_model(args.model), config, host, negative)
     if not args.vae:
         return denoiser, None
     vae = open_vae(args.vae)
@@ -281,3 +286,6 @@ def _check_models(args: argparse.Namespace) -> None:
     if needed and not args.comfyui:
         raise UsageError(f"--{needed[0]}: needs --comfyui FOLDER")
     require_models(args)
+    check_prompts(args)
+    if args.comfyui and args.prompt and not args.vae:
+        raise UsageError("--prompt: sample images need a VAE; add --vae NAME")

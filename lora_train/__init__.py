@@ -7,7 +7,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 """
 
 from ..errors import TrainError
-from .adapters import build_network, read_lora
+from .adapters import Network, build_network, load_fixed, read_lora
 from .changes import differences
 from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
@@ -23,6 +23,25 @@ from .forecast import (
     forecast_training,
     report_memory,
     room_on,
+)
+from .grid import (
+    GRID_FOLDER,
+    GRID_SETTINGS,
+    Column,
+    GridSettings,
+    KeptPicture,
+    KeptPictures,
+    Painter,
+    Picture,
+    Row,
+    check_loras,
+    choose_exports,
+    draw_sheet,
+    make_columns,
+    make_rows,
+    paint,
+    row_labels,
+    to_image,
 )
 from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
 from .lora_tools import (
@@ -78,7 +97,7 @@ from .run import (
     smooth_curve,
     thin_curve,
 )
-from .samples import Decode, Prompt, sample_file_name
+from .samples import Decode, Prompt, make_prompts, sample_file_name
 from .session import check_training, rehearse
 
 __all__ = [
@@ -86,6 +105,8 @@ __all__ = [
     "DONE",
     "EPS_PER_NATIVE",
     "FAILED",
+    "GRID_FOLDER",
+    "GRID_SETTINGS",
     "LORA_DTYPES",
     "RENAMED_SETTINGS",
     "RULES",
@@ -93,6 +114,7 @@ __all__ = [
     "SNR_BOUND",
     "TRAIN_SETTINGS",
     "Claim",
+    "Column",
     "Curves",
     "Decode",
     "Denoiser",
@@ -101,19 +123,26 @@ __all__ = [
     "Export",
     "FlowSchedule",
     "Forecast",
+    "GridSettings",
     "Held",
     "Job",
     "JobQueue",
+    "KeptPicture",
+    "KeptPictures",
     "LayerRows",
     "LoraInfo",
     "Naming",
+    "Network",
     "NoiseSchedule",
     "ObjectiveSettings",
+    "Painter",
     "PeakMemory",
+    "Picture",
     "Prediction",
     "PreparedBatch",
     "Prompt",
     "RankRule",
+    "Row",
     "Run",
     "Section",
     "Shapes",
@@ -128,14 +157,17 @@ __all__ = [
     "average_loras",
     "build_network",
     "can_begin",
+    "check_loras",
     "check_run_name",
     "check_training",
+    "choose_exports",
     "choose_precision",
     "convert_lora",
     "decaying_weights",
     "differences",
     "draw_grid",
     "draw_noise",
+    "draw_sheet",
     "draw_times",
     "find_exports",
     "find_fitting",
@@ -150,9 +182,14 @@ __all__ = [
     "latest_run",
     "list_exports",
     "load_config",
+    "load_fixed",
+    "make_columns",
+    "make_prompts",
+    "make_rows",
     "merge_loras",
     "open_run",
     "open_run_file",
+    "paint",
     "partial_lora",
     "per_row",
     "plot_buckets",
@@ -170,11 +207,13 @@ __all__ = [
     "resize_lora",
     "restore_generator",
     "room_on",
+    "row_labels",
     "row_losses",
     "sample_file_name",
     "scaled_linear_alphas",
     "smooth_curve",
     "thin_curve",
+    "to_image",
     "train",
     "train_in_run",
     "upload",

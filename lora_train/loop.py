@@ -142,7 +142,7 @@ def _train(
             steps=session.steps,
             problem="",
             notes="",
-            prompts=[prompt.caption for prompt in sampler.prompts] if sampler else [],
+            **({"prompts": [prompt.caption for prompt in sampler.prompts]} if sampler else {}),
         )
         exporter.begin()
         with watch(run) as hooks, end_recorded(run, lambda: session.step, before):

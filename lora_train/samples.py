@@ -96,6 +96,14 @@ def make_sampler(
     return Sampler(denoiser, prompts, decode, folder, config.sample_seed, config.sample_steps)
 
 
+def make_prompts(dataset: Dataset, captions: Sequence[str], conditionings: Sequence[Any]) -> list[Prompt]:
+    """Prompts that are not from the dataset, at the size of its largest bucket."""
+    if not conditionings:
+        return []
+    bucket = max(dataset.buckets().items(), key=lambda item: len(item[1]))[0]
+    return [Prompt(caption, words, tuple(bucket.shape)) for caption, words in zip(captions, conditionings)]
+
+
 def find_prompts(dataset: Dataset, captions: Sequence[str]) -> list[Prompt]:
     """Prompts with the cached conditionings of these captions, or of the first sample if none are given."""
     return [_prompt(dataset, *place) for place in _find_captions(dataset, captions) or [(0, 0)]]

@@ -27,6 +27,11 @@ def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[0] if isinstance(value, list) and value else None for name, value in values.items()}
 
 
+def words(name: str, tooltip: str) -> io.Input:
+    """A conditioning, or text."""
+    return io.MultiType.Input(name, [io.Conditioning, io.String], optional=True, tooltip=tooltip)
+
+
 def image(pil: Image.Image) -> torch.Tensor:
     """A PIL image as ComfyUI's IMAGE: [1, H, W, 3] in 0…1."""
     return torch.from_numpy(np.asarray(pil.convert("RGB"), np.float32) / 255)[None]

@@ -35,14 +35,29 @@ from .metrics import (
     smooth_curve,
     thin_curve,
 )
-from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_curve, plot_loss, plot_share
+from .plots import (
+    BLUE,
+    FADED,
+    INK,
+    ORANGE,
+    Canvas,
+    draw_grid,
+    plot_buckets,
+    plot_curve,
+    plot_loss,
+    plot_share,
+    wrap_text,
+)
 from .run_files import may_be_file, open_run_file, read_from
 from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 from .signals import signals_held
 
 __all__ = [
     "BLUE",
+    "FADED",
+    "INK",
     "ORANGE",
+    "Canvas",
     "Curves",
     "Events",
     "Export",
@@ -87,4 +102,5 @@ __all__ = [
     "smooth_curve",
     "superfluous",
     "thin_curve",
+    "wrap_text",
 ]

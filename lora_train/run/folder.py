@@ -36,7 +36,7 @@ log = logging.getLogger("streamcache")
 
 _FILES = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png", "time.png", "buckets.png")
 LOCK = ".lock"
-_FOLDERS = ("states", "samples", "events")
+_FOLDERS = ("states", "samples", "events", "grid")
 LOCK_SECONDS = 0.3  # to wait for the lock: checking whether it is held takes it for a moment
 CLOCK_SECONDS = 60.0  # by which the clocks of two hosts may differ
 _NAME = re.compile(r"[^\s./\\:*?\"<>|~][^/\\:*?\"<>|]*")

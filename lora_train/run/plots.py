@@ -188,7 +188,7 @@ def draw_grid(
 ) -> Image.Image:
     """Images in named rows and columns. Large images shrink to the cell; small ones grow by whole factors."""
     gap, left = 8, 24 + (max((text_width(name) for name in row_names), default=-16) + 16)
-    names = [_lines(name, cell) for name in column_names]
+    names = [wrap_text(name, cell) for name in column_names]
     lines = max((len(name) for name in names), default=0)
     top = 24 + (34 if title else 0) + (8 + 17 * lines if lines else 0)
     columns = max((len(row) for row in rows), default=0)
@@ -233,6 +233,20 @@ def text_width(words: str, size: int = 13) -> float:
     return _font(size * OVERSIZE).getlength(_drawable(words)) / OVERSIZE
 
 
+def wrap_text(name: str, width: float, most: int = 3) -> list[str]:
+    """The name wrapped to this width; text that does not fit ends in an ellipsis."""
+    lines: list[str] = []
+    for word in name.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1] + " …"]
+    return [_shorten(line, width) for line in lines]
+
+
 def _smoothed(series: Series) -> list[tuple[int, float]]:
     """Averaged over about a twentieth of the run."""
     values = smooth_curve([value for _, value in series], max(1 - 20 / len(series), 0.0) if series else 0.0)
@@ -252,20 +266,6 @@ def _range(losses: Series, validation: Series) -> tuple[float, float]:
         low, high = min(low, value), max(high, value)
     room = 0.06 * (high - low) or max(abs(high) * 0.1, 1e-6)
     return max(float(low - room), 0.0) if low >= 0 else float(low - room), float(high + room)
-
-
-def _lines(name: str, width: float, most: int = 3) -> list[str]:
-    """The name wrapped to this width; text that does not fit ends in an ellipsis."""
-    lines: list[str] = []
-    for word in name.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    if len(lines) > most:
-        lines = [*lines[: most - 1], lines[most - 1] + " …"]
-    return [_shorten(line, width) for line in lines]
 
 
 def _shorten(line: str, width: float) -> str:

@@ -10,6 +10,7 @@ from ..host.app import cache_roots, caches_changed, lora_folder, runs_folder, so
 from . import curation_routes, folder_routes, upkeep_routes
 from .cache_list import cache_row, list_rows
 from .cache_view import MAX_PAGE, View, cache_detail, open_view, sample_page
+from .grid_view import list_pictures, read_picture
 from .http import FileResponse, Params, Routes, cache_param
 from .live_runs import RUNS
 from .moves import RUN, Root, list_trash, move_to_trash
@@ -36,6 +37,8 @@ def register_routes() -> None:
     routes.get("/run", show_run)
     routes.get("/run/sample", show_run_sample)
     routes.get("/run/report", show_run_report)
+    routes.get("/run/grid", show_run_grid)
+    routes.get("/run/grid/picture", show_grid_picture)
     routes.get("/run/table", show_run_table)
     routes.get("/run/lora", send_lora)
     routes.post("/run/stop", stop_run)
@@ -109,6 +112,20 @@ def show_run_report(params: Params) -> FileResponse:
     name = params.text("name")
     params.refuse_unknown()
     return FileResponse(_runs().report(name), "text/html", headers=_REPORT_HEADERS)
+
+
+def show_run_grid(params: Params) -> dict[str, Any]:
+    """The test images that LoRA Test Grid has made for a run."""
+    name = params.text("name")
+    params.refuse_unknown()
+    return {"pictures": list_pictures(_runs().folder(name))}
+
+
+def show_grid_picture(params: Params) -> FileResponse:
+    name, file, mtime = params.text("name"), params.text("file"), params.text("mtime", "")
+    params.refuse_unknown()
+    found = read_picture(_runs().folder(name), file)
+    return FileResponse(found.data, "image/png", immutable=found.mtime == mtime)
 
 
 def show_run_table(params: Params) -> FileResponse:

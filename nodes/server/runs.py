@@ -124,13 +124,14 @@ class Runs:
         settings = as_dict(described.get("config"))
         recent = list(live.recent) if live else ()
         report = folder / REPORT
+        prompts = as_list(described.get("prompts")) or as_list(settings.get("sample_captions"))
         return {
             "run": self.row(folder, client),
             "settings": cut(settings),
             "host_settings": cut(as_dict(described.get("host"))),
             "curves": self.reader.curves(run.metrics, points, smoothing, recent, first, last),
             "samples": list_samples(run.samples),
-            "prompts": cut(as_list(described.get("prompts")) or as_list(settings.get("sample_captions"))),
+            "prompts": [cut_text(str(text)) for text in prompts[:MAX_SAMPLES]],
             "exports": self._exports(folder),
             "memory": cut(as_dict(described.get("memory"))),
             "lora": self._lora(folder.name, described),

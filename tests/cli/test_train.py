@@ -24,6 +24,8 @@ from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption,
 from streamcache.reference.images import creatures
 from streamcache.setting import OPTIONS, parse_setting
 
+from ..reference.awake import awake
+
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
 
@@ -306,3 +308,40 @@ def test_a_dry_run_is_not_refused_because_the_output_exists(small: list[str], tm
     assert main([*small, "--dry-run"]) == 0
     assert "Memory: the training needs " in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+
+def test_i3_prompts_are_encoded_once_before_the_training_and_recorded(small, tmp_path, monkeypatch) -> None:
+    encoded, encode = [], ReferenceTextEncoder.encode
+
+    def counting(self, items):
+        assert not (tmp_path / "out/runs").exists()
+        encoded.extend(items)
+        return encode(self, items)
+
+    monkeypatch.setattr(ReferenceTextEncoder, "encode", counting)
+    reference.save_model(tmp_path / "base.safetensors", awake())
+    prompts = ["--prompt", "a blue cat", "--prompt", "a red dog", "--prompt", "a blue cat"]
+    assert main([*small, "--steps", "2", "--sample-every", "1", "--sample-steps", "1", *prompts]) == 0
+    assert encoded == ["a blue cat", "a red dog"]
+    run = tmp_path / "out/runs/my_lora"
+    assert json.loads((run / "run.json").read_text())["prompts"] == ["a blue cat", "a red dog", "a blue cat"]
+    assert len(list((run / "samples").glob("step-*.png"))) == 3 * 3
+    first, other = (run / "samples" / f"step-00000000-{number}.png" for number in (0, 1))
+    assert first.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--comfyui", "x", "--prompt", "a cat", "--vae", "v"], "--prompt: needs a text encoder; add --clip NAME"),
+        (["--comfyui", "x", "--negative-prompt", "a", "--vae", "v"], "--negative-prompt: needs a text encoder"),
+        (["--comfyui", "x", "--prompt", "a cat", "--clip", "c"], "--prompt: sample images need a VAE"),
+        (["--comfyui", "x", "--clip", "c"], "--clip: is for --prompt"),
+        (["--reference", "--prompt", "a cat", "--clip", "c"], "--clip: needs --comfyui FOLDER"),
+        (["--reference", "--prompt", " "], "--prompt: is empty"),
+    ],
+)
+def test_i3_a_prompt_without_a_text_encoder_is_refused_before_anything_starts(options, words, tmp_path, capsys) -> None:
+    command = ["train", "--dataset", "no_set", "--out", str(tmp_path / "my_lora.safetensors"), "--model", "m"]
+    assert main([*command, *options]) == 2
+    assert words in capsys.readouterr().err and not list(tmp_path.iterdir())

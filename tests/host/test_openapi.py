@@ -9,11 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from streamcache import __version__
+from streamcache.lora_train import KeptPicture, KeptPictures
 from streamcache.nodes.outside.patterns import CACHE_NAME, RUN_NAME
 from streamcache.tests.host.asking import Answer, get, post, send_zip, wait_for_job
 from streamcache.tests.host.schemas import DOCUMENT, PREFIX, longest_body, operations, parameters, problems, takes_json
@@ -238,6 +240,22 @@ def test_responses_about_runs_are_as_documented(server: Server):
     back = check(post(server, "/trash/restore", {"id": number}), "POST", "/trash/restore")
     assert back == {"name": "documented", "kind": "run"}
     assert check(get(server, "/run", name="documented"), "GET", "/run") == run
+
+
+def test_responses_about_a_grid_are_as_documented(server: Server):
+    folder = server.base / "output" / "streamcache_runs" / "gridded"
+    write_run(folder)
+    assert check(get(server, "/run/grid", name="gridded"), "GET", "/run/grid")["pictures"] == []
+    for number, step in enumerate((None, 500)):
+        key = f"{number:032x}"
+        row = KeptPicture(key, f"{key}.png", "a cat", "", 1, "cat.safetensors", "cat", step, 0.6, {"steps": 2})
+        KeptPictures(folder / "grid").keep(row, torch.zeros(1, 4, 2, 2), torch.zeros(1, 16, 16, 3))
+    (_, row) = check(get(server, "/run/grid", name="gridded"), "GET", "/run/grid")["pictures"]
+    picture = get(server, "/run/grid/picture", name="gridded", file=row["file"], mtime=row["mtime"])
+    assert picture.headers["content-type"] == "image/png" and "immutable" in picture.headers["cache-control"]
+    check(get(server, "/run/grid/picture", name="gridded", file=f"{'f' * 32}.png"), "GET", "/run/grid/picture")
+    check(get(server, "/run/grid/picture", name="gridded", file="index.json"), "GET", "/run/grid/picture")
+    check(get(server, "/run/grid", name="nothing"), "GET", "/run/grid")
 
 
 def test_refusals_of_bodies_are_as_documented(server: Server):

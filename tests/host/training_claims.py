@@ -54,7 +54,7 @@ def make_case(name: str) -> Case:
 
 def train(case: Case, label: str, **changes: Any) -> Any:
     """The result of the node. As in ComfyUI, every input is a list."""
-    from streamcache.nodes.train import StreamCacheTrain
+    from streamcache.nodes.training.train import StreamCacheTrain
 
     inputs = {"model": case.models.model, "dataset": case.handle, **SETTINGS, "name": f"{case.name}-{label}", **changes}
     lists = {"latents", "conditioning", "prompts"}
@@ -84,7 +84,7 @@ def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None
     """Press stop while step `steps` is reported; ComfyUI's interrupt must be raised."""
     import comfy.model_management as management
 
-    from streamcache.nodes import train_watch
+    from streamcache.nodes.training import watch as train_watch
 
     own: Callable[..., None] = train_watch.TrainWatch.step
 
@@ -153,9 +153,9 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 
 @claim
 def sample_events_distinguish_the_images_of_an_overwritten_run(case: Case) -> None:
-    from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server.runs import list_samples
+    from streamcache.nodes.training import watch as train_watch
 
     own, seen = train_watch.send_event, []
     pictures = {"vae": case.models.vae, "sample_every": 1, "sample_steps": 1, "steps": 1}
@@ -212,7 +212,7 @@ def interrupted_and_resumed_equals_uninterrupted_and_stopping_takes_one_step(cas
 
 @claim
 def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) -> None:
-    from streamcache.nodes import train_watch
+    from streamcache.nodes.training import watch as train_watch
 
     before = sample(case, case.models.model)
     own = train_watch.TrainWatch.step
@@ -235,9 +235,9 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 
 @claim
 def a_run_whose_resume_fails_stays_interrupted(case: Case) -> None:
-    from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server import routes
+    from streamcache.nodes.training import watch as train_watch
 
     interrupted_after(case, 2, "killed", save_every=1)
     name = f"{case.name}-killed"
@@ -383,7 +383,7 @@ def a_cache_deleted_after_loading_is_a_clear_error(case: Case) -> None:
 
 @claim
 def options_override_the_node_and_old_names_still_load(case: Case) -> None:
-    from streamcache.nodes.train import StreamCacheTrainOptions
+    from streamcache.nodes.training.train import StreamCacheTrainOptions
 
     options = StreamCacheTrainOptions.execute(adapter="lokr", targets="attention").args[0]
     tensors = train(case, "options", options=options, learning_rate=None, lr=0.02)[0]
@@ -393,7 +393,7 @@ def options_override_the_node_and_old_names_still_load(case: Case) -> None:
 
 @claim
 def unknown_settings_and_names_outside_the_root_are_refused(case: Case) -> None:
-    from streamcache.nodes.train import StreamCacheTrain
+    from streamcache.nodes.training.train import StreamCacheTrain
 
     try:
         train(case, "unknown", learning_rat=0.1)

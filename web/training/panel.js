@@ -6,6 +6,7 @@ import { notify } from "../lib/host.js";
 import { keepKeys } from "../lib/keys.js";
 import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
+import { GridView } from "./grid.js";
 import { editLabels } from "./labels.js";
 import { RunList } from "./list.js";
 import { RunCard } from "./now.js";
@@ -23,6 +24,7 @@ export class TrainingPanel {
     this.card = new RunCard({ edit: (row) => this.#edit(row) });
     this.comparison = new Comparison(state.view);
     this.images = new SampleImages();
+    this.grid = new GridView();
     this.list = new RunList({ choose: (...change) => this.#choose(...change), open: (name) => this.#open(name), remove: (name) => this.#remove(name) });
     this.notice = h("div", { role: "status" });
     const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
@@ -43,12 +45,13 @@ export class TrainingPanel {
     this.unwatch();
     this.leave();
     this.comparison.destroy();
+    this.grid.destroy();
     this.root.remove();
   }
 
   show() {
     const rows = [...store.rows.values()].sort((a, b) => b.live - a.live || b.updated - a.updated);
-    const parts = rows.length ? [this.card, this.notice, this.comparison, this.images, this.list] : [this.notice];
+    const parts = rows.length ? [this.card, this.notice, this.comparison, this.images, this.grid, this.list] : [this.notice];
     const wanted = [...parts.map((part) => part.element ?? part), ...(rows.length ? [] : [this.#nothing()])];
     if (wanted.some((each, place) => this.body.children[place] !== each)) fill(this.body, wanted);
     this.#follow(rows);
@@ -57,6 +60,7 @@ export class TrainingPanel {
     this.card.show(focus, store.curves.get(focus?.name));
     this.comparison.show(state.chosen);
     this.#showImages(focus?.name);
+    this.grid.show(state.chosen.length ? state.chosen : focus ? [focus.name] : []);
     this.root.setAttribute("aria-busy", String(store.loading > 0 || state.chosen.some((name) => store.curves.get(name)?.asked)));
     this.list.show(rows, state.chosen);
     this.#offerUndo();

@@ -149,6 +149,13 @@ def test_the_memory_forecast_of_a_run_is_told(runs: Runs):
     )
 
 
+def test_i3_the_prompts_of_the_sample_images_are_told(runs: Runs):
+    make_run(runs, "cat", prompts=["a cat", "x" * 3000])
+    make_run(runs, "dog", prompts="not a list")
+    told = runs.describe("cat", 50, 0)["prompts"]
+    assert told[0] == "a cat" and len(told[1]) == 2000 and runs.describe("dog", 50, 0)["prompts"] == []
+
+
 def test_a_huge_report_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch):
     (make_run(runs, "cat") / "report.html").write_text("x" * 100)
     monkeypatch.setattr("streamcache.nodes.server.runs.MAX_REPORT", 99)

@@ -11,8 +11,8 @@ from typing import Any
 
 from PIL import Image
 
-from ..dataset_cache import CacheError, Dataset
-from ..lora_train import (
+from ...dataset_cache import CacheError, Dataset
+from ...lora_train import (
     Denoiser,
     Run,
     TrainConfig,
@@ -26,8 +26,8 @@ from ..lora_train import (
     report_memory,
     sample_file_name,
 )
-from .host.app import NodeProgress, current_client, send_event
-from .server import RUNS, LiveRun, sample_mtime, thin_points
+from ..host.app import NodeProgress, current_client, send_event
+from ..server import RUNS, LiveRun, sample_mtime, thin_points
 
 log = logging.getLogger("streamcache")
 

@@ -12,8 +12,8 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import io, ui
 
-from ..dataset_cache import CacheError, Dataset, Plan, free_name, read_manifest, spelled
-from ..lora_train import (
+from ...dataset_cache import CacheError, Dataset, Plan, free_name, read_manifest, spelled
+from ...lora_train import (
     Curves,
     Run,
     TrainConfig,
@@ -31,9 +31,9 @@ from ..lora_train import (
     rehearse,
     train_in_run,
 )
-from . import setting_inputs, sockets
-from .host import HostSettings, split_settings
-from .host.app import (
+from .. import setting_inputs, sockets
+from ..host import HostSettings, split_settings
+from ..host.app import (
     cache_roots,
     caches_changed,
     caller_of,
@@ -43,7 +43,7 @@ from .host.app import (
     runs_folder,
     store_lora,
 )
-from .library import (
+from ..library import (
     DatasetHandle,
     DatasetPlan,
     Given,
@@ -53,6 +53,7 @@ from .library import (
     describe_files,
     encoded_before,
     made_for_run,
+    make_sample_images,
     nothing_given,
     parse_name,
     path_to_save,
@@ -62,8 +63,8 @@ from .library import (
     save,
     trained_files,
 )
-from .sockets import OPEN
-from .train_watch import TrainWatch, with_forecast
+from ..sockets import OPEN
+from .watch import TrainWatch, with_forecast
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -110,17 +111,18 @@ class StreamCacheTrain(io.ComfyNode):
         latents: Sequence[dict] = (),
         conditioning: Sequence[list] = (),
         vae: Sequence[Any] = (),
-        prompts: Sequence[list] = (),
-        negative: Sequence[list] = (),
+        prompts: Sequence[Any] = (),
+        negative: Sequence[Any] = (),
         options: Sequence[Mapping[str, Any]] = (),
         training_lora: Sequence[Mapping[str, Any]] = (),
+        clip: Sequence[Any] = (),
         **settings: Any,
     ) -> io.NodeOutput:
         config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(asdict(host)), Given(sockets.first(dataset), latents, conditioning)
-        images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
+        images = make_sample_images(sockets.first(vae), prompts, sockets.first(negative), sockets.first(clip))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
         folders = lora_folder(), runs_folder()
         trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
@@ -181,7 +183,7 @@ def train_lora(
     watch: WatchRun,
 ) -> Trained:
     """Train on an open dataset. The LoRA is saved in `loras` under the run's name, with the step if it is stopped."""
-    from .host.model import make_denoiser  # on use: ComfyUI starts faster
+    from ..host.model import make_denoiser  # on use: ComfyUI starts faster
 
     denoiser = make_denoiser(patcher, config, host, images.negative)
     config, decode = images.settings(_with_free_name(config, loras, runs)), images.decoder(denoiser)
@@ -203,14 +205,10 @@ def _inputs() -> list[io.Input]:
         io.Latent.Input("latents", optional=True, tooltip="Latents from other nodes, instead of a dataset."),
         io.Conditioning.Input("conditioning", optional=True, tooltip="The conditioning of each of these latents."),
         io.Vae.Input("vae", optional=True, tooltip="Connect a VAE to see sample images while the LoRA trains."),
-        io.Conditioning.Input(
-            "prompts", optional=True, tooltip="Prompts for sample images; if empty, captions from the dataset."
+        sockets.words(
+            "prompts", "Prompts for sample images, also as text, one per line; if empty, captions of the dataset."
         ),
-        io.Conditioning.Input(
-            "negative",
-            optional=True,
-            tooltip="Negative prompt for sample images; if empty, the empty caption of the dataset.",
-        ),
+        sockets.words("negative", "Negative prompt for sample images; if empty, the empty caption of the dataset."),
         sockets.Options.Input("options", optional=True, tooltip="From Train Options; overrides the settings below."),
         *setting_inputs.main_inputs(),
         *setting_inputs.further_inputs(advanced=True),
@@ -219,6 +217,7 @@ def _inputs() -> list[io.Input]:
             optional=True,
             tooltip="A training adapter from another node, instead of the file in training_adapter.",
         ),
+        io.Clip.Input("clip", optional=True, tooltip="Encodes prompts that are text: once, before the training."),
     ]
 
 
@@ -285,7 +284,7 @@ def _saved(given: Given, name: str, watch: TrainWatch, rehearse: Callable[[Plan 
 
 def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSettings, images: SampleImages) -> None:
     """Find out now, and not after hours of encoding, that the run, the model or the settings do not fit."""
-    from .host.model import make_denoiser  # on use: ComfyUI starts faster
+    from ..host.model import make_denoiser  # on use: ComfyUI starts faster
 
     with open_run(runs_folder(), config.name, config.mode) as run:
         if plan is not None:
