@@ -237,5 +237,5 @@ def test_i5_charts_are_saved_as_csv_and_png(training: TrainingPage, server: Serv
     (training.folder / "training_saved.png").write_bytes(data)
     color = linear(page.run(f"getComputedStyle({CHART}.querySelector('path.series')).stroke"))
     drawn = np.array(picture)[::2, ::2].reshape(-1, 3)
-    near = [np.abs(linear(f"rgb{tuple(pixel)}") - color).max() < 0.02 for pixel in np.unique(drawn, axis=0)]
+    near = [np.abs(linear(f"rgb{tuple(pixel.tolist())}") - color).max() < 0.02 for pixel in np.unique(drawn, axis=0)]
     assert name == "kept_a.png" and picture.width > 600 and any(near), "with the colors of the page"
