@@ -25,6 +25,7 @@ FAILED, BUSY, INTERRUPTED = 1, 4, 130
 COMMANDS = {
     "encode": ("encode", "Encode folders of images to a cache; only new or changed images and captions are encoded"),
     "train": ("train", "Train a LoRA on a cache"),
+    "recipe": ("recipe", "List the recipes for training, and show what one sets and why"),
     "info": ("info", "Show a cache's buckets, captions, sizes, sharing, and how it was made"),
     "caption": ("curate", "Edit the caption files of a folder: find and replace, tags, or captions from a file"),
     "curate": ("curate", "Exclude or repeat single images of a folder, list them, and find images that look alike"),

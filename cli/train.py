@@ -37,6 +37,8 @@ from ..setting import Setting, parse_setting
 from .host import add_host_options, hand_over, require_models
 from .output import Progress, show
 from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
+from .recipe import HELP as RECIPE_HELP
+from .recipe import find_recipe, recipe_values
 
 INTERRUPTED = 130
 # Prefixes of the settings' flags among the parsed arguments.
@@ -50,6 +52,7 @@ def add_train_flags(parser: Parser) -> None:
     parser.add_argument("--dataset", required=True, metavar="CACHE", help="Folder of the cache")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="LoRA file to write (.safetensors)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="File with settings; flags override it")
+    parser.add_argument("--recipe", metavar="RECIPE", help=f"Settings to begin with: {RECIPE_HELP}; your own win")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="Folder of the runs (default: runs, next to --out)")
     parser.add_argument(
         "--resume", action="store_true", help="Resume the run --name, or the latest of this output file"
@@ -74,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     handed_over = hand_over(args)
     if handed_over is not None:
         return handed_over
+    if args.recipe:
+        _say_recipe(args, config)
     denoiser, decode = open_model(args, config)
     runs = args.runs or args.out.parent / "runs"
     config = replace(with_sample_images(config) if args.vae else config, name=_run_name(config, args.out.stem, runs))
@@ -111,7 +116,7 @@ def open_model(args: argparse.Namespace, config: TrainConfig) -> tuple[Denoiser,
         return ReferenceDenoiser(load_model(args.model)), decode_images
     with usage_errors():
         given = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
-        host = HostSettings(**given)
+        host = HostSettings(**{**recipe_values(args.recipe, HOST_SETTINGS), **given})
     # Importable only inside ComfyUI.
     from ..nodes.host.encoders import open_model, open_vae
     from ..nodes.host.model import make_denoiser
@@ -147,7 +152,18 @@ def collect_config(args: argparse.Namespace) -> TrainConfig:
     current = {RENAMED_SETTINGS.get(name, name): value for name, value in values.items()}
     for name in flags:
         current.pop(RENAMED_SETTINGS.get(name, name), None)
-    return load_config({**current, **flags}, "settings", notice=lambda words: print(words, file=sys.stderr))
+    own = {**current, **flags}
+    recipe = recipe_values(args.recipe, TRAIN_SETTINGS, own)
+    return load_config({**recipe, **own}, "settings", notice=lambda words: print(words, file=sys.stderr))
+
+
+def _say_recipe(args: argparse.Namespace, config: TrainConfig) -> None:
+    """What the recipe sets and why, and which settings of the file and the flags win."""
+    recipe = find_recipe(args.recipe)
+    host = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
+    used = {**config.to_dict(), **recipe_values(args.recipe, HOST_SETTINGS), **host}
+    own = {name: used[name] for name, value in recipe.values().items() if used[name] != value}
+    print("\n".join(recipe.lines(own)), file=sys.stderr)
 
 
 def _run_name(config: TrainConfig, stem: str, runs: Path) -> str:

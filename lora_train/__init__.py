@@ -7,6 +7,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 """
 
 from ..errors import TrainError
+from . import recipes
 from .adapters import build_network, read_lora
 from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
@@ -120,6 +121,7 @@ __all__ = [
     "read_lora",
     "read_run_json",
     "read_toml",
+    "recipes",
     "rehearse",
     "render_page",
     "replaced_forward",

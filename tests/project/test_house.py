@@ -36,6 +36,7 @@ ROOMS = (
     "lora_train.optimizers",
     "lora_train.run",
     "lora_train.forecast",
+    "lora_train.recipes",
     "lora_train",
     "reference",
     "nodes.host.app",
