@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     with usage_errors():
         recipe = find_recipe(args.recipe)
     facts = {name: {"value": advice.value, "why": advice.why} for name, advice in recipe.advice.items()}
-    show(args, {"recipe": recipe.name, "about": recipe.about, "settings": facts}, recipe.lines())
+    show(args, {"recipe": recipe.name, "about": recipe.about, "settings": facts}, recipe.explain())
     return 0
 
 

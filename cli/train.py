@@ -163,7 +163,7 @@ def _say_recipe(args: argparse.Namespace, config: TrainConfig) -> None:
     host = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
     used = {**config.to_dict(), **recipe_values(args.recipe, HOST_SETTINGS), **host}
     own = {name: used[name] for name, value in recipe.values().items() if used[name] != value}
-    print("\n".join(recipe.lines(own)), file=sys.stderr)
+    print("\n".join(recipe.explain(own)), file=sys.stderr)
 
 
 def _run_name(config: TrainConfig, stem: str, runs: Path) -> str:

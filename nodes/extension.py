@@ -15,7 +15,7 @@ from . import (
     realize,
     select,
 )
-from .host.app import protect_examples, register_host_types, state_root
+from .host.app import protect_examples, register_host_types, register_recipes, state_root
 from .server import add_routes
 from .training import NODES as TRAINING_NODES
 
@@ -27,6 +27,7 @@ class StreamCacheExtension(ComfyExtension):
         register_host_types()
         use_memory_folder(state_root())
         protect_examples()
+        register_recipes()
         add_routes()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

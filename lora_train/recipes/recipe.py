@@ -26,7 +26,7 @@ class Recipe:
         taken = {RENAMED_SETTINGS.get(name, name) for name in own}
         return {name: advice.value for name, advice in self.advice.items() if name not in taken}
 
-    def lines(self, own: Mapping[str, Any] | None = None) -> list[str]:
+    def explain(self, own: Mapping[str, Any] | None = None) -> list[str]:
         """What it changes and why, for people; own settings are shown where they win."""
         yours = {RENAMED_SETTINGS.get(name, name): value for name, value in (own or {}).items()}
         lines = [f"Recipe {self.name}: {self.about}" if self.about else f"Recipe {self.name}"]
@@ -37,6 +37,12 @@ class Recipe:
             else:
                 lines.append(f"{name} = {show(advice.value)}{reason}")
         return lines
+
+    def note(self, own: Mapping[str, Any]) -> str:
+        """One line for the notes of a run."""
+        yours = {RENAMED_SETTINGS.get(name, name): value for name, value in own.items()}
+        won = [f"{name} = {show(yours[name])}" for name in self.advice if name in yours]
+        return f"Recipe {self.name}; your own settings win: {', '.join(won)}" if won else f"Recipe {self.name}"
 
 
 def show(value: Any) -> str:

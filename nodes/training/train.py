@@ -1,4 +1,4 @@
-"""The nodes Train LoRA and Train Options: a LoRA from a dataset, on any ComfyUI model."""
+"""The node Train LoRA: a LoRA from a dataset, on any ComfyUI model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import comfy.utils
@@ -60,6 +59,8 @@ from ..library import (
     save,
 )
 from ..sockets import OPEN
+from .options import StreamCacheTrainOptions, with_recipe
+from .recipe import StreamCacheRecipe
 from .watch import TrainWatch, with_forecast
 
 
@@ -113,49 +114,21 @@ class StreamCacheTrain(io.ComfyNode):
         training_lora: Sequence[Mapping[str, Any]] = (),
         **settings: Any,
     ) -> io.NodeOutput:
-        config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
+        values = setting_inputs.read_settings(sockets.scalars(settings))
+        config, host, recipe = _read_settings(values, sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
         images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
+        watch.notes = [*recipe, *watch.notes]
         folders = lora_folder(), runs_folder()
         trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
         _record(trained, config.name, cls.hidden.unique_id)
         return _output(trained, config.name, cls)
 
 
-class StreamCacheTrainOptions(io.ComfyNode):
-    """Settings as a value that several training nodes can share."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return io.Schema(
-            node_id="StreamCacheTrainOptions",
-            display_name="Train Options",
-            category=sockets.CATEGORY,
-            description="For Train LoRA: adapter, schedule, objective, memory, validation and saving. Settings "
-            "changed here override those on Train LoRA. Several of these nodes can be chained.",
-            search_aliases=["lora settings", "training settings", "scheduler", "dora", "lokr", "loha", "ema"],
-            inputs=[
-                sockets.Options.Input("options", optional=True, tooltip="Options to extend with these settings."),
-                *setting_inputs.further_inputs(advanced=False),
-            ],
-            outputs=[sockets.Options.Output("settings", display_name="options", tooltip="For Train LoRA.")],
-        )
-
-    @classmethod
-    def fingerprint_inputs(cls, start_from: str = "", training_adapter: str = "", **others: Any) -> Any:
-        """The LoRAs may have been replaced under the same names."""
-        return [lora_stamp(find_lora(file)) if file else None for file in (start_from, training_adapter)]
-
-    @classmethod
-    def execute(cls, options: Mapping[str, Any] | None = None, **settings: Any) -> io.NodeOutput:
-        own = setting_inputs.changed(setting_inputs.read_settings(settings))
-        return io.NodeOutput(MappingProxyType({**(options or {}), **own}))
-
-
-NODES = [StreamCacheTrain, StreamCacheTrainOptions]
+NODES = [StreamCacheTrain, StreamCacheTrainOptions, StreamCacheRecipe]
 
 
 @dataclass(frozen=True)
@@ -228,10 +201,13 @@ def _outputs() -> list[io.Output]:
     ]
 
 
-def _read_settings(values: Mapping[str, Any], options: Mapping[str, Any] | None) -> tuple[TrainConfig, HostSettings]:
-    """The settings of the node, overridden by those of the options socket."""
-    host, engine = split_settings({**values, **(options or {})})
-    return load_config(engine, "settings"), host
+def _read_settings(
+    values: Mapping[str, Any], options: Mapping[str, Any] | None
+) -> tuple[TrainConfig, HostSettings, list[str]]:
+    """The settings of the node, overridden by those of the options socket; what the run notes about its recipe."""
+    everything, recipe, own = with_recipe(values, options)
+    host, engine = split_settings(everything)
+    return load_config(engine, "settings"), host, [recipe.note(own)] if recipe is not None else []
 
 
 def _with_training_lora(config: TrainConfig, lora: Mapping[str, Any] | None) -> TrainConfig:

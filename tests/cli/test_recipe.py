@@ -20,7 +20,7 @@ def test_i6_the_list_has_all_parts_and_show_has_each_reason(capsys) -> None:
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("sdxl", "wan", "character", "concept", "12GB"))
     assert main(["recipe", "show", "sdxl/character/8GB"]) == 0
-    assert capsys.readouterr().out.splitlines() == read_recipe_with_host("sdxl/character/8GB").lines()
+    assert capsys.readouterr().out.splitlines() == read_recipe_with_host("sdxl/character/8GB").explain()
     assert main(["recipe", "show", "sdxl", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["learning_rate"]["value"] == 1e-4
 
