@@ -34,7 +34,7 @@ def read_recipe(name: str, known: Mapping[str, Setting] = TRAIN_SETTINGS) -> Rec
         abouts.append(goal.about)
     if card:
         parts.append({key: advice for key, advice in card_advice(table, card).items() if key in known})
-    return joined(name, " ".join(abouts), parts)
+    return joined(name, "\n".join(abouts), parts)
 
 
 def read_recipe_file(path: Path, known: Mapping[str, Setting] = TRAIN_SETTINGS) -> Recipe:

@@ -29,13 +29,12 @@ class Recipe:
     def explain(self, own: Mapping[str, Any] | None = None) -> list[str]:
         """What it changes and why, for people; own settings are shown where they win."""
         yours = {RENAMED_SETTINGS.get(name, name): value for name, value in (own or {}).items()}
-        lines = [f"Recipe {self.name}: {self.about}" if self.about else f"Recipe {self.name}"]
+        lines = [f"Recipe {self.name}", *self.about.splitlines()]
         for name, advice in self.advice.items():
-            reason = f" ({advice.why})" if advice.why else ""
             if name in yours:
                 lines.append(f"{name} = {show(yours[name])}: your own setting; the recipe has {show(advice.value)}")
             else:
-                lines.append(f"{name} = {show(advice.value)}{reason}")
+                lines.append(": ".join(filter(None, [f"{name} = {show(advice.value)}", advice.why])))
         return lines
 
     def note(self, own: Mapping[str, Any]) -> str:

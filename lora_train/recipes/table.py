@@ -81,7 +81,7 @@ def _advice(file: str, table: str, source: str, values: Any, settings: Mapping[s
         raise TrainError(f"{file}: {table} = {values!r}: expected a table of settings")
     found: dict[str, Advice] = {}
     for given, value in values.items():
-        name = RENAMED_SETTINGS.get(given, given)
+        name = RENAMED_SETTINGS.get(str(given), str(given))
         place = f"{file}: {table}.{given}"
         if name not in settings:
             hint = closest_name(name, settings) or "; docs/training.md has the names of all settings"

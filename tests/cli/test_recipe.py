@@ -63,4 +63,4 @@ def test_i6_a_training_says_what_its_recipe_sets_and_which_flags_win(small: list
     assert main([*small, "--recipe", "sd15/character", "--steps", "2"]) == 0
     said = capsys.readouterr().err
     assert "rank = 2: your own setting; the recipe has 16" in said
-    assert 'lr_schedule = "cosine" (the rate falls to 0' in said
+    assert 'lr_schedule = "cosine": the rate falls to 0' in said
