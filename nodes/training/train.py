@@ -21,6 +21,7 @@ from ...lora_train import (
     WatchRun,
     can_begin,
     check_run_name,
+    latest_run,
     load_config,
     open_run,
     plot_loss,
@@ -63,6 +64,8 @@ from .options import StreamCacheTrainOptions, with_recipe
 from .recipe import StreamCacheRecipe
 from .watch import TrainWatch, with_forecast
 
+LEFT = ("stopped", "interrupted")  # how a run ended that can go on
+
 
 class StreamCacheTrain(io.ComfyNode):
     """Trains an adapter. The dataset streams from disk; the model is not copied."""
@@ -71,7 +74,7 @@ class StreamCacheTrain(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="StreamCacheTrain",
-            display_name="Train LoRA",
+            display_name="Train LoRA (StreamCache)",
             category=sockets.CATEGORY,
             description="Trains a LoRA on a dataset that streams from disk and saves it to output/loras. A stopped run "
             "is saved too and continues with mode = resume.",
@@ -119,9 +122,11 @@ class StreamCacheTrain(io.ComfyNode):
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
+        remarks = [*recipe, *_describe_left(config)]
+        watch.node.show("\n".join(remarks))
         images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
-        watch.notes = [*recipe, *watch.notes]
+        watch.notes = [*remarks, *watch.notes]
         folders = lora_folder(), runs_folder()
         trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
         _record(trained, config.name, cls.hidden.unique_id)
@@ -264,6 +269,21 @@ def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSe
         if plan is not None:
             denoiser = make_denoiser(patcher, config, host, images.negative)
             rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts)
+
+
+def _describe_left(config: TrainConfig) -> list[str]:
+    """A new run beside one of this name that was stopped: how to go on with that one instead."""
+    found = latest_run(runs_folder(), config.name) if config.mode == "new" else None
+    if found is None:
+        return []
+    facts = read_run_json(runs_folder() / found)
+    step, steps = facts.get("step", 0), facts.get("steps", 0)
+    if facts.get("status") not in LEFT or not 0 < step < steps:
+        return []
+    return [
+        f"{found} was stopped at step {step:,} of {steps:,}, and this is a new run. To go on with it instead, "
+        f"set mode = resume and name = {found}; to start it again, mode = overwrite"
+    ]
 
 
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:

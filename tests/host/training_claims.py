@@ -397,7 +397,7 @@ def i6_a_recipe_gives_way_to_options_and_to_what_is_changed_on_the_node(case: Ca
     from streamcache.nodes.training.recipe import StreamCacheRecipe
 
     options, words = StreamCacheRecipe.execute("sd15", "character", "none").args
-    assert "rank = 16 (" in words and 'lr_schedule = "cosine" (' in words
+    assert "rank = 16: " in words and 'lr_schedule = "cosine": ' in words
     options = StreamCacheTrainOptions.execute(options=options, lr_schedule="linear").args[0]
     train(case, "recipe", options=options)
     facts = run_facts(case, "recipe")
@@ -414,7 +414,7 @@ def i6_the_recipe_of_a_model_is_that_of_its_family(case: Case) -> None:
 
     if case.name == "eps":
         assert (
-            "Recipe sd15/style:" in StreamCacheRecipe.execute("auto", "style", "auto", model=case.models.model).args[1]
+            "Recipe sd15/style" in StreamCacheRecipe.execute("auto", "style", "auto", model=case.models.model).args[1]
         )
     for model, words in (
         (None, "connect model, or choose a base"),
