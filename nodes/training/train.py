@@ -123,7 +123,8 @@ class StreamCacheTrain(io.ComfyNode):
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(), Given(sockets.first(dataset), latents, conditioning)
         remarks = [*recipe, *_describe_left(config)]
-        watch.node.show("\n".join(remarks))
+        if remarks:
+            watch.node.show("\n".join(remarks))
         images = SampleImages(sockets.first(vae), prompts, sockets.first(negative))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
         watch.notes = [*remarks, *watch.notes]

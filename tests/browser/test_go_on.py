@@ -14,11 +14,12 @@ BUTTON = f"{PANEL}?.querySelector('.sc-go-on')"
 
 
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes2"])
-def test_i6_a_stopped_run_offers_to_go_on_and_then_run_continues_it(training: TrainingPage, server: Server, vue: bool):
+def test_a_stopped_run_offers_to_go_on_and_then_run_continues_it(training: TrainingPage, server: Server, vue: bool):
     page, name = training.page, f"left_{'nodes2' if vue else 'classic'}"
     training.close_tab()
     training.set(vue=vue)
-    node = f"app.rootGraph.getNodeById({training.build(name, mode="new")})"
+    built = training.build(name, mode="new")
+    node = f"app.rootGraph.getNodeById({built})"
     training.queue()
     until(lambda: run_row(server, name).get("step", 0) >= 3)
     page.wait_for(f"{PANEL}?.querySelector('[data-state=running]')")
