@@ -47,8 +47,7 @@ class Table:
 def read_table(path: Path, known: Mapping[str, Setting]) -> Table:
     """A file with every value checked. Errors name the file and the key.
 
-    Settings below [host] are those of the program that runs the model: they are left out if the caller does not know
-    them.
+    Settings below [host] are those of the program that runs the model: they are left out for a caller that knows none.
     """
     if path.is_file() and path.stat().st_size > MOST_BYTES:
         raise TrainError(f"{path.name}: {path.stat().st_size:,} bytes; a recipe has at most {MOST_BYTES:,}")
@@ -56,10 +55,10 @@ def read_table(path: Path, known: Mapping[str, Setting]) -> Table:
     source = path.stem if path.is_relative_to(Path(__file__).parent) else path.name
     for key, value in found.items():
         _check_key(path.name, key, value)
-    host = {name: value for name, value in found.get("host", {}).items() if name in known}
     engine = {name: setting for name, setting in known.items() if name in TRAIN_SETTINGS}
+    host = {name: setting for name, setting in known.items() if name not in TRAIN_SETTINGS}
     own = _advice(path.name, "settings", source, found.get("settings", {}), engine)
-    own |= _advice(path.name, "host", source, host, known)
+    own |= _advice(path.name, "host", source, found.get("host", {}), host) if host else {}
     by_base = {
         base: _advice(path.name, f"for.{base}", source, values, engine) for base, values in found.get("for", {}).items()
     }

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.lora_train import TrainError
+from streamcache.lora_train import TRAIN_SETTINGS, TrainError
 from streamcache.lora_train.recipes import read_recipe_file
+from streamcache.nodes.host import HOST_SETTINGS
 
 
 def shared(folder: Path, text: str) -> Path:
@@ -41,3 +42,10 @@ def test_a_huge_or_missing_file_is_refused(tmp_path: Path) -> None:
         read_recipe_file(shared(tmp_path, "#" * 70_000))
     with pytest.raises(TrainError, match="cannot be read"):
         read_recipe_file(tmp_path / "missing.toml")
+
+
+def test_settings_of_comfyui_are_checked_by_callers_that_know_them(tmp_path: Path) -> None:
+    file = shared(tmp_path, "[host]\noffload = true\noffload_shar = 0.5\n")
+    assert read_recipe_file(file).values() == {}
+    with pytest.raises(TrainError, match=r'my.toml: host.offload_shar: unknown setting; did you mean "offload_share"'):
+        read_recipe_file(file, {**TRAIN_SETTINGS, **HOST_SETTINGS})
