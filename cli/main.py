@@ -29,6 +29,7 @@ COMMANDS = {
     "queue": ("jobs.queue", "Add trainings to a queue, list them, or cancel them"),
     "worker": ("jobs.worker", "Train the jobs of a queue in order; a job whose worker was killed goes on"),
     "grid": ("grid", "Draw test images of LoRAs: prompts in rows; LoRAs, steps of a run and strengths in columns"),
+    "recipe": ("recipe", "List the recipes for training, and show what one sets and why"),
     "info": ("info", "Show a cache's buckets, captions, sizes, sharing, and how it was made"),
     "caption": ("curate", "Edit the caption files of a folder: find and replace, tags, or captions from a file"),
     "curate": ("curate", "Exclude or repeat single images of a folder, list them, and find images that look alike"),
@@ -42,7 +43,7 @@ COMMANDS = {
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",
     ),
     "lora": ("lora", "Show, resize, merge, average and convert LoRA files"),
-    "run": ("run", "Run a workflow, saved in ComfyUI with Export (API), on a ComfyUI server"),
+    "run": ("remote.run", "Run a workflow, saved in ComfyUI with Export (API), on a ComfyUI server"),
 }
 
 

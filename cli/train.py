@@ -42,6 +42,8 @@ from .host import add_host_options, hand_over, require_models
 from .output import Progress, show
 from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
 from .prompts import add_prompt_flags, check_prompts, encode_prompts
+from .recipe import HELP as RECIPE_HELP
+from .recipe import find_recipe, recipe_values
 from .turn import take_turn
 
 INTERRUPTED = 130
@@ -57,6 +59,7 @@ def add_train_flags(parser: Parser) -> None:
     parser.add_argument("--dataset", required=True, metavar="CACHE", help="Folder of the cache")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="LoRA file to write (.safetensors)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="File with settings; flags override it")
+    parser.add_argument("--recipe", metavar="RECIPE", help=f"Settings to begin with: {RECIPE_HELP}; your own win")
     text = "Settings as a JSON object, such as the config in run.json; they override --config, flags override them"
     parser.add_argument("--settings", metavar="JSON", help=text)
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="Folder of the runs (default: runs, next to --out)")
@@ -76,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     handed_over = hand_over(args)
     if handed_over is not None:
         return handed_over
+    if args.recipe:
+        _say_recipe(args, config)
     with take_turn(args.turn) as ended:
         words, negative = ([], None) if args.dry_run else encode_prompts(args)
         denoiser, decode = open_model(args, config, negative)
@@ -152,7 +157,7 @@ def open_model(args: argparse.Namespace, config: TrainConfig, negative: Any = No
         return ReferenceDenoiser(load_model(args.model)), decode_images
     with usage_errors():
         given = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
-        host = HostSettings(**given)
+        host = HostSettings(**{**recipe_values(args.recipe, HOST_SETTINGS), **given})
     # Importable only inside ComfyUI.
     from ..nodes.host.encoders import open_model, open_vae
     from ..nodes.host.model import make_denoiser
@@ -187,7 +192,18 @@ def collect_config(args: argparse.Namespace) -> TrainConfig:
     flags = {name: parse_setting(TRAIN_SETTINGS[RENAMED_SETTINGS.get(name, name)], text) for name, text in given}
     if args.resume:
         flags["mode"] = "resume"
-    return load_config(_without(values, flags) | flags, "settings", notice=lambda words: print(words, file=sys.stderr))
+    own = _without(values, flags) | flags
+    recipe = recipe_values(args.recipe, TRAIN_SETTINGS, own)
+    return load_config({**recipe, **own}, "settings", notice=lambda words: print(words, file=sys.stderr))
+
+
+def _say_recipe(args: argparse.Namespace, config: TrainConfig) -> None:
+    """What the recipe sets and why, and which settings of the file and the flags win."""
+    recipe = find_recipe(args.recipe)
+    host = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
+    used = {**config.to_dict(), **recipe_values(args.recipe, HOST_SETTINGS), **host}
+    own = {name: used[name] for name, value in recipe.values().items() if used[name] != value}
+    print("\n".join(recipe.explain(own)), file=sys.stderr)
 
 
 def parse_settings(text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ docs/training.md explains a run and has a complete example of a denoiser.
 """
 
 from ..errors import TrainError
+from . import recipes
 from .adapters import Network, build_network, load_fixed, read_lora
 from .changes import differences
 from .compute import Ema, generator_state, restore_generator, upload
@@ -200,6 +201,7 @@ __all__ = [
     "read_metrics",
     "read_run_json",
     "read_toml",
+    "recipes",
     "rehearse",
     "render_page",
     "replaced_forward",

@@ -16,7 +16,7 @@ from . import (
     select,
 )
 from .grid import NODES as GRID_NODES
-from .host.app import protect_examples, register_host_types, state_root
+from .host.app import protect_examples, register_host_types, register_recipes, state_root
 from .server import add_routes
 from .training import NODES as TRAINING_NODES
 
@@ -28,6 +28,7 @@ class StreamCacheExtension(ComfyExtension):
         register_host_types()
         use_memory_folder(state_root())
         protect_examples()
+        register_recipes()
         add_routes()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

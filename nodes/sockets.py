@@ -14,7 +14,7 @@ Options = io.Custom("STREAMCACHE_OPTIONS")  # training settings
 
 OPEN: Any = object()  # the default of an input in `validate_inputs`: it is not connected
 CATEGORY = "StreamCache"
-ADVANCED = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
+ADVANCED: dict[str, Any] = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
 
 
 def first(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The nodes Train LoRA and Train Options, and a training as its node shows it."""
+"""The nodes Train LoRA, Train Options and Train Recipe, and a training as its node shows it."""
 
 from .train import NODES, train_lora
 

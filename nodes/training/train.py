@@ -1,4 +1,4 @@
-"""The nodes Train LoRA and Train Options: a LoRA from a dataset, on any ComfyUI model."""
+"""The node Train LoRA: a LoRA from a dataset, on any ComfyUI model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import comfy.utils
@@ -23,6 +22,7 @@ from ...lora_train import (
     can_begin,
     check_run_name,
     find_exports,
+    latest_run,
     load_config,
     open_run,
     plot_loss,
@@ -64,7 +64,11 @@ from ..library import (
     trained_files,
 )
 from ..sockets import OPEN
+from .options import StreamCacheTrainOptions, with_recipe
+from .recipe import StreamCacheRecipe
 from .watch import TrainWatch, with_forecast
+
+LEFT = ("stopped", "interrupted")  # how a run ended that can go on
 
 
 class StreamCacheTrain(io.ComfyNode):
@@ -74,7 +78,7 @@ class StreamCacheTrain(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="StreamCacheTrain",
-            display_name="Train LoRA",
+            display_name="Train LoRA (StreamCache)",
             category=sockets.CATEGORY,
             description="Trains a LoRA on a dataset that streams from disk and saves it to output/loras. A stopped run "
             "is saved too and continues with mode = resume.",
@@ -118,49 +122,24 @@ class StreamCacheTrain(io.ComfyNode):
         clip: Sequence[Any] = (),
         **settings: Any,
     ) -> io.NodeOutput:
-        config, host = _read_settings(setting_inputs.read_settings(sockets.scalars(settings)), sockets.first(options))
+        values = setting_inputs.read_settings(sockets.scalars(settings))
+        config, host, recipe = _read_settings(values, sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(asdict(host)), Given(sockets.first(dataset), latents, conditioning)
+        remarks = [*recipe, *_describe_left(config)]
+        if remarks:
+            watch.node.show("\n".join(remarks))
         images = make_sample_images(sockets.first(vae), prompts, sockets.first(negative), sockets.first(clip))
         handle = _saved(given, config.name, watch, lambda plan: _rehearse(model[0], plan, config, host, images))
+        watch.notes = [*remarks, *watch.notes]
         folders = lora_folder(), runs_folder()
         trained = train_lora(model[0], handle.open(), config, host, images, *folders, watch.running)
         _record(trained, config.name, cls.hidden.unique_id)
         return _output(trained, config.name, cls)
 
 
-class StreamCacheTrainOptions(io.ComfyNode):
-    """Settings as a value that several training nodes can share."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return io.Schema(
-            node_id="StreamCacheTrainOptions",
-            display_name="Train Options",
-            category=sockets.CATEGORY,
-            description="For Train LoRA: adapter, schedule, objective, memory, validation and saving. Settings "
-            "changed here override those on Train LoRA. Several of these nodes can be chained.",
-            search_aliases=["lora settings", "training settings", "scheduler", "dora", "lokr", "loha", "ema"],
-            inputs=[
-                sockets.Options.Input("options", optional=True, tooltip="Options to extend with these settings."),
-                *setting_inputs.further_inputs(advanced=False),
-            ],
-            outputs=[sockets.Options.Output("settings", display_name="options", tooltip="For Train LoRA.")],
-        )
-
-    @classmethod
-    def fingerprint_inputs(cls, start_from: str = "", training_adapter: str = "", **others: Any) -> Any:
-        """The LoRAs may have been replaced under the same names."""
-        return [lora_stamp(find_lora(file)) if file else None for file in (start_from, training_adapter)]
-
-    @classmethod
-    def execute(cls, options: Mapping[str, Any] | None = None, **settings: Any) -> io.NodeOutput:
-        own = setting_inputs.changed(setting_inputs.read_settings(settings))
-        return io.NodeOutput(MappingProxyType({**(options or {}), **own}))
-
-
-NODES = [StreamCacheTrain, StreamCacheTrainOptions]
+NODES = [StreamCacheTrain, StreamCacheTrainOptions, StreamCacheRecipe]
 
 
 @dataclass(frozen=True)
@@ -230,10 +209,13 @@ def _outputs() -> list[io.Output]:
     ]
 
 
-def _read_settings(values: Mapping[str, Any], options: Mapping[str, Any] | None) -> tuple[TrainConfig, HostSettings]:
-    """The settings of the node, overridden by those of the options socket."""
-    host, engine = split_settings({**values, **(options or {})})
-    return load_config(engine, "settings"), host
+def _read_settings(
+    values: Mapping[str, Any], options: Mapping[str, Any] | None
+) -> tuple[TrainConfig, HostSettings, list[str]]:
+    """The settings of the node, overridden by those of the options socket; what the run notes about its recipe."""
+    everything, recipe, own = with_recipe(values, options)
+    host, engine = split_settings(everything)
+    return load_config(engine, "settings"), host, [recipe.note(own)] if recipe is not None else []
 
 
 def _with_training_lora(config: TrainConfig, lora: Mapping[str, Any] | None) -> TrainConfig:
@@ -290,6 +272,21 @@ def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSe
         if plan is not None:
             denoiser = make_denoiser(patcher, config, host, images.negative)
             rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts)
+
+
+def _describe_left(config: TrainConfig) -> list[str]:
+    """A new run beside one of this name that was stopped: how to go on with that one instead."""
+    found = latest_run(runs_folder(), config.name) if config.mode == "new" else None
+    if found is None:
+        return []
+    facts = read_run_json(runs_folder() / found)
+    step, steps = facts.get("step", 0), facts.get("steps", 0)
+    if facts.get("status") not in LEFT or not 0 < step < steps:
+        return []
+    return [
+        f"{found} was stopped at step {step:,} of {steps:,}, and this is a new run. To go on with it instead, "
+        f"set mode = resume and name = {found}; to start it again, mode = overwrite"
+    ]
 
 
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:

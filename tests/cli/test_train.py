@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from streamcache import reference
 from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import open_cache
 from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
 from streamcache.lora_train.config_file import RENAMED_SETTINGS
-from streamcache.reference import model as reference
 from streamcache.reference.denoiser import ReferenceDenoiser
-from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image, latent_scale
-from streamcache.reference.images import creatures
+from streamcache.reference.encoders import ReferenceTextEncoder, latent_scale
 from streamcache.setting import OPTIONS, parse_setting
 
 from ..reference.awake import awake
@@ -31,27 +30,6 @@ BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetenso
 
 def config_of(*flags: str):
     return collect_config(build_parser().parse_args([*BASIC, *flags]))
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> list[str]:
-    """Arguments of a small real training."""
-    import numpy as np
-    import torch
-
-    size = reference.ModelSize(width=32, depth=1, heads=2)
-    reference.save_model(tmp_path / "base.safetensors", reference.ReferenceModel(size))
-    with CacheWriter(tmp_path / "set") as writer:
-        for picture in creatures(6):
-            pixels = torch.from_numpy(np.asarray(picture.image, np.float32) / 255)
-            writer.add(
-                latent={"samples": encode_image(pixels)},
-                conditioning=encode_caption(picture.caption),
-                caption=picture.caption,
-            )
-    paths = {"dataset": "set", "out": "out/my_lora.safetensors", "model": "base.safetensors"}
-    flags = [part for name, path in paths.items() for part in (f"--{name}", str(tmp_path / path))]
-    return ["train", "--reference", *flags, "--rank", "2", "--batch-size", "2"]
 
 
 def test_every_setting_is_a_flag() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from streamcache.cli.comfy_server import Event, Outcome
+from streamcache.cli.remote.comfy_server import Event, Outcome
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train import RENAMED_SETTINGS
 from streamcache.tests.host.families import FAMILIES
@@ -188,6 +188,19 @@ def test_the_stop_button_stops_within_a_step_and_the_run_resumes_later(server: S
     assert metadata(lora_path(server, "http_stopped"))["ss_steps"] == str(goal)
 
 
+def test_a_new_run_says_that_one_of_its_name_was_stopped_and_how_to_go_on(server: Server):
+    graph, node = train_folder(server, "flow", "http_left", "left", steps=LONG, save_every=0)
+    run_until(server, graph, lambda event: step_of(event) >= 2, server.client.interrupt)
+    step = run_facts(server, "http_left")["step"]
+    graph.prompt[node]["inputs"] |= {"mode": "new", "steps": 1}
+    text = server.succeed(graph.prompt)[node]["text"][0]
+    assert f"http_left was stopped at step {step} of {LONG:,}, and this is a new run" in text
+    assert "set mode = resume and name = http_left; to start it again, mode = overwrite" in text
+    assert run_facts(server, "http_left")["step"] == step and run_facts(server, "http_left-2")["status"] == "done"
+    graph.prompt[node]["inputs"] |= {"mode": "new", "steps": 2}
+    assert "was stopped" not in server.succeed(graph.prompt)[node]["text"][0], "the latest of the name is done"
+
+
 def test_resuming_an_unknown_run_is_refused_and_leaves_nothing(server: Server):
     graph, node = train_folder(server, "flow", "http_unknown", "unknown", mode="resume")
     outcome = server.fail(graph.prompt)
@@ -201,6 +214,8 @@ def test_resuming_an_unknown_run_is_refused_and_leaves_nothing(server: Server):
     [
         ({"optimizer": "AdamWScheduleFree", "beta1": 0.0}, "needs beta1 above 0"),
         ({"sample_captions": "never written"}, "is not a caption of the dataset"),
+        ({"naming": "diffusers", "adapter": "lokr"}, "choose comfyui"),
+        ({"rank": 100_000}, "rank"),
     ],
 )
 def test_settings_that_training_refuses_are_found_before_anything_is_encoded(server: Server, settings, words):

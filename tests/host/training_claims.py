@@ -383,12 +383,76 @@ def a_cache_deleted_after_loading_is_a_clear_error(case: Case) -> None:
 
 @claim
 def options_override_the_node_and_old_names_still_load(case: Case) -> None:
-    from streamcache.nodes.training.train import StreamCacheTrainOptions
+    from streamcache.nodes.training.options import StreamCacheTrainOptions
 
     options = StreamCacheTrainOptions.execute(adapter="lokr", targets="attention").args[0]
     tensors = train(case, "options", options=options, learning_rate=None, lr=0.02)[0]
     assert any(".lokr_w1" in key for key in tensors)
     assert run_facts(case, "options")["config"]["learning_rate"] == 0.02
+
+
+@claim
+def i6_a_recipe_gives_way_to_options_and_to_what_is_changed_on_the_node(case: Case) -> None:
+    from streamcache.nodes.training.options import StreamCacheTrainOptions
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    options, words = StreamCacheRecipe.execute("sd15", "character", "none").args
+    assert "rank = 16: " in words and 'lr_schedule = "cosine": ' in words
+    options = StreamCacheTrainOptions.execute(options=options, lr_schedule="linear").args[0]
+    train(case, "recipe", options=options)
+    facts = run_facts(case, "recipe")
+    config = facts["config"]
+    assert config["weighting"] == "min_snr", "of the recipe"
+    assert config["lr_schedule"] == "linear" and config["rank"] == 2 and config["steps"] == 4, "a person's own"
+    assert "Recipe sd15/character; your own settings win: learning_rate = 0.01" in facts["notes"]
+
+
+@claim
+def i6_the_recipe_of_a_model_is_that_of_its_family(case: Case) -> None:
+    from streamcache.errors import TrainError
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    if case.name == "eps":
+        assert (
+            "Recipe sd15/style" in StreamCacheRecipe.execute("auto", "style", "auto", model=case.models.model).args[1]
+        )
+    for model, words in (
+        (None, "connect model, or choose a base"),
+        (case.models.model, "choose the base that is most"),
+    ):
+        if model is not None and case.name == "eps":
+            continue
+        try:
+            StreamCacheRecipe.execute("auto", "style", "auto", model=model)
+        except TrainError as refused:
+            assert words in str(refused), refused
+        else:
+            raise AssertionError("accepted")
+
+
+@claim
+def i6_a_recipe_of_ones_own_is_chosen_by_name_from_the_user_folder(case: Case) -> None:
+    import folder_paths
+
+    from streamcache.errors import TrainError
+    from streamcache.nodes.host.app.folders import RECIPES, list_recipes, register_recipes
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    register_recipes()
+    folder = Path(folder_paths.folder_names_and_paths[RECIPES][0][0])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{case.name}.toml").write_text('recipe = "sd15/style"\n[settings]\nrank = 7\n', encoding="utf-8")
+    folder_paths.filename_list_cache.clear()
+    assert f"{case.name}.toml" in list_recipes()
+    options = StreamCacheRecipe.execute("auto", "none", "none", file=f"{case.name}.toml").args[0]
+    assert options["recipe"].values()["rank"] == 7
+    for name in ("../run.toml", "/etc/passwd", "missing.toml"):
+        try:
+            StreamCacheRecipe.execute("auto", "none", "none", file=name)
+        except TrainError as refused:
+            assert "choose one from the list" in str(refused)
+        else:
+            raise AssertionError(f"{name} was accepted")
 
 
 @claim

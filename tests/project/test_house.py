@@ -39,6 +39,7 @@ ROOMS = (
     "lora_train.forecast",
     "lora_train.lora_tools",
     "lora_train.queue",
+    "lora_train.recipes",
     "lora_train",
     "reference",
     "nodes.host.app",
@@ -54,6 +55,7 @@ ROOMS = (
     "nodes.grid",
     "nodes",
     "cli.jobs",
+    "cli.remote",
     "cli",
 )
 # Other layers enter these through the layer's own door only. `nodes` has none: it needs the host, its rooms do not all.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CacheError
+from ...errors import CacheError
 
 if TYPE_CHECKING:
     from websocket import WebSocket

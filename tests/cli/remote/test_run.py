@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.cli.run import apply_change, node_label, read_workflow
+from streamcache.cli.remote.run import apply_change, node_label, read_workflow
 from streamcache.dataset_cache import CacheError
 
 PROMPT = {

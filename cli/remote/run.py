@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import CacheError
+from ...errors import CacheError
+from ..output import Progress, show
+from ..parser import Parser, UsageError
 from .comfy_server import ComfyServer, Event, Outcome
-from .output import Progress, show
-from .parser import Parser, UsageError
 
 FAILED, INTERRUPTED = 1, 130
 

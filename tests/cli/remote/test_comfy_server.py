@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from streamcache.cli import comfy_server
-from streamcache.cli.comfy_server import ComfyServer, Event, Messages
+from streamcache.cli.remote import comfy_server
+from streamcache.cli.remote.comfy_server import ComfyServer, Event, Messages
 from streamcache.dataset_cache import CacheError
 
 ID = "p1"
