@@ -43,6 +43,7 @@ from .parser import Parser, UsageError, flag_of, group_title, setting_help, usag
 from .prompts import add_prompt_flags, check_prompts, encode_prompts
 
 INTERRUPTED = 130
+LISTED = 6  # LoRA files that are named at the end
 # Prefixes of the settings' flags among the parsed arguments.
 _SETTING, _HOST = "setting_", "host_"
 
@@ -207,7 +208,9 @@ def describe_result(result: TrainResult, folder: Path) -> list[str]:
         f"Saved {result.lora}; report in {folder / 'report.html'}",
     ]
     if result.exports:
-        names = ", ".join(file.name for file in result.exports)
+        names = ", ".join(
+            [*(file.name for file in result.exports[:LISTED]), *(["…"] if len(result.exports) > LISTED else [])]
+        )
         lines.append(f"{plural(len(result.exports), 'LoRA file')} of earlier steps in {result.lora.parent}: {names}")
     if result.missing:
         lines.append(f"Missing LoRA files, moved or deleted since: {', '.join(result.missing)}")

@@ -138,12 +138,17 @@ class Exporter:
             return
         ahead = {step: path for step, path in find_exports(self.final).items() if step > self._from}
         found = {step: path for step, path in ahead.items() if self.is_due(step)}
-        own = self._run.mode == "resume" and "exports" in read_run_json(self._run.folder)
-        if found and not own and self._run.mode != "overwrite":
+        if found and not self._has_exported() and self._run.mode != "overwrite":
             names = _names([path.name for _, path in sorted(found.items())])
             raise TrainError(f"{self.final.parent}: {names} would be overwritten by this run; give it another name, or "
                              "move these files away")  # fmt: skip
         self._check_room(len(found))
+
+    def _has_exported(self) -> bool:
+        """Whether the run has written files along the way before: then those of later steps are its own."""
+        before = read_run_json(self._run.folder).get("config")
+        settings = before if isinstance(before, dict) else {}
+        return self._run.mode == "resume" and bool(settings.get("export_every") or settings.get("export_epochs"))
 
     def _check_room(self, there: int) -> None:
         session, config = self._session, self._session.config
@@ -161,8 +166,8 @@ class Exporter:
         sizes = byte_count(size), byte_count((due + 1) * size), byte_count(free)
         if fitting < 1:
             raise TrainError(
-                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
-                f"{sizes[2]} free; free disk space, or save to another disk"
+                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} "
+                f"has {sizes[2]} free; free disk space, or save to another disk"
             )
         raise TrainError(
             f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "

@@ -22,7 +22,7 @@ from . import export
 from .adapters import Network
 from .compute import attention_kernel, check_attention
 from .config import TrainConfig
-from .data import KnownSizes, Order, SetRule, TagCounts, count_tags, read_columns, refuse_plan
+from .data import Order, SetRule, TagCounts, count_tags, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
 from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
@@ -190,7 +190,7 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
     objective = config.objective(version)
     stepper = make_stepper(denoiser, dataset, config, objective, state)
     session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order), rules=version)
-    session.validation = _make_validation(dataset, held, config, objective, stepper.sizes)
+    session.validation = _make_validation(dataset, held, config, objective, stepper)
     if state is not None:
         session.step = state.step
         session.saved = None if changes else state.step  # accepted changes are saved even if no step follows
@@ -312,12 +312,12 @@ def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
 
 
 def _make_validation(
-    dataset: Dataset, held: HeldOut, config: TrainConfig, objective: ObjectiveSettings, sizes: KnownSizes
+    dataset: Dataset, held: HeldOut, config: TrainConfig, objective: ObjectiveSettings, stepper: Stepper
 ) -> Validation | None:
     if not held.samples:
         return None
     samples = held.samples[: config.validation_samples]
-    return Validation(dataset, samples, config.batch_size, objective, sizes)
+    return Validation(dataset, samples, config.batch_size, objective, stepper.sizes, stepper.empty)
 
 
 def _store_blank(plan: Plan, path: Path) -> Path:

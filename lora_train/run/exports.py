@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,12 +113,20 @@ def _last_of(path: Path, described: Mapping[str, Any]) -> Export:
 
 
 def _path(recorded: Any) -> Path | None:
-    return Path(recorded) if isinstance(recorded, str) and recorded else None
+    return Path(recorded) if isinstance(recorded, str) and recorded and _is_encodable(recorded) else None
 
 
 def is_plain_name(name: Any) -> bool:
     """Whether this is the name of a LoRA file, without a folder: run.json may come from elsewhere."""
-    return isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is not None
+    return isinstance(name, str) and _PLAIN_NAME.fullmatch(name) is not None and _is_encodable(name)
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether the system can be asked for a file of this name."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _partial_step(name: str) -> int | None:

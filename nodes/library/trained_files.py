@@ -23,7 +23,9 @@ def describe_files(result: TrainResult) -> list[str]:
     """Lines about the LoRA files beside the last one."""
     found = []
     if result.exports:
-        found.append(f"{len(result.exports):,} LoRA files of earlier steps: {_names([p.name for p in result.exports])}")
+        found.append(
+            f"LoRA files of earlier steps ({len(result.exports):,}): {_names([p.name for p in result.exports])}"
+        )
     if result.missing:
         found.append(f"Missing LoRA files, moved or deleted since: {_names(result.missing)}")
     return found

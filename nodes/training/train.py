@@ -295,12 +295,13 @@ def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSe
 def _with_free_name(config: TrainConfig, loras: Path, runs: Path) -> TrainConfig:
     """A new run never replaces an existing LoRA: it and its folder are called my_lora-2, and so on."""
     check_run_name(config.name)
+    exports = bool(config.export_every or config.export_epochs)
     if config.mode != "new":
         return config
 
     def is_free(name: str) -> bool:
         lora = loras / f"{name}.safetensors"
-        taken = os.path.lexists(loras / spelled(loras, lora.name)) or bool(find_exports(lora))
+        taken = os.path.lexists(loras / spelled(loras, lora.name)) or (exports and bool(find_exports(lora)))
         return not taken and can_begin(runs / spelled(runs, name))
 
     return replace(config, name=free_name(config.name, is_free))

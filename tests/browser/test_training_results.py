@@ -37,7 +37,7 @@ def values(training: TrainingPage, kind: str) -> dict[str, Any]:
 
 
 @RENDERERS
-def test_i1_each_file_of_a_run_is_downloaded_or_put_on_the_canvas(training: TrainingPage, server: Server, vue: bool):
+def test_each_file_of_a_run_is_downloaded_or_put_on_the_canvas(training: TrainingPage, server: Server, vue: bool):
     page = training.page
     write_finished(server, "filed", falling(400), EXPORTS)
     training.set(vue=vue)
@@ -163,7 +163,7 @@ def test_a_run_is_renamed_tagged_and_found(training: TrainingPage, server: Serve
     page.errors.clear()  # the console reports the refusal
 
 
-def test_i3_sample_images_have_their_captions(training: TrainingPage, server: Server):
+def test_sample_images_have_their_captions(training: TrainingPage, server: Server):
     page = training.page
     prompts = ["a red cat on a sofa", "a blue dog, " * 30]
     folder = write_finished(server, "captioned", falling(400), EXPORTS, prompts=prompts, tags=["sofa"])

@@ -92,7 +92,7 @@ class TestFromFolderToLora:
     @staticmethod
     def runs(server: Server, request: pytest.FixtureRequest) -> dict[str, Any]:
         family = request.param
-        graph, node = train_folder(server, family, f"http_{family}")
+        graph, node = train_folder(server, family, f"http_{family}", export_every=2)
         events: tuple[list[Event], list[Event]] = ([], [])
         outputs = server.succeed(graph.prompt, events[0])
         before = lora_path(server, f"http_{family}").stat().st_mtime_ns
@@ -117,6 +117,20 @@ class TestFromFolderToLora:
         assert not any("Encoding" in event.text for event in told[first_step:]), "no encoder runs during training"
         samples = server.base / "output" / "streamcache_runs" / f"http_{family}" / "samples"
         assert len(list(samples.glob("step-*.png"))) >= 2
+
+    def test_i4_sample_images_plot_and_loras_are_outputs_of_the_job(self, server: Server, runs: dict[str, Any]):
+        name, shown = f"http_{runs['family']}", runs["shown"]
+        saved = [*shown["images"], *shown["loras"]]
+        assert [file["filename"] for file in shown["loras"]] == [f"{name}-000002.safetensors", f"{name}.safetensors"]
+        assert {"step-00000004-0.png", "loss.png"} <= {file["filename"] for file in shown["images"]}
+        assert all((server.base / "output" / file["subfolder"] / file["filename"]).is_file() for file in saved)
+        jobs = server.client.get("/api/jobs?limit=500")["jobs"]
+        asked = [
+            server.client.get(f"/api/jobs/{job['id']}") for job in jobs if job.get("outputs_count", 0) >= len(saved)
+        ]
+        outputs = [node for job in asked for node in job["outputs"].values()]
+        assert any(node.get("loras") == shown["loras"] and node["images"] == shown["images"] for node in outputs)
+        assert f"LoRA files of earlier steps (1): {name}-000002.safetensors" in shown["text"][0]
 
     def test_j2_the_memory_forecast_is_told_before_the_first_step(self, server: Server, runs: dict[str, Any]):
         told = runs["events"][0]

@@ -454,3 +454,57 @@ def j4_a_training_adapter_trains_as_on_the_base_with_that_lora_and_is_not_in_the
 def a_new_run_replaces_nothing(case: Case) -> None:
     first, second = train(case, "twice", steps=1)[2], train(case, "twice", steps=1)[2]
     assert Path(first).stem == f"{case.name}-twice" and Path(second).stem == f"{case.name}-twice-2"
+
+
+@claim
+def i1_files_along_the_way_load_in_lora_loader_and_the_best_is_the_one_of_a_run_that_ends_there(case: Case) -> None:
+    import folder_paths
+
+    train(case, "ends", steps=2, ema_decay=0.5)
+    _, _, path, _ = train(case, "along", export_every=2, ema_decay=0.5)
+    name = f"{case.name}-along-000002.safetensors"
+    assert name in folder_paths.get_filename_list("loras")
+    along, _ = read(folder_paths.get_full_path("loras", name))
+    ended, _ = read(folder_paths.get_full_path("loras", f"{case.name}-ends.safetensors"))
+    assert equal(along, ended) and not equal(along, read(path)[0])
+    (patched,) = call("LoraLoaderModelOnly", model=case.models.model, lora_name=name, strength_model=1.0)
+    assert not torch.equal(sample(case, patched), sample(case, case.models.model))
+    assert [fact["step"] for fact in run_facts(case, "along")["exports"]] == [2, 4]
+    # A new run of this name takes another one: it would write the same files.
+    Path(path).unlink()
+    assert train(case, "along", steps=1)[2].endswith(f"{case.name}-along-2.safetensors")
+
+
+@claim
+def i4_the_host_reads_base_tags_and_preview_of_the_file(case: Case) -> None:
+    from app.assets.services.metadata_extract import extract_file_metadata
+    from app.model_manager import ModelFileManager
+
+    _, _, path, _ = train(case, "told", vae=case.models.vae, sample_steps=1, steps=2, trigger_words="zxq cat")
+    known = extract_file_metadata(path)
+    assert known.base_model == {"flow": "sd3", "eps": "sd_v1"}[case.name], known.base_model
+    assert known.trained_words is not None and len(known.trained_words) >= 1, known.trained_words
+    (preview,) = ModelFileManager().get_model_previews(path)
+    assert Path(str(preview)).name == f"{case.name}-told.preview.png"
+    _, metadata = read(path)
+    assert metadata["modelspec.trigger_phrase"] == "zxq cat"
+    architecture = metadata["modelspec.architecture"]
+    assert architecture == {"flow": "stable-diffusion-v3/lora", "eps": "stable-diffusion-v1/lora"}[case.name]
+
+
+@claim
+def i4_families_have_the_names_that_other_tools_know_and_a_new_one_its_own(case: Case) -> None:
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
+
+    from .small_families import make_patcher
+
+    expected = {
+        "SDXL": ("stable-diffusion-xl-v1-base", "sdxl_base_v1-0"),
+        "Flux": ("flux-1-dev", "flux1"),
+        "Wan": ("wan2.1", "wan2.1"),
+        "Qwen-Image": ("qwen-image", "qwen_image"),
+        "Ernie": ("ernieimage", "ernieimage"),
+    }
+    for name, names in expected.items():
+        denoiser = HostDenoiser(make_patcher(name))
+        assert (denoiser.architecture, denoiser.base_version) == names, (name, denoiser.architecture)

@@ -64,6 +64,8 @@ def test_i1_a_file_every_n_steps_is_listed_with_its_measurements(tmp_path) -> No
     assert [one.validation for one in found] == [dict(curves.validation)[step] for step in (4, 8, 10)]
     assert [one.epoch for one in found] == [0, 1, 2]  # an epoch has 5 batches
     assert not any(one.partial for one in found)
+    report = (tmp_path / FOLDER / "report.html").read_text(encoding="utf-8")
+    assert f"test-000004.safetensors</td><td>step 4, loss {shown[3]:.4f}, validation loss " in report
 
 
 def test_i1_a_file_every_n_epochs_also_where_accumulated_steps_go_over_the_end(tmp_path) -> None:
@@ -133,6 +135,15 @@ def test_i1_entries_after_the_resumed_step_are_dropped(tmp_path) -> None:
     assert steps(tmp_path) == [2, 4, 5] and len(names(tmp_path)) == 7  # those of later steps are there, unlisted
     run_training(tmp_path, dataset, mode="resume", steps=12, export_every=2)
     assert steps(tmp_path) == [2, 4, 6, 8, 10, 12]
+
+
+def test_i1_a_file_that_a_kill_after_its_state_has_prevented_is_written_at_the_resume(tmp_path) -> None:
+    dataset, along = make_dataset(tmp_path / "set"), tmp_path / FOLDER / "test-000004.safetensors"
+    run_training(tmp_path, dataset, hooks=stop_at(4), steps=8, export_every=4)
+    before = load_file(along)
+    along.unlink()
+    run_training(tmp_path, dataset, mode="resume", steps=8, export_every=4)
+    assert steps(tmp_path) == [4, 8] and all(torch.equal(load_file(along)[key], before[key]) for key in before)
 
 
 def test_i1_an_interrupted_run_marks_its_file_in_name_list_and_metadata(tmp_path) -> None:
@@ -225,6 +236,22 @@ def test_i1_a_new_run_overwrites_no_file_and_a_run_that_is_overwritten_takes_its
     run_training(tmp_path, dataset, mode="overwrite", export_every=5, steps=12)
     assert steps(tmp_path) == [5, 10, 12]
     assert names(tmp_path)[:-1] == [f"test-{step:06}.safetensors" for step in (4, 5, 10)]
+
+
+def test_i1_a_run_that_begins_to_write_files_when_it_resumes_overwrites_none(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path, dataset, hooks=stop_at(3), steps=8)
+    mine = tmp_path / FOLDER / "test-000006.safetensors"
+    mine.write_bytes(b"mine")
+    with pytest.raises(TrainError, match="test-000006.safetensors would be overwritten"):
+        run_training(tmp_path, dataset, mode="resume", steps=8, export_every=2)
+    mine.unlink()
+    for stop in (5, 4, 9):  # the second time from before the file of step 4, which is its own
+        run_training(tmp_path, dataset, hooks=stop_at(stop), mode="resume", steps=8, export_every=2)
+        for state in (tmp_path / FOLDER / "states").glob("*"):
+            if stop == 5 and state.name != "step-00000003.safetensors":
+                state.unlink()
+    assert steps(tmp_path) == [4, 6, 8]
 
 
 def test_i1_a_missing_file_is_named_and_no_error(tmp_path, caplog) -> None:

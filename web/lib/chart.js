@@ -86,6 +86,8 @@ export class LineChart {
   draw() {
     const [width, height] = [this.element.clientWidth, this.element.clientHeight];
     if (width < 40 || height < 30) return;
+    // The colors of series depend on the background. Themes have no sign of their own that all front ends share.
+    this.element.closest(".sc")?.classList.toggle("sc-dark", isBright(getComputedStyle(this.element).color));
     this.frame = makeScale(this.shown, this.range, { width, height, compact: this.compact });
     const { box } = this.frame;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -276,6 +278,12 @@ export class LineChart {
     this.tip.hidden = true;
     this.cursor?.replaceChildren();
   }
+}
+
+/** Whether a color such as rgb(250, 250, 250), that of texts, is bright. */
+function isBright(color) {
+  const parts = color.match(/[\d.]+/g).slice(0, 3).map(Number);
+  return parts.reduce((sum, part) => sum + part) > (color.startsWith("rgb") ? 3 * 128 : 1.5);
 }
 
 function taken(event) {

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.lora_train.run.exports import Export, export_path, list_exports, missing_exports
+from streamcache.lora_train.run.exports import (
+    Export,
+    export_path,
+    export_step,
+    find_exports,
+    list_exports,
+    missing_exports,
+    superfluous,
+)
 from streamcache.lora_train.run.folder import open_run, partial_lora
 
 
@@ -73,7 +81,11 @@ def test_i1_a_partial_file_is_told_from_its_name_and_its_run_is_of_any_version(t
     [
         "text",
         [1, None, {}, {"file": 3, "step": 1}, {"file": "a.safetensors"}, {"file": "a.safetensors", "step": -1}],
-        [{"file": name, "step": 1} for name in ("../a.safetensors", "/a.safetensors", "C:a.safetensors", "a.png", "")],
+        [
+            {"file": name, "step": 1}
+            for name in ("../a.safetensors", "/a.safetensors", "C:a.safetensors", "a.png", "", "\0.safetensors")
+        ],
+        [{"file": "\ud800.safetensors", "step": 1}],
         [{"file": "a.safetensors", "step": True}, {"file": "a.safetensors", "step": 10**30}],
     ],
 )
@@ -91,3 +103,24 @@ def test_i1_measurements_that_are_no_numbers_are_left_out(tmp_path) -> None:
     assert list_exports(describe(tmp_path, lora="", loras=str(tmp_path), exports=[odd])) == [
         Export(path, 1, 0, None, None, False)
     ]
+
+
+@pytest.mark.parametrize("lora", ["\0", "\ud800", 3, ["a"], None])
+def test_i1_a_path_that_no_run_would_record_is_none(tmp_path, lora) -> None:
+    assert list_exports(describe(tmp_path, lora=lora)) == []
+
+
+def test_i1_of_equals_the_later_file_counts_as_better() -> None:
+    exports = [Export(Path(f"{step}"), step, 0, None, loss, False) for step, loss in ((1, 0.5), (2, None), (3, 0.5))]
+    assert [one.step for one in superfluous(exports, 1, "validation")] == [1, 2]
+    assert [one.step for one in superfluous(exports, 1, "last")] == [2, 1]
+    assert superfluous(exports, 0, "last") == []
+
+
+def test_i1_files_of_other_runs_and_folders_are_not_those_of_a_run(tmp_path) -> None:
+    for name in ("cat-000005", "cat-05", "cat-2-000005", "cats-000005", "cat-000005x", "cat-step00000005"):
+        (tmp_path / f"{name}.safetensors").touch()
+    final = tmp_path / "cat.safetensors"
+    assert find_exports(final) == {5: tmp_path / "cat-000005.safetensors"}
+    assert export_step(tmp_path / "other" / "cat-000005.safetensors", final) is None
+    assert find_exports(tmp_path / "missing" / "cat.safetensors") == {}

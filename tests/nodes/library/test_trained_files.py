@@ -42,6 +42,6 @@ def test_i1_earlier_and_missing_files_are_named_and_long_lists_cut(tmp_path) -> 
     exports = tuple(tmp_path / f"cat-{step:06}.safetensors" for step in range(8))
     result, _ = make_result(tmp_path, exports=exports, missing=("cat-000009.safetensors",))
     earlier, missing = describe_files(result)
-    assert earlier.startswith("8 LoRA files of earlier steps: cat-000000.safetensors, ") and earlier.endswith(", …")
+    assert earlier.startswith("LoRA files of earlier steps (8): cat-000000.safetensors, ") and earlier.endswith(", …")
     assert missing == "Missing LoRA files, moved or deleted since: cat-000009.safetensors"
     assert describe_files(make_result(tmp_path, exports=())[0]) == []
