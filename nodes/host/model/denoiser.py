@@ -28,7 +28,6 @@ from ..settings import HostSettings
 from . import conditioning as conds
 from . import fit, layers, tracing
 from .attention import TrainingAttention
-from .base_names import base_names
 from .borrowed import (
     Aliases,
     calls_noted,
@@ -38,6 +37,7 @@ from .borrowed import (
     normal_weights,
     nothing_recorded,
 )
+from .family import base_names
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .kernels import differentiable_kernels
