@@ -1,4 +1,4 @@
-"""The family of a MODEL, and the names that other tools know it by: `modelspec.architecture`, `ss_base_model_version`."""
+"""The family of a MODEL, and the names that other tools know it by, in the metadata of LoRA files."""
 
 from __future__ import annotations
 
