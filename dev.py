@@ -114,11 +114,12 @@ def pretrain(arguments: list[str]) -> int:
 
 
 def memory(arguments: list[str]) -> int:
-    """compute the memory that training needs for known bases, with ComfyUI's Python; writes docs/memory.md"""
+    """compute the memory that training needs, with ComfyUI's Python; writes docs/memory.md (--again for all rows)"""
     found = host_or_reason()
     if isinstance(found, str):
         return say(found, code=1)
-    return run([found.python, ROOT / "bench" / "forecasts.py", found.folder, *arguments])
+    computed = run([found.python, ROOT / "bench" / "forecasts.py", found.folder, *arguments])
+    return computed or run([found.python, ROOT / "bench" / "forecast_errors.py", found.folder])
 
 
 def host(arguments: list[str]) -> int:

@@ -1,10 +1,10 @@
 """Runs in ComfyUI's Python: the memory that training needs for the bases that people train. Writes docs/memory.md.
 
-    python dev.py memory [name of a base …]
+    python dev.py memory [--again] [name of a base …]
 
-Every base has its full size, from ComfyUI's own classes, and no data, so this needs neither weights nor a GPU. The
-blocks of a transformer are alike: it is traced with one and two blocks of each kind, and the rest is multiplied.
-Results are kept in docs/memory.json, so that an interrupted run continues.
+Every base has its full size, from ComfyUI's own classes, and no data, so this needs neither weights nor a GPU; autocast
+follows a GPU's rules. The blocks of a transformer are alike: it is traced with two and three of each kind, and the rest
+is multiplied. Results are kept in docs/memory.json, so that an interrupted run continues; `--again` forgets them.
 """
 
 from __future__ import annotations
@@ -146,16 +146,22 @@ MOST = 48  # GB; longer bars of the chart end there
 PARTS = ("weights", "adapter", "optimizer", "activations", "peak")
 
 
-def main(host: str, *names: str) -> None:
+def main(host: str, *arguments: str) -> None:
+    names = [name for name in arguments if name != "--again"] or list(BASES)
     headless = _load(ROOT / "nodes" / "host" / "headless.py")
     headless.enter_host(host, ["--cpu"])
     headless.register_package()
     import torch
 
+    from streamcache.bench.autocast import gpu_rules
+
     torch.set_num_threads(1)
     found = _read()
-    with torch.inference_mode():
-        for name in names or BASES:
+    if "--again" in arguments:
+        found = {name: ways for name, ways in found.items() if name not in names}
+        _write(found)
+    with torch.inference_mode(), gpu_rules("CPU"):
+        for name in names:
             for way in WAYS:
                 if way in found.get(name, {}):
                     continue
@@ -163,12 +169,16 @@ def main(host: str, *names: str) -> None:
                 print(f"{name}, {way}: {made}", flush=True)
                 found = _read()  # another process may compute other bases
                 found.setdefault(name, {})[way] = made
-                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+                _write(found)
     write_page(found)
 
 
 def _read() -> dict[str, dict[str, dict[str, int]]]:
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def _write(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def write_page(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
@@ -189,14 +199,15 @@ def _in_fp8(found: Mapping[str, int]) -> dict[str, int]:
 
 
 def _sum_up(base: Base, way: str) -> dict[str, int]:
-    """Bytes of each part, from traces with one and two blocks of each kind."""
-    few = dict.fromkeys(base.blocks, 1)
+    """Bytes of each part, from traces with two and three blocks of each kind: the first has an input without a gradient
+    and keeps less than the others."""
+    few = dict.fromkeys(base.blocks, 2)
     first = _trace(base, way, few)
     total = dict(first)
     for name in base.blocks:
-        more = _trace(base, way, {**few, name: 2})
+        more = _trace(base, way, {**few, name: 3})
         for part in PARTS:
-            total[part] += (more[part] - first[part]) * (base.unet[name] - 1)
+            total[part] += (more[part] - first[part]) * (base.unet[name] - 2)
     return total
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from streamcache.lora_train import TrainConfig, open_run, train
+from streamcache.bench.autocast import gpu_rules
+from streamcache.lora_train import TrainConfig, forecast_training, open_run, train
 from streamcache.lora_train.loop import _Loop
 
+from ..lora_train.forecast.measured import measured_peak
 from ..support.accelerator import ACCELERATOR, NAME, start
 from .claims import claim, hold
 from .family_claims import close
@@ -114,3 +116,25 @@ def offloaded_weights_train_as_on_the_cpu(folder: Path) -> None:
     there = trained("Flux", folder / "offloaded", THERE, offload=True)
     here = trained("Flux", folder / "offloaded", "cpu")
     alike(there, here)
+
+
+@claim
+def the_forecast_for_an_accelerator_counts_what_its_autocast_keeps_in_fp32(folder: Path) -> None:
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
+
+    def denoiser_on(device: str) -> Any:
+        patcher = make_patcher(name)
+        patcher.load_device = torch.device(device)
+        return HostDenoiser(patcher, "bf16")
+
+    config = TrainConfig(steps=2, rank=2, batch_size=4, precision="bf16")
+    for name in ("SDXL", "Flux", "Wan"):
+        dataset = dataset_of(name, folder / "forecast")
+        lower = forecast_training(denoiser_on(THERE), dataset, config)
+        with gpu_rules("PrivateUse1"):
+            forecast = forecast_training(denoiser_on(THERE), dataset, config)
+        with gpu_rules("CPU"):  # real steps
+            measured = measured_peak(denoiser_on("cpu"), dataset, config)
+        assert abs(forecast.peak / measured - 1) <= 0.05, (name, forecast.peak, measured)
+        assert forecast.activations > 1.15 * lower.activations, (name, forecast, lower)
+        dataset.close()

@@ -1,9 +1,12 @@
 """The example workflows for common base models, each through the loaders that its files come with."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from .workflow import ModelFile, Node, Out, Workflow
 
+FORECASTS = Path(__file__).resolve().parents[2] / "docs" / "memory.json"  # of `python dev.py memory`
 IMAGES = "input/my_images"
 HUB = "https://huggingface.co"
 SD15 = ModelFile(
@@ -91,8 +94,15 @@ def _train_on_checkpoint(w: Workflow, base: str, file: ModelFile, resolution: in
     _train(w, loaded(0), loaded(1), loaded(2), resolution)
 
 
+def _memory(base: str) -> str:
+    """The figures of the table in docs/memory.md."""
+    found = json.loads(FORECASTS.read_text())[base]["checkpointing"]
+    full, fp8 = found["peak"], found["peak"] - found["weights"] // 2
+    return MEMORY.format(full=f"{full / 1e9:.1f}", fp8=f"{fp8 / 1e9:.1f}")
+
+
 def train_on_flux(w: Workflow) -> None:
-    memory = MEMORY.format(full=26.8, fp8=14.9)
+    memory = _memory("Flux.1 dev")
     choose = "Choose the model, the text encoders and the VAE."
     w.note(NOTE.format(base="Flux.1 dev", choose=choose, memory=memory) + GUIDED.format(docs=DOCS), 0, 580)
     model = w.add("UNETLoader", 0, files=[FLUX], unet_name=FLUX.name)
@@ -110,7 +120,7 @@ def train_on_z_image_turbo(w: Workflow) -> None:
 
 
 def _train_on_z_image(w: Workflow, base: str, file: ModelFile, more: str = "", **settings: Any) -> None:
-    memory = MEMORY.format(full=14.7, fp8=8.6)
+    memory = _memory("Z-Image")
     note = NOTE.format(base=base, choose="Choose the model, the text encoder and the VAE.", memory=memory)
     w.note(note + more, 0, 620 if more else 460)
     model = w.add("UNETLoader", 0, files=[file], unet_name=file.name)

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from streamcache.bench.autocast import gpu_rules
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train import TrainConfig, TrainHooks, forecast_training, open_run, report_memory, train
@@ -60,6 +63,42 @@ def the_forecast_is_within_a_tenth_of_the_measured_peak_for_every_family(folder:
 def the_forecast_knows_checkpointing_and_precision(folder: Path) -> None:
     within_a_tenth("SDXL", folder / "checkpointed", checkpointing=True)
     within_a_tenth("Qwen-Image", folder / "bf16", precision="bf16", checkpointing=True)
+
+
+@claim
+def the_forecast_knows_what_the_autocast_of_a_gpu_keeps_in_fp32(folder: Path) -> None:
+    with gpu_rules("CPU"):
+        for name in ("SDXL", "Qwen-Image"):
+            within_a_tenth(name, folder, precision="bf16")
+
+
+@claim
+def the_autocast_of_the_forecasts_of_the_page_gives_the_types_of_a_gpu(_: Path) -> None:
+    def types(device: str) -> list[torch.dtype]:
+        x = torch.empty(4, 8, 16, device=device, dtype=torch.bfloat16)
+        weight = torch.empty(16, 16, device=device)
+        found = [
+            functional.softmax(x, -1), functional.layer_norm(x, (16,)), functional.group_norm(x, 2),
+            functional.rms_norm(x, (16,)), functional.gelu(x), functional.silu(x), functional.linear(x, weight),
+            x @ weight, functional.mse_loss(x, x), x.pow(2), x.pow(2).mean(-1), x.rsqrt(), x.exp(), x.sum(),
+            x.cumsum(0), x.mean(), x.norm(dim=-1), x + x, torch.cat([x, x.float()]), torch.addcmul(x, x, x),
+        ]  # fmt: skip
+        return [value.dtype for value in found]
+
+    own = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    try:
+        for kind in ("cpu", "cuda"):  # `torch.autocast("cuda")` refuses without a GPU
+            torch.set_autocast_dtype(kind, torch.bfloat16)
+            torch.set_autocast_enabled(kind, True)
+        with FakeTensorMode():
+            expected = types("cuda")
+            with gpu_rules("CPU"):
+                assert types("cpu") == expected
+            assert types("cpu") != expected
+    finally:
+        for kind, (enabled, dtype) in zip(("cpu", "cuda"), own, strict=True):
+            torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_enabled(kind, enabled)
 
 
 @claim
