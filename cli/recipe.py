@@ -18,7 +18,7 @@ def add_recipe_flags(parser: Parser) -> None:
     parser.set_defaults(run=run)
     parser.usage = "%(prog)s list | show RECIPE"
     parser.add_argument("action", choices=("list", "show"), help="All parts of recipes, or what one sets and why")
-    parser.add_argument("recipe", nargs="?", default="", metavar="RECIPE", help=HELP)
+    parser.add_argument("recipe", nargs="?", default="", metavar="RECIPE", help=f"What to show: {HELP}")
 
 
 HELP = "base/purpose/card, such as sdxl/character/12GB; purpose and card may be left out; or a TOML file"

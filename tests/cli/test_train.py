@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from streamcache import reference
 from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
 from streamcache.dataset_cache import open_cache
 from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
 from streamcache.lora_train.config_file import RENAMED_SETTINGS
+from streamcache.reference import model as reference
 from streamcache.reference.denoiser import ReferenceDenoiser
 from streamcache.reference.encoders import ReferenceTextEncoder, latent_scale
 from streamcache.setting import OPTIONS, parse_setting
