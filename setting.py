@@ -166,7 +166,9 @@ def _within(name: str, value: float, limits: Limits) -> None:
 
 
 def _shown(number: float) -> str:
-    return f"{number:,.0f}" if float(number).is_integer() else f"{number:g}"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.0f}" if number.is_integer() else f"{number:g}"
 
 
 def _parse_bool(text: str) -> bool:

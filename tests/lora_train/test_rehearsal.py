@@ -134,7 +134,7 @@ def test_everything_at_once_passes(denoiser):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"rank": 4}, "rank: was 2, is 4"), ({"learning_rate": 1.0}, "Set accept_changes = true")]
+    ("changes", "words"), [({"rank": 4}, "rank: was 2, is 4"), ({"learning_rate": 1.0}, "accept_changes = true")]
 )
 def test_a_run_that_cannot_resume_with_these_settings_is_found(tmp_path, denoiser, changes, words):
     encode(plan(), tmp_path / "cache")
