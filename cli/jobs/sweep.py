@@ -30,7 +30,7 @@ from ...lora_train import (
 from ...quantity import plural
 from ..output import add_output_option, show, table
 from ..parser import Parser, UsageError, flag_of, usage_errors
-from ..train import add_train_flags, check_arguments, is_setting, parse_settings, runs_folder
+from ..train import add_train_flags, check_arguments, describe_model, is_setting, parse_settings, runs_folder
 from .child import train_in_child
 from .combinations import Axis, Combination, check, combine, parse_axes
 from .results import RunResult, describe_results, read_result, sort_results, write_results
@@ -53,6 +53,7 @@ class Sweep:
     runs: Path
     dataset: str
     origin: tuple[str, str]  # id and generation of the dataset
+    model: Mapping[str, Any]  # its name, and ComfyUI's settings
 
     @property
     def folder(self) -> Path:
@@ -170,6 +171,7 @@ def prepare(args: argparse.Namespace) -> tuple[Sweep, list[Axis]]:
         runs=runs_folder(args),
         dataset=args.dataset,
         origin=(dataset.id, dataset.generation),
+        model=describe_model(args),
     )
     return sweep, axes
 
@@ -224,7 +226,7 @@ class _Runs:
 
     def search(self, axes: Sequence[Axis]) -> int:
         sweep, args = self._sweep, self._args
-        facts = {"settings": {**sweep.base, "mode": ""}, "dataset": sweep.origin}
+        facts = {"settings": {**sweep.base, "mode": ""}, "dataset": sweep.origin, "model": sweep.model}
         search = Search(sweep.folder, sweep.out.stem, axes, facts, sweep.base["seed"])
         trials = search.trials()
         self._say(f"Search of {plural(args.search, 'run')}: {sum(not trial.open for trial in trials)} done")
@@ -293,9 +295,18 @@ def _changes(described: Mapping[str, Any], config: Any, sweep: Sweep) -> list[st
     for name in ("steps", "epochs"):
         if old.get(name) != getattr(config, name) and not any(one.startswith(f"{name}:") for one in changes):
             changes.append(f"{name}: was {old.get(name)!r}, is {getattr(config, name)!r}")
+    was, now = _flat(described), _flat(sweep.model)
+    changes += [f"{name}: was {was[name]!r}, is {now[name]!r}" for name in now if was.get(name, now[name]) != now[name]]
     if (described.get("dataset_id"), described.get("dataset_generation")) != sweep.origin:
         changes.append("the dataset has changed")
     return changes
+
+
+def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The model and ComfyUI's settings that run.json names; of earlier versions it names none."""
+    host = described.get("host")
+    model = {"model": described["model"]} if "model" in described else {}
+    return {**model, **(host if isinstance(host, dict) else {})}
 
 
 def _ends(axis: Axis) -> tuple[Any, ...]:

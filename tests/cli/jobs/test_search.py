@@ -1,5 +1,6 @@
 """`streamcache sweep --search`: settings chosen by validation loss, also if the search is killed in between."""
 
+import shutil
 import sys
 from pathlib import Path
 from statistics import median
@@ -70,6 +71,15 @@ def test_other_values_or_another_dataset_are_another_search(tmp_path: Path) -> N
     assert make_search(tmp_path, "learning_rate=1e-4..1e-2:log").trials() == []
     assert make_search(tmp_path, dataset="other").trials() == []
     assert len(make_search(tmp_path).trials()) == 2
+
+
+def test_a_search_with_another_model_is_another_search(parts: Path, capfd) -> None:
+    pytest.importorskip("optuna")
+    shutil.copy(parts / "base.safetensors", parts / "other.safetensors")
+    command = search(parts, 1, "--steps=2", "--mode=overwrite")
+    for model, done in (("base", 0), ("base", 1), ("other", 0)):
+        assert run(*command, "--model", parts / f"{model}.safetensors") == 0
+        assert f"Search of 1 run: {done} done" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

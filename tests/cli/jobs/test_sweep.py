@@ -2,14 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from streamcache.cli.main import main
+from streamcache.cli.jobs.combinations import combine
+from streamcache.cli.jobs.sweep import plan_run, prepare
+from streamcache.cli.main import build_parser, main
 from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.errors import TrainError
+from streamcache.lora_train import Run
 from streamcache.lora_train.queue import hold
 
 from ...support.commands import run, run_json
@@ -79,6 +85,24 @@ def test_what_was_trained_with_something_else_is_refused_or_trained_again(
         put_sample(writer, 1)
     assert run(*sweep(parts, "--set", "rank=2", steps=12)) == 1
     assert "was trained with something else (the dataset has changed)" in capfd.readouterr().err
+
+
+def test_a_run_of_another_model_or_other_comfyui_settings_is_not_done(
+    parts: Path, capfd: pytest.CaptureFixture
+) -> None:
+    command = sweep(parts, "--set", "rank=2", steps=2)
+    assert run(*command) == 0
+    shutil.copy(parts / "base.safetensors", parts / "other.safetensors")
+    assert run(*command, "--model", parts / "other.safetensors") == 1
+    assert "was trained with something else (model: was '" in capfd.readouterr().err
+    args = build_parser().parse_args([str(part) for part in command])
+    args.arguments = [str(part) for part in command]
+    made, axes = prepare(args)
+    (one,) = combine("my_lora", axes, made.base)
+    Run(parts / "out/runs/my_lora-rank2").amend(host={"guidance": 1.0})
+    assert plan_run(replace(made, model={**made.model, "host": {"guidance": 1.0}}), one) == "done"
+    with pytest.raises(TrainError, match=r"\(guidance: was 1\.0, is 3\.5\)"):
+        plan_run(replace(made, model={**made.model, "host": {"guidance": 3.5}}), one)
 
 
 def test_a_run_that_fails_is_told_and_the_others_are_trained(parts: Path, capfd: pytest.CaptureFixture) -> None:
