@@ -132,6 +132,12 @@ def read_file(args: argparse.Namespace) -> argparse.Namespace:
             or action.dest in _OWN - {"out", "runs"}
         ):
             settings[name] = value
+        elif isinstance(action, argparse._AppendAction):
+            many = value if isinstance(value, list) else [value]
+            given = getattr(args, action.dest)
+            flags += [] if given else [f"{flag_of(name)}={one}" for one in many]
+        elif isinstance(value, list):
+            raise UsageError(f"{args.file}: {name} = {json.dumps(value, default=str)}: expected one value")
         elif action.nargs == 0:
             flags += [flag_of(name)] if value else []
         else:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from streamcache.cli.jobs.combinations import combine
-from streamcache.cli.jobs.sweep import plan_run, prepare
+from streamcache.cli.jobs.sweep import plan_run, prepare, read_file
 from streamcache.cli.main import build_parser, main
+from streamcache.cli.parser import UsageError
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train import Run
@@ -122,6 +124,26 @@ def test_the_file_may_have_the_flags_too(parts: Path, monkeypatch, capsys: pytes
     (parts / "run.toml").write_text('dataset = "set"\nrnk = 4\n')
     assert run("sweep", "run.toml", "--set", "rank=2") == 2
     assert 'run.toml: unknown setting "rnk"; did you mean "rank"?' in capsys.readouterr().err
+
+
+def test_prompts_and_text_encoders_of_the_file_may_be_lists_and_flags_win(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text('prompt = ["a cat", "a dog, running"]\nclip = "l.safetensors"\nrank = 3\n')
+
+    def read(*flags: str):
+        arguments = ["sweep", "run.toml", *flags]
+        args = build_parser().parse_args(arguments)
+        args.arguments = arguments
+        return read_file(args)
+
+    args = read("--set", "dora=on,off")
+    assert (args.prompt, args.clip, args.set) == (["a cat", "a dog, running"], ["l.safetensors"], ["dora=on,off"])
+    args = read("--prompt", "a bird", "--clip=g", "--clip=h")
+    assert (args.prompt, args.clip) == (["a bird"], ["g", "h"])
+    for line in ('dataset = ["a", "b"]', 'reference = ["a", "b"]'):
+        (tmp_path / "run.toml").write_text(line)
+        with pytest.raises(UsageError, match=f"run.toml: {re.escape(line)}: expected one value"):
+            read()
 
 
 @pytest.mark.parametrize(
