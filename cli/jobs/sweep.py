@@ -238,7 +238,9 @@ class _Runs:
         self._say(f"Search of {plural(args.search, 'run')}: {sum(not trial.open for trial in trials)} done")
         for trial in trials:
             if not trial.open:
-                self._keep(read_result(sweep.runs / trial.run.name, trial.run, DONE))
+                folder, status = sweep.runs / trial.run.name, "failed" if trial.failed else DONE
+                problem = str(read_run_json(folder).get("problem") or "") if trial.failed else ""
+                self._keep(read_result(folder, trial.run, status, problem))
         waiting = [trial for trial in trials if trial.open]
         count = len(trials) - len(waiting)
         while count < args.search and not self._stopped:
