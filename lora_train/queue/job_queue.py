@@ -59,8 +59,9 @@ class Claim:
         return self._write(replace(job, status=RUNNING, starts=starts, step=step, started=began, worker=worker))
 
     def put_back(self, problem: str = "") -> None:
-        """It waits again, in its place."""
-        self._write(replace(self.job, status=WAITING, worker="", problem=problem))
+        """It waits again, in its place. Only a start that ended with a problem counts."""
+        starts = self.job.starts if problem else max(self.job.starts - 1, 0)
+        self._write(replace(self.job, status=WAITING, worker="", problem=problem, starts=starts))
 
     def end(self, status: str, **facts: object) -> None:
         """Record how it ended: DONE, FAILED or CANCELLED."""

@@ -75,6 +75,15 @@ def test_i5_a_job_whose_worker_ended_is_claimed_again_and_starts_are_bounded(que
         claim.start("w")
 
 
+def test_starts_that_a_worker_stops_itself_do_not_count(queue: JobQueue, tmp_path: Path) -> None:
+    queue.add(job(tmp_path))
+    for _ in range(MOST_STARTS + 2):
+        with queue.claim() as claim:
+            claim.start("w").put_back()
+    with queue.claim() as claim:
+        assert claim.start("w").job.starts == 1
+
+
 def test_a_run_from_before_the_job_is_not_its_own(queue: JobQueue, tmp_path: Path) -> None:
     save_state(tmp_path, "a", 10)
     run = tmp_path / "runs/a/run.json"
