@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import open_cache, take_lock
+from ...dataset_cache import open_cache
 from ...errors import TrainError
 from ...lora_train import (
     RENAMED_SETTINGS,
@@ -31,6 +31,7 @@ from ...quantity import plural
 from ..output import add_output_option, show, table
 from ..parser import Parser, UsageError, flag_of, usage_errors
 from ..train import add_train_flags, check_arguments, describe_model, is_setting, parse_settings, runs_folder
+from ..turn import wait_for_turn
 from .child import train_in_child
 from .combinations import Axis, Combination, check, combine, parse_axes
 from .results import RunResult, describe_results, read_result, sort_results, write_results
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     sweep.runs.mkdir(parents=True, exist_ok=True)
     try:
         with hold(sweep.runs / ".sweep", f"{sweep.out.stem}"):
-            _wait_for_turn(sweep.turn)
+            wait_for_turn(sweep.turn, words="Waiting for the training of an earlier sweep to stop")
             if args.search is not None:
                 return _Runs(args, sweep).search(axes)
             return _Runs(args, sweep).train(chosen)
@@ -319,19 +320,6 @@ def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ends(axis: Axis) -> tuple[Any, ...]:
     return (axis.range.low, axis.range.high) if axis.range else axis.values
-
-
-def _wait_for_turn(turn: Path) -> None:
-    """Wait until the training of a sweep that was killed has stopped, which takes it a step."""
-    told = False
-    while True:
-        try:
-            take_lock(turn, 1.0).release()
-            return
-        except TimeoutError:
-            if not told:
-                print("Waiting for the training of an earlier sweep to stop", file=sys.stderr, flush=True)
-            told = True
 
 
 def _show_plans(args: argparse.Namespace, plans: Sequence[tuple[Combination, str]]) -> int:
