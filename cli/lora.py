@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..errors import TrainError
 from ..lora_train import (
     LORA_DTYPES,
     RULES,
@@ -19,6 +20,7 @@ from ..lora_train import (
     inspect_lora,
     list_exports,
     merge_loras,
+    open_run_file,
     resize_lora,
 )
 from ..reference import ReferenceDenoiser, load_model
@@ -124,13 +126,19 @@ def run_average(args: argparse.Namespace) -> int:
         raise UsageError("give LoRA files, or the folder of a run with --exports-of")
     if args.weights and args.decay is not None:
         raise UsageError("--weights and --decay exclude each other; give one of them")
-    files = args.files or [export.path for export in list_exports(args.exports_of)]
+    files = args.files or _exports_of(args.exports_of)
     with usage_errors():
         weights = _weights(args) if args.decay is None else decaying_weights(len(files), args.decay)
     rule = _rank_rule(args)
     with Progress(args, "Averaging", "layers") as progress:
         report = average_loras(files, args.out, weights, args.of, rule, args.dtype, args.overwrite, progress)
     return _show_report(args, report)
+
+
+def _exports_of(folder: Path) -> list[Path]:
+    if open_run_file(folder / "run.json") is None:
+        raise TrainError(f"--exports-of {folder}: not the folder of a run; expected one with a run.json")
+    return [export.path for export in list_exports(folder)]
 
 
 def run_convert(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..lora_train import (
     Decode,
     Denoiser,
     Export,
+    Run,
     TrainConfig,
     TrainHooks,
     TrainResult,
@@ -79,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
     handed_over = hand_over(args)
     if handed_over is not None:
         return handed_over
-    if args.recipe:
-        _say_recipe(args, config)
+    note = _say_recipe(args, config) if args.recipe else ""
     with take_turn(args.turn) as ended:
         words, negative = ([], None) if args.dry_run else encode_prompts(args)
         denoiser, decode = open_model(args, config, negative)
@@ -104,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
             if ended():
                 raise KeyboardInterrupt
             result, opened = train_in_run(
-                denoiser, dataset, config, runs, lambda run: args.out, lambda run: nullcontext(hooks), decode,
-                make_prompts(dataset, args.prompt, words) or None,
+                denoiser, dataset, config, runs, lambda run: args.out, lambda run: _recorded(args, run, note, hooks),
+                decode, make_prompts(dataset, args.prompt, words) or None,
             )  # fmt: skip
     show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
     return INTERRUPTED if result.stopped else 0
@@ -151,13 +151,16 @@ def add_model_options(parser: Parser) -> None:
         _add_flag(group, setting, flag_of(setting.name), setting_help(setting), _HOST + setting.name)
 
 
+def describe_model(args: argparse.Namespace) -> dict[str, Any]:
+    """The model and ComfyUI's settings for it, which the reference model has none of, as run.json has them."""
+    return {"model": args.model, "host": asdict(_host_settings(args)) if args.comfyui else {}}
+
+
 def open_model(args: argparse.Namespace, config: TrainConfig, negative: Any = None) -> tuple[Denoiser, Decode | None]:
     """The model, and the function that turns its latents into images."""
     if not args.comfyui:
         return ReferenceDenoiser(load_model(args.model)), decode_images
-    with usage_errors():
-        given = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
-        host = HostSettings(**{**recipe_values(args.recipe, HOST_SETTINGS), **given})
+    host = _host_settings(args)
     # Importable only inside ComfyUI.
     from ..nodes.host.encoders import open_model, open_vae
     from ..nodes.host.model import make_denoiser
@@ -197,13 +200,25 @@ def collect_config(args: argparse.Namespace) -> TrainConfig:
     return load_config({**recipe, **own}, "settings", notice=lambda words: print(words, file=sys.stderr))
 
 
-def _say_recipe(args: argparse.Namespace, config: TrainConfig) -> None:
-    """What the recipe sets and why, and which settings of the file and the flags win."""
-    recipe = find_recipe(args.recipe)
-    host = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
-    used = {**config.to_dict(), **recipe_values(args.recipe, HOST_SETTINGS), **host}
+def _host_settings(args: argparse.Namespace) -> HostSettings:
+    with usage_errors():
+        given = {name: parse_setting(HOST_SETTINGS[name], text) for name, text in _given(args, _HOST).items()}
+        return HostSettings(**{**recipe_values(args.recipe, HOST_SETTINGS), **given})
+
+
+def _say_recipe(args: argparse.Namespace, config: TrainConfig) -> str:
+    """Print what the recipe sets and why, and which settings of the file and the flags win; the note for the run."""
+    recipe, used = find_recipe(args.recipe), {**config.to_dict(), **asdict(_host_settings(args))}
     own = {name: used[name] for name, value in recipe.values().items() if used[name] != value}
     print("\n".join(recipe.explain(own)), file=sys.stderr)
+    return recipe.note(own)
+
+
+@contextmanager
+def _recorded(args: argparse.Namespace, run: Run, note: str, hooks: TrainHooks) -> Iterator[TrainHooks]:
+    """A run that begins, with what the engine does not know of it in its run.json."""
+    run.describe(**describe_model(args), notes=note)
+    yield hooks
 
 
 def parse_settings(text: str) -> dict[str, Any]:

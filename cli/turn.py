@@ -7,12 +7,13 @@ process that is killed, the training stops after its step and saves. The next on
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..dataset_cache import take_lock
+from ..dataset_cache import Lock, take_lock
 
 _SECONDS = 0.5  # between two looks at the pipe while another training has the turn
 _STDIN = 0
@@ -26,17 +27,35 @@ def take_turn(lock: Path | None) -> Iterator[Callable[[], bool]]:
         return
     over = threading.Event()
     threading.Thread(target=_watch, args=(over,), name="streamcache-turn", daemon=True).start()
-    held = None
-    while held is None:
-        try:
-            held = take_lock(lock, _SECONDS)
-        except TimeoutError:
-            if over.is_set():
-                raise KeyboardInterrupt from None
+    held = _take(lock, over.is_set)
+    if held is None:
+        raise KeyboardInterrupt
     try:
         yield over.is_set
     finally:
         held.release()
+
+
+def wait_for_turn(lock: Path, stop: Callable[[], bool] = lambda: False, words: str = "") -> bool:
+    """Wait until the training of a starter that was killed has ended, which takes it a step. False if `stop` says so.
+
+    If there is one, the words are printed.
+    """
+    held = _take(lock, stop, words)
+    if held is not None:
+        held.release()
+    return held is not None
+
+
+def _take(lock: Path, stop: Callable[[], bool], words: str = "") -> Lock | None:
+    while not stop():
+        try:
+            return take_lock(lock, _SECONDS)
+        except TimeoutError:
+            if words:
+                print(words, file=sys.stderr, flush=True)
+            words = ""
+    return None
 
 
 def _watch(over: threading.Event) -> None:

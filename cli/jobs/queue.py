@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...dataset_cache import CacheError, open_cache
 from ...errors import TrainError
-from ...lora_train import RUNNING, Job, JobQueue, TrainConfig, check_run_name, read_curves, read_run_json
+from ...lora_train import RUNNING, Job, JobQueue, check_run_name, read_curves, read_run_json
 from ..output import add_output_option, show, table
 from ..parser import Parser, UsageError, usage_errors
 from ..train import add_train_flags, check_arguments, is_setting, run_name, runs_folder
@@ -87,8 +87,8 @@ def make_job(args: argparse.Namespace) -> Job:
         raise UsageError(f'mode = "resume": {runs} has no run "{name}"; give the name of one, or leave out --resume')
     parser = Parser()
     add_train_flags(parser)
-    defaults = TrainConfig().to_dict()
-    settings = {key: value for key, value in config.to_dict().items() if value != defaults[key] and key != "name"}
+    # All of them, also those at their defaults: the worker gives --recipe again, and these win over it.
+    settings = {key: value for key, value in config.to_dict().items() if key != "name"}
     return Job(
         name=name,
         out=str(args.out.absolute()),

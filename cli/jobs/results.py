@@ -21,6 +21,7 @@ from .combinations import Combination
 
 SMOOTHING = 0.98  # as in live progress
 _CELL = 192
+_CAPTION = 40  # characters of a prompt beside its row
 _SAMPLE = re.compile(r"step-(\d+)-(\d+)\.png")
 
 
@@ -107,7 +108,7 @@ def write_results(folder: Path, results: Sequence[RunResult], runs: Path) -> Non
     writer.writerows(rows)
     replace_file(folder / "results.csv", text.getvalue().encode())
     replace_file(folder / "results.json", json.dumps([asdict(one) for one in results], indent=1, default=str).encode())
-    sheet = draw_samples([(one.name, runs / one.name / "samples") for one in results])
+    sheet = draw_samples([(one.name, runs / one.name) for one in results])
     if sheet is not None:
         picture = io.BytesIO()
         sheet.save(picture, "PNG")
@@ -116,13 +117,22 @@ def write_results(folder: Path, results: Sequence[RunResult], runs: Path) -> Non
 
 def draw_samples(runs: Sequence[tuple[str, Path]]) -> Image.Image | None:
     """The last sample images of runs side by side: a column per run, a row per prompt. None if no run has any."""
-    found = [(name, last) for name, folder in runs if (last := _last_samples(folder))]
+    found = [(name, last) for name, run in runs if (last := _last_samples(run / "samples"))]
     if not found:
         return None
     blank = Image.new("RGB", (1, 1), "white")
     prompts = sorted({prompt for _, last in found for prompt in last})
     images = [[Image.open(last[prompt]) if prompt in last else blank for _, last in found] for prompt in prompts]
-    return draw_grid(images, column_names=[name for name, _ in found], title="Last sample images", cell=_CELL)
+    captions = next((texts for _, run in runs if (texts := _captions(run))), [])
+    names = [captions[prompt] if prompt < len(captions) else "" for prompt in prompts]
+    return draw_grid(images, names, [name for name, _ in found], "Last sample images", _CELL)
+
+
+def _captions(run: Path) -> list[str]:
+    """The prompts of a run's sample images, as short as a row's name."""
+    listed = read_run_json(run).get("prompts")
+    texts = [" ".join(str(text).split()) for text in (listed if isinstance(listed, list) else [])]
+    return [text if len(text) <= _CAPTION else f"{text[: _CAPTION - 1]}…" for text in texts]
 
 
 def _last_samples(folder: Path) -> dict[int, Path]:

@@ -25,6 +25,7 @@ class Trial:
     number: int
     run: Combination
     open: bool = False  # it was begun and has no result yet
+    failed: bool = False
 
 
 class Search:
@@ -49,7 +50,7 @@ class Search:
         """The trials so far. One that a kill left without all of its values does not count."""
         states = self._optuna.trial.TrialState
         return [
-            Trial(one.number, self._combination(one.params), one.state == states.RUNNING)
+            Trial(one.number, self._combination(one.params), one.state == states.RUNNING, one.state == states.FAIL)
             for one in self._study.get_trials(deepcopy=False)
             if len(one.params) == len(self._axes)
         ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import open_cache, take_lock
+from ...dataset_cache import open_cache
 from ...errors import TrainError
 from ...lora_train import (
     RENAMED_SETTINGS,
@@ -30,7 +30,8 @@ from ...lora_train import (
 from ...quantity import plural
 from ..output import add_output_option, show, table
 from ..parser import Parser, UsageError, flag_of, usage_errors
-from ..train import add_train_flags, check_arguments, is_setting, parse_settings, runs_folder
+from ..train import add_train_flags, check_arguments, describe_model, is_setting, parse_settings, runs_folder
+from ..turn import wait_for_turn
 from .child import train_in_child
 from .combinations import Axis, Combination, check, combine, parse_axes
 from .results import RunResult, describe_results, read_result, sort_results, write_results
@@ -53,6 +54,7 @@ class Sweep:
     runs: Path
     dataset: str
     origin: tuple[str, str]  # id and generation of the dataset
+    model: Mapping[str, Any]  # its name, and ComfyUI's settings
 
     @property
     def folder(self) -> Path:
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     sweep.runs.mkdir(parents=True, exist_ok=True)
     try:
         with hold(sweep.runs / ".sweep", f"{sweep.out.stem}"):
-            _wait_for_turn(sweep.turn)
+            wait_for_turn(sweep.turn, words="Waiting for the training of an earlier sweep to stop")
             if args.search is not None:
                 return _Runs(args, sweep).search(axes)
             return _Runs(args, sweep).train(chosen)
@@ -131,6 +133,12 @@ def read_file(args: argparse.Namespace) -> argparse.Namespace:
             or action.dest in _OWN - {"out", "runs"}
         ):
             settings[name] = value
+        elif isinstance(action, argparse._AppendAction):
+            many = value if isinstance(value, list) else [value]
+            given = getattr(args, action.dest)
+            flags += [] if given else [f"{flag_of(name)}={one}" for one in many]
+        elif isinstance(value, list):
+            raise UsageError(f"{args.file}: {name} = {json.dumps(value, default=str)}: expected one value")
         elif action.nargs == 0:
             flags += [flag_of(name)] if value else []
         else:
@@ -170,6 +178,7 @@ def prepare(args: argparse.Namespace) -> tuple[Sweep, list[Axis]]:
         runs=runs_folder(args),
         dataset=args.dataset,
         origin=(dataset.id, dataset.generation),
+        model=describe_model(args),
     )
     return sweep, axes
 
@@ -224,13 +233,15 @@ class _Runs:
 
     def search(self, axes: Sequence[Axis]) -> int:
         sweep, args = self._sweep, self._args
-        facts = {"settings": {**sweep.base, "mode": ""}, "dataset": sweep.origin}
+        facts = {"settings": {**sweep.base, "mode": ""}, "dataset": sweep.origin, "model": sweep.model}
         search = Search(sweep.folder, sweep.out.stem, axes, facts, sweep.base["seed"])
         trials = search.trials()
         self._say(f"Search of {plural(args.search, 'run')}: {sum(not trial.open for trial in trials)} done")
         for trial in trials:
             if not trial.open:
-                self._keep(read_result(sweep.runs / trial.run.name, trial.run, DONE))
+                folder, status = sweep.runs / trial.run.name, "failed" if trial.failed else DONE
+                problem = str(read_run_json(folder).get("problem") or "") if trial.failed else ""
+                self._keep(read_result(folder, trial.run, status, problem))
         waiting = [trial for trial in trials if trial.open]
         count = len(trials) - len(waiting)
         while count < args.search and not self._stopped:
@@ -293,26 +304,22 @@ def _changes(described: Mapping[str, Any], config: Any, sweep: Sweep) -> list[st
     for name in ("steps", "epochs"):
         if old.get(name) != getattr(config, name) and not any(one.startswith(f"{name}:") for one in changes):
             changes.append(f"{name}: was {old.get(name)!r}, is {getattr(config, name)!r}")
+    was, now = _flat(described), _flat(sweep.model)
+    changes += [f"{name}: was {was[name]!r}, is {now[name]!r}" for name in now if was.get(name, now[name]) != now[name]]
     if (described.get("dataset_id"), described.get("dataset_generation")) != sweep.origin:
         changes.append("the dataset has changed")
     return changes
 
 
+def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The model and ComfyUI's settings that run.json names; of earlier versions it names none."""
+    host = described.get("host")
+    model = {"model": described["model"]} if "model" in described else {}
+    return {**model, **(host if isinstance(host, dict) else {})}
+
+
 def _ends(axis: Axis) -> tuple[Any, ...]:
     return (axis.range.low, axis.range.high) if axis.range else axis.values
-
-
-def _wait_for_turn(turn: Path) -> None:
-    """Wait until the training of a sweep that was killed has stopped, which takes it a step."""
-    told = False
-    while True:
-        try:
-            take_lock(turn, 1.0).release()
-            return
-        except TimeoutError:
-            if not told:
-                print("Waiting for the training of an earlier sweep to stop", file=sys.stderr, flush=True)
-            told = True
 
 
 def _show_plans(args: argparse.Namespace, plans: Sequence[tuple[Combination, str]]) -> int:

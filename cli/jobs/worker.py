@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-from ...dataset_cache import take_lock
 from ...errors import TrainError
 from ...lora_train import CANCELLED, DONE, FAILED, Claim, Held, JobQueue, format_seconds, hold
 from ...quantity import plural
 from ..host import VISIBLE
 from ..output import show
 from ..parser import Parser
+from ..turn import wait_for_turn
 from .child import Outcome, train_in_child
 from .queue import add_queue_option
 
@@ -74,7 +74,7 @@ class _Worker:
             return
         job = claim.job
         try:
-            if not _wait_for_turn(claim):
+            if not wait_for_turn(claim.turn, lambda: claim.cancelled):
                 self._end(claim, CANCELLED)
                 return
             again = claim.begun
@@ -122,14 +122,3 @@ class _Worker:
 def _plain(text: str) -> str:
     """A text as part of a file name."""
     return "".join(c if c.isalnum() else "-" for c in text)
-
-
-def _wait_for_turn(claim: Claim) -> bool:
-    """Wait until the training of a killed worker has stopped, which takes it a step. False if the job is cancelled."""
-    while not claim.cancelled:
-        try:
-            take_lock(claim.turn, 0.5).release()
-            return True
-        except TimeoutError:
-            continue
-    return False

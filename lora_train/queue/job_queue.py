@@ -59,8 +59,9 @@ class Claim:
         return self._write(replace(job, status=RUNNING, starts=starts, step=step, started=began, worker=worker))
 
     def put_back(self, problem: str = "") -> None:
-        """It waits again, in its place."""
-        self._write(replace(self.job, status=WAITING, worker="", problem=problem))
+        """It waits again, in its place. Only a start that ended with a problem counts."""
+        starts = self.job.starts if problem else max(self.job.starts - 1, 0)
+        self._write(replace(self.job, status=WAITING, worker="", problem=problem, starts=starts))
 
     def end(self, status: str, **facts: object) -> None:
         """Record how it ended: DONE, FAILED or CANCELLED."""
@@ -150,20 +151,19 @@ class JobQueue:
 
     def cancel(self, number: int) -> bool:
         """Remove a job that waits (True), or ask the worker of a running one to stop after its step (False)."""
-        job = self.read(number)
-        if job is None:
-            raise TrainError(f"{self.folder}: has no job {number}; streamcache queue list shows them")
-        if job.is_over:
-            raise TrainError(f"job {number} has ended already ({job.status})")
+        self._check_open(number)
         try:
             lock = take_lock(self.file(number, "lock"), _LOOKING_SECONDS)
         except TimeoutError:
             replace_file(self.file(number, "cancel"), b"")
             return False
-        for kind in ("json", "cancel", "turn"):
-            with suppress(OSError):
-                self.file(number, kind).unlink()
-        self._release(number, lock)
+        try:
+            self._check_open(number)  # again, now that it is held: it may have ended meanwhile
+            for kind in ("json", "cancel", "turn"):
+                with suppress(OSError):
+                    self.file(number, kind).unlink()
+        finally:
+            self._release(number, lock)
         return True
 
     def is_claimed(self, number: int) -> bool:
@@ -172,6 +172,14 @@ class JobQueue:
             return is_locked(self.file(number, "lock"))
         except OSError:
             return False
+
+    def _check_open(self, number: int) -> None:
+        """Refuse a job that is not there, or is over."""
+        job = self.read(number)
+        if job is None:
+            raise TrainError(f"{self.folder}: has no job {number}; streamcache queue list shows them")
+        if job.is_over:
+            raise TrainError(f"job {number} has ended already ({job.status})")
 
     def _claimable(self, number: int) -> Claim | None:
         """The job again, now that it is held: another worker may have ended it, or a person cancelled it."""

@@ -80,6 +80,13 @@ def test_i7_average_takes_files_or_the_exports_of_a_run(files: list[Path], tmp_p
     assert one == 0 and torch.allclose(made[key], sum(s * load_file(p)[key] for s, p in zip(shares, files)))
 
 
+def test_the_exports_of_a_folder_that_is_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture):
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert run("lora", "average", "--exports-of", folder, "--out", tmp_path / "a.safetensors") == 1
+        words = f"--exports-of {folder}: not the folder of a run; expected one with a run.json"
+        assert words in capsys.readouterr().err
+
+
 def test_i7_convert_renames_and_says_when_it_needs_the_model(tmp_path: Path, capsys: pytest.CaptureFixture):
     source = write(tmp_path / "a.safetensors", lora(2, naming="comfyui"))
     assert run("lora", "convert", source, "--naming", "kohya", "--out", tmp_path / "k.safetensors") == 0

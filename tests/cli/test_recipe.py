@@ -5,7 +5,7 @@ import json
 import pytest
 
 from streamcache.cli.main import build_parser, main
-from streamcache.cli.train import collect_config
+from streamcache.cli.train import collect_config, describe_model
 from streamcache.lora_train.recipes import read_recipe
 
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
@@ -64,3 +64,18 @@ def test_i6_a_training_says_what_its_recipe_sets_and_which_flags_win(small: list
     said = capsys.readouterr().err
     assert "rank = 2: your own setting; the recipe has 16" in said
     assert 'lr_schedule = "cosine": the rate falls to 0' in said
+
+
+def test_a_run_of_the_command_line_names_its_model_and_its_recipe(small: list[str], tmp_path) -> None:
+    assert main([*small, "--recipe", "sd15/character", "--steps", "2"]) == 0
+    described = json.loads((tmp_path / "out/runs/my_lora/run.json").read_text())
+    assert described["model"] == str(tmp_path / "base.safetensors") and described["host"] == {}
+    assert described["notes"].startswith("Recipe sd15/character; your own settings win: ")
+    assert "rank = 2" in described["notes"] and "steps = 2" in described["notes"]
+
+
+def test_settings_of_comfyui_are_those_of_the_flags_then_those_of_the_recipe() -> None:
+    flags = ["--comfyui", ".", "--guidance", "2.5", "--recipe", "sdxl/style"]
+    found = describe_model(build_parser().parse_args(["train", *BASIC[2:], *flags]))
+    host = {"offload": False, "guidance": 2.5, "sample_cfg": 6.0, "offload_share": 0.0}
+    assert found == {"model": "base.safetensors", "host": host}

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from streamcache.cli.main import build_parser
+from streamcache.cli.recipe import find_recipe
+from streamcache.cli.train import collect_config
+from streamcache.lora_train import TrainConfig
 from streamcache.lora_train.queue import JobQueue
 
 from ...support.commands import run, run_json
@@ -15,7 +19,7 @@ def add(folder: Path, out: str = "my_lora", *arguments: object) -> list[object]:
     return ["queue", "add", "--queue", folder / "queue", *training(folder, out), *arguments]
 
 
-def test_i5_a_job_has_the_arguments_and_only_the_settings_that_differ(parts: Path, capsys) -> None:
+def test_i5_a_job_has_the_arguments_and_all_settings_except_its_name(parts: Path, capsys) -> None:
     (parts / "run.toml").write_text("network_dim = 8\nalpha = 4\n")
     given = [flag for flag in training(parts) if not flag.startswith("--rank")]
     flags = ["--config", parts / "run.toml", "--dora", "--settings", '{"alpha": 2, "seed": 3}']
@@ -23,9 +27,22 @@ def test_i5_a_job_has_the_arguments_and_only_the_settings_that_differ(parts: Pat
     job = JobQueue(parts / "queue").read(1)
     assert code == 0 and (told["number"], job.name, job.status) == (1, "my_lora", "waiting")
     expected = {"rank": 8, "alpha": 2.0, "dora": True, "seed": 3, "steps": 20, "batch_size": 2, "save_every": 10}
-    assert dict(job.settings) == expected
+    assert job.settings == {name: value for name, value in TrainConfig(**expected).to_dict().items() if name != "name"}
     assert job.arguments == (f"--dataset={parts / 'set'}", "--reference", f"--model={parts / 'base.safetensors'}")
     assert (job.out, job.folder) == (str(parts / "my_lora.safetensors"), str(Path.cwd()))
+
+
+def test_a_job_trains_with_its_own_settings_not_with_those_of_its_recipe(parts: Path) -> None:
+    # rank 16 is the default, and the recipe has another one.
+    given = [flag for flag in training(parts) if not flag.startswith("--rank")]
+    chosen = ["--recipe", "sdxl/style", "--rank", 16, "--steps", 7]
+    assert run("queue", "add", "--queue", parts / "queue", *given, *chosen) == 0
+    job = JobQueue(parts / "queue").read(1)
+    flags = [*job.arguments, f"--out={job.out}", "--settings", json.dumps(dict(job.settings))]
+    config = collect_config(build_parser().parse_args(["train", *flags]))
+    assert (config.rank, config.steps, config.to_dict()) == (16, 7, {**job.settings, "name": config.name})
+    recipe = find_recipe("sdxl/style").values()
+    assert recipe["rank"] != 16 and job.settings["weighting"] == recipe["weighting"]
 
 
 @pytest.mark.parametrize(

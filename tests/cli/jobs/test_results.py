@@ -16,6 +16,7 @@ from streamcache.cli.jobs.results import (
     sort_results,
     write_results,
 )
+from streamcache.lora_train import draw_grid
 
 
 def write_run(run: Path, *rows: dict[str, float]) -> Path:
@@ -65,12 +66,24 @@ def test_files_have_what_the_table_has(tmp_path: Path) -> None:
 
 def test_the_last_sample_images_of_the_runs_are_side_by_side(tmp_path: Path) -> None:
     for run, color in (("a", "red"), ("b", "blue")):
-        (tmp_path / run).mkdir()
+        (tmp_path / run / "samples").mkdir(parents=True)
         for step, shown in ((5, "white"), (10, color)):
-            Image.new("RGB", (192, 192), shown).save(tmp_path / run / f"step-{step:08}-0.png")
+            Image.new("RGB", (192, 192), shown).save(tmp_path / run / "samples" / f"step-{step:08}-0.png")
     (tmp_path / "empty").mkdir()
     sheet = draw_samples([(name, tmp_path / name) for name in ("a", "empty", "b")])
     assert sheet is not None
     colors = {color for _, color in sheet.convert("RGB").getcolors(1 << 20)}
     assert {(255, 0, 0), (0, 0, 255)} <= colors
     assert draw_samples([("empty", tmp_path / "empty")]) is None
+
+
+def test_each_row_of_the_last_sample_images_has_its_prompt(tmp_path: Path) -> None:
+    (tmp_path / "a/samples").mkdir(parents=True)
+    images = [Image.new("RGB", (192, 192), color) for color in ("red", "blue", "green")]
+    for prompt, image in enumerate(images):
+        image.save(tmp_path / f"a/samples/step-00000010-{prompt}.png")
+    (tmp_path / "a/run.json").write_text(json.dumps({"prompts": ["a fox\nat night", "long " * 20]}))
+    sheet = draw_samples([("none", tmp_path / "none"), ("a", tmp_path / "a")])
+    rows = ["a fox at night", "long long long long long long long long…", ""]
+    expected = draw_grid([[image] for image in images], rows, ["a"], "Last sample images", 192)
+    assert sheet is not None and sheet.tobytes() == expected.tobytes()

@@ -1,5 +1,6 @@
 """`streamcache sweep --search`: settings chosen by validation loss, also if the search is killed in between."""
 
+import shutil
 import sys
 from pathlib import Path
 from statistics import median
@@ -62,7 +63,7 @@ def test_a_trial_that_a_kill_left_open_is_known_and_can_be_told(tmp_path: Path) 
     assert [(trial.run, trial.open) for trial in again.trials()] == [(left.run, True)]
     again.tell(again.trials()[0], 0.5)
     again.tell(again.choose(), None)  # it failed
-    assert [trial.open for trial in make_search(tmp_path).trials()] == [False, False]
+    assert [(trial.open, trial.failed) for trial in make_search(tmp_path).trials()] == [(False, False), (False, True)]
 
 
 def test_other_values_or_another_dataset_are_another_search(tmp_path: Path) -> None:
@@ -70,6 +71,23 @@ def test_other_values_or_another_dataset_are_another_search(tmp_path: Path) -> N
     assert make_search(tmp_path, "learning_rate=1e-4..1e-2:log").trials() == []
     assert make_search(tmp_path, dataset="other").trials() == []
     assert len(make_search(tmp_path).trials()) == 2
+
+
+def test_a_trial_that_failed_is_still_failed_when_its_search_goes_on(parts: Path, capfd) -> None:
+    pytest.importorskip("optuna")
+    command = search(parts, 1, "--steps=2", "--caption-dropout=0.5")
+    for _ in range(2):
+        code, told = run_json(capfd, *command)
+        assert code == 1 and [one["status"] for one in told["runs"]] == ["failed"]
+
+
+def test_a_search_with_another_model_is_another_search(parts: Path, capfd) -> None:
+    pytest.importorskip("optuna")
+    shutil.copy(parts / "base.safetensors", parts / "other.safetensors")
+    command = search(parts, 1, "--steps=2", "--mode=overwrite")
+    for model, done in (("base", 0), ("base", 1), ("other", 0)):
+        assert run(*command, "--model", parts / f"{model}.safetensors") == 0
+        assert f"Search of 1 run: {done} done" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,22 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from streamcache.cli.main import main
+from streamcache.cli.jobs.combinations import combine
+from streamcache.cli.jobs.sweep import plan_run, prepare, read_file
+from streamcache.cli.main import build_parser, main
+from streamcache.cli.parser import UsageError
 from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.errors import TrainError
+from streamcache.lora_train import Run
 from streamcache.lora_train.queue import hold
 
 from ...support.commands import run, run_json
@@ -81,6 +89,24 @@ def test_what_was_trained_with_something_else_is_refused_or_trained_again(
     assert "was trained with something else (the dataset has changed)" in capfd.readouterr().err
 
 
+def test_a_run_of_another_model_or_other_comfyui_settings_is_not_done(
+    parts: Path, capfd: pytest.CaptureFixture
+) -> None:
+    command = sweep(parts, "--set", "rank=2", steps=2)
+    assert run(*command) == 0
+    shutil.copy(parts / "base.safetensors", parts / "other.safetensors")
+    assert run(*command, "--model", parts / "other.safetensors") == 1
+    assert "was trained with something else (model: was '" in capfd.readouterr().err
+    args = build_parser().parse_args([str(part) for part in command])
+    args.arguments = [str(part) for part in command]
+    made, axes = prepare(args)
+    (one,) = combine("my_lora", axes, made.base)
+    Run(parts / "out/runs/my_lora-rank2").amend(host={"guidance": 1.0})
+    assert plan_run(replace(made, model={**made.model, "host": {"guidance": 1.0}}), one) == "done"
+    with pytest.raises(TrainError, match=r"\(guidance: was 1\.0, is 3\.5\)"):
+        plan_run(replace(made, model={**made.model, "host": {"guidance": 3.5}}), one)
+
+
 def test_a_run_that_fails_is_told_and_the_others_are_trained(parts: Path, capfd: pytest.CaptureFixture) -> None:
     code, told = run_json(capfd, *sweep(parts, "--set", "caption_dropout=0.5,0", steps=2))
     assert code == 1
@@ -98,6 +124,26 @@ def test_the_file_may_have_the_flags_too(parts: Path, monkeypatch, capsys: pytes
     (parts / "run.toml").write_text('dataset = "set"\nrnk = 4\n')
     assert run("sweep", "run.toml", "--set", "rank=2") == 2
     assert 'run.toml: unknown setting "rnk"; did you mean "rank"?' in capsys.readouterr().err
+
+
+def test_prompts_and_text_encoders_of_the_file_may_be_lists_and_flags_win(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text('prompt = ["a cat", "a dog, running"]\nclip = "l.safetensors"\nrank = 3\n')
+
+    def read(*flags: str):
+        arguments = ["sweep", "run.toml", *flags]
+        args = build_parser().parse_args(arguments)
+        args.arguments = arguments
+        return read_file(args)
+
+    args = read("--set", "dora=on,off")
+    assert (args.prompt, args.clip, args.set) == (["a cat", "a dog, running"], ["l.safetensors"], ["dora=on,off"])
+    args = read("--prompt", "a bird", "--clip=g", "--clip=h")
+    assert (args.prompt, args.clip) == (["a bird"], ["g", "h"])
+    for line in ('dataset = ["a", "b"]', 'reference = ["a", "b"]'):
+        (tmp_path / "run.toml").write_text(line)
+        with pytest.raises(UsageError, match=f"run.toml: {re.escape(line)}: expected one value"):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from streamcache.dataset_cache.format import locks
 from streamcache.errors import TrainError
+from streamcache.lora_train.queue import job_queue
 from streamcache.lora_train.queue.job import CANCELLED, DONE, FAILED, RUNNING, WAITING, Job
 from streamcache.lora_train.queue.job_queue import MOST_STARTS, JobQueue
 
@@ -75,6 +76,15 @@ def test_i5_a_job_whose_worker_ended_is_claimed_again_and_starts_are_bounded(que
         claim.start("w")
 
 
+def test_starts_that_a_worker_stops_itself_do_not_count(queue: JobQueue, tmp_path: Path) -> None:
+    queue.add(job(tmp_path))
+    for _ in range(MOST_STARTS + 2):
+        with queue.claim() as claim:
+            claim.start("w").put_back()
+    with queue.claim() as claim:
+        assert claim.start("w").job.starts == 1
+
+
 def test_a_run_from_before_the_job_is_not_its_own(queue: JobQueue, tmp_path: Path) -> None:
     save_state(tmp_path, "a", 10)
     run = tmp_path / "runs/a/run.json"
@@ -113,6 +123,22 @@ def test_i5_a_waiting_job_is_removed_and_a_running_one_asked_to_stop(queue: JobQ
         queue.cancel(1)
     with pytest.raises(TrainError, match="has no job 9; streamcache queue list shows them"):
         queue.cancel(9)
+
+
+def test_a_job_that_ends_while_it_is_cancelled_stays(queue: JobQueue, tmp_path: Path, monkeypatch) -> None:
+    queue.add(job(tmp_path))
+    take_lock = job_queue.take_lock
+
+    def take_after_the_end(*place: object):
+        monkeypatch.setattr(job_queue, "take_lock", take_lock)
+        with queue.claim() as claim:
+            claim.start("w").end(DONE)
+        return take_lock(*place)
+
+    monkeypatch.setattr(job_queue, "take_lock", take_after_the_end)
+    with pytest.raises(TrainError, match=r"job 1 has ended already \(done\)"):
+        queue.cancel(1)
+    assert queue.read(1).status == DONE and not queue.file(1, "lock").exists()
 
 
 def test_what_is_no_job_does_not_block_the_queue(queue: JobQueue, tmp_path: Path) -> None:
