@@ -62,6 +62,7 @@ class Exporter:
 
     def begin(self) -> None:
         """Record where the files will be. Those of a run that this one overwrites are removed."""
+        self._session.count_tags()  # now: it reads all captions
         gone = [one.path.name for one in self._listed if not may_be_file(one.path)]
         if gone:
             log.warning("LoRA files of this run are missing: %s", _names(gone))

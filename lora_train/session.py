@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -52,16 +51,18 @@ class Session:
     validation: Validation | None = None
     rules: int = RULES  # of timesteps, weights and warmup; a resumed run keeps its own
     _training_adapter: ExitStack = field(default_factory=ExitStack)  # its hooks, while they are on
+    _tags: TagCounts | None = None
     saved: int | None = None  # the step of the last saved state, also of the one that the run resumed from
 
     @property
     def network(self) -> Network:
         return self.stepper.network
 
-    @cached_property
-    def tag_counts(self) -> TagCounts | None:
-        """The tags of the dataset; None if the LoRA file shall not have them."""
-        return count_tags(self.dataset) if self.config.tag_statistics else None
+    def count_tags(self) -> TagCounts | None:
+        """The tags of the dataset, which are counted once; None if the LoRA file shall not have them."""
+        if self._tags is None and self.config.tag_statistics:
+            self._tags = count_tags(self.dataset)
+        return self._tags
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -143,7 +144,7 @@ class Session:
     def export(self, path: Path, partial: str = "") -> Path:
         """Write the adapter as a LoRA file. `partial` says how far the run has come, if it was interrupted."""
         self._refuse_bad_weights()
-        config, statistics = self.config, self.tag_counts
+        config, statistics = self.config, self.count_tags()
         facts = {
             "dataset_id": self.dataset.id,
             "dataset_generation": self.dataset.generation,
