@@ -38,7 +38,7 @@ class Table:
     title: str = ""
     about: str = ""
     recipe: str = ""  # another recipe, which this one changes
-    families: tuple[str, ...] = ()  # classes of ComfyUI's models that a base is for
+    families: tuple[str, ...] = ()  # classes of ComfyUI's models, or names of models, that a base is for
     memory: Mapping[str, float] = field(default_factory=dict)  # GB at the peak, by what is done to save memory
     settings: Mapping[str, Advice] = field(default_factory=dict)  # the engine's and the host's
     by_base: Mapping[str, Mapping[str, Advice]] = field(default_factory=dict)  # for some bases only

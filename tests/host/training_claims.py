@@ -451,6 +451,22 @@ def i6_the_recipe_of_a_model_is_that_of_its_family(case: Case) -> None:
 
 
 @claim
+def i6_the_klein_recipe_is_for_the_klein_models_and_not_for_dev(case: Case) -> None:
+    from types import SimpleNamespace
+
+    from comfy.supported_models import Flux2
+
+    from streamcache.lora_train.recipes import base_for
+    from streamcache.nodes.host.model import families_of
+
+    def base(width: int) -> str | None:
+        found = Flux2({"image_model": "flux2", "hidden_size": width})
+        return base_for(families_of(SimpleNamespace(model=SimpleNamespace(model_config=found))))
+
+    assert [base(width) for width in (3072, 4096, 6144)] == ["flux2_klein", "flux2_klein", None]
+
+
+@claim
 def i6_a_recipe_of_ones_own_is_chosen_by_name_from_the_user_folder(case: Case) -> None:
     import folder_paths
 
