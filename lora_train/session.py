@@ -27,7 +27,7 @@ from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
-from .parts import check_parts, make_stepper
+from .parts import check_parts, check_room, make_network, make_stepper
 from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position, signals_held
 from .samples import Decode, check_samples
 from .step import NonFiniteLoss, Stepper
@@ -216,10 +216,12 @@ def rehearse(
     run: Run | None = None,
     decode: Decode | None = None,
     prompts: Sequence[Any] | None = None,
+    out: Path | None = None,
 ) -> None:
     """Raise now what training on the plan would raise after hours of encoding: what is missing or does not fit.
 
-    The model gets one sample: the latent of a blank image and the conditioning of the empty caption.
+    The model gets one sample: the latent of a blank image and the conditioning of the empty caption. The LoRA files
+    along the way are counted as far as that is known without the dataset: by steps, or by epochs of so many.
     """
     needed = (plan.image_encoder, "an image encoder", "VAE"), (plan.text_encoder, "a text encoder", "CLIP")
     for encoder, what, name in needed:
@@ -247,12 +249,21 @@ def rehearse(
         with denoiser.session(), open_cache(path) as blank:
             # A blank image has no mask, and the empty caption.
             settings = replace(config, masked_loss=False, preservation_caption="")
-            make_stepper(denoiser, blank, settings, config.objective(RULES), state)
+            stepper = make_stepper(denoiser, blank, settings, config.objective(RULES), state)
             _try_model(denoiser, blank, config)
+            if out is not None and not config.epochs:
+                check_room(replace(config, export_epochs=0), stepper.network, out, config.steps, 1, state)
+            elif out is not None and state is None:  # as if an epoch were a step
+                check_room(replace(config, export_every=0, accumulate=1), stepper.network, out, config.epochs, 1, None)
 
 
 def check_training(
-    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run, decode: Decode | None = None
+    denoiser: Denoiser,
+    dataset: Dataset,
+    config: TrainConfig,
+    run: Run,
+    decode: Decode | None = None,
+    out: Path | None = None,
 ) -> None:
     """Raise now what training would raise before its first step and a memory forecast does not see.
 
@@ -268,6 +279,10 @@ def check_training(
         check_origin(state, dataset, config)
     check_samples(dataset, config, decode, None)
     check_parts(denoiser, dataset, config, state)
+    if config.export_every or config.export_epochs:
+        order, _ = make_order(dataset, config)
+        network = make_network(denoiser, config, state)
+        check_room(config, network, out or run.lora, count_steps(config, order), len(order), state)
 
 
 def count_steps(config: TrainConfig, order: Order) -> int:

@@ -261,7 +261,8 @@ def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSe
     with open_run(runs_folder(), config.name, config.mode) as run:
         if plan is not None:
             denoiser = make_denoiser(patcher, config, host, images.negative)
-            rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts)
+            out = lora_folder() / f"{run.name}.safetensors"
+            rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts, out)
 
 
 def _describe_left(config: TrainConfig) -> list[str]:
