@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         config = replace(config, name=run_name(config, args.out.stem, runs))
         if args.dry_run:
             with open_run(runs, config.name, config.mode) as run:
-                check_training(denoiser, dataset, config, run, decode)
+                check_training(denoiser, dataset, config, run, decode, args.out)
             memory = report_memory(denoiser, dataset, config)
             show(args, {**memory.to_json(), "fits": memory.fits}, memory.lines())
             return 0 if memory.fits else 1

@@ -73,6 +73,8 @@ from .objective import (
 from .queue import CANCELLED, DONE, FAILED, RUNNING, Claim, Held, Job, JobQueue, hold
 from .report_page import Section, render_page
 from .run import (
+    SMOOTHING,
+    Clock,
     Curves,
     Export,
     Run,
@@ -112,9 +114,11 @@ __all__ = [
     "RENAMED_SETTINGS",
     "RULES",
     "RUNNING",
+    "SMOOTHING",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
     "Claim",
+    "Clock",
     "Column",
     "Curves",
     "Decode",

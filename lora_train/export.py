@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -149,6 +150,36 @@ def file_bytes(network: Network, dtype: torch.dtype) -> int:
     """About the size of a file: that of its tensors."""
     parts = [value for _, adapter in network.items() for value in adapter.to_parts().values()]
     return sum(value.numel() * dtype.itemsize for value in [*parts, *network.carried.values()])
+
+
+def count_files(every: int, epoch: int, accumulate: int, steps: int, step: int = 0, position: int = 0) -> int:
+    """How many files along the way are due after `step` and its batch: each `every` steps and each `epoch` batches.
+
+    One that is due by both counts twice. The last one of the run does not count.
+    """
+    by_steps = (steps - 1) // every - step // every if every else 0
+    end = position + (steps - 1 - step) * accumulate
+    return by_steps + (end // epoch - position // epoch if epoch else 0)
+
+
+def check_room(final: Path, size: int, due: int, every: int, epochs: int) -> None:
+    """Refuse export_every or export_epochs if so many files of this size, and the final one, would fill the disk."""
+    # The folder need not exist yet.
+    folder = next(folder for folder in final.absolute().parents if folder.is_dir())
+    free = shutil.disk_usage(folder).free
+    if (due + 1) * size <= free:
+        return
+    setting = f"export_every = {every}" if every else f"export_epochs = {epochs}"
+    fitting, sizes = free // size - 2, (byte_count(size), byte_count((due + 1) * size), byte_count(free))
+    if fitting < 1:
+        raise TrainError(
+            f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {final.parent} "
+            f"has {sizes[2]} free; free disk space, or save to another disk"
+        )
+    raise TrainError(
+        f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {final.parent} has "
+        f"{sizes[2]} free; set keep_exports = {fitting} or less, or a longer interval"
+    )
 
 
 def save(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
-from ..dataset_cache import byte_count, replace_file
+from ..dataset_cache import replace_file
 from ..errors import TrainError
-from .export import DTYPES, file_bytes
+from .export import DTYPES, check_room, count_files, file_bytes
 from .run import (
     Export,
     Run,
@@ -62,6 +61,7 @@ class Exporter:
 
     def begin(self) -> None:
         """Record where the files will be. Those of a run that this one overwrites are removed."""
+        self._session.count_tags()  # now: it reads all captions
         gone = [one.path.name for one in self._listed if not may_be_file(one.path)]
         if gone:
             log.warning("LoRA files of this run are missing: %s", _names(gone))
@@ -152,34 +152,14 @@ class Exporter:
 
     def _check_room(self, there: int) -> None:
         session, config = self._session, self._session.config
-        size = file_bytes(session.network, DTYPES[config.save_dtype])
-        due = self._count() - there
+        at = session.steps, self._from, self._position
+        due = count_files(self._every, self._epoch, config.accumulate, *at) - there
         if config.keep_exports:
             due = min(
                 due, max(config.keep_exports + 1 - len(self.along), 1)
             )  # the oldest goes after the newest is there
-        free = _free_bytes(self.final)
-        if (due + 1) * size <= free:
-            return
-        name = "export_every" if self._every else "export_epochs"
-        setting, fitting = f"{name} = {getattr(config, name)}", free // size - 2
-        sizes = byte_count(size), byte_count((due + 1) * size), byte_count(free)
-        if fitting < 1:
-            raise TrainError(
-                f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} "
-                f"has {sizes[2]} free; free disk space, or save to another disk"
-            )
-        raise TrainError(
-            f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {self.final.parent} has "
-            f"{sizes[2]} free; set keep_exports = {fitting} or less, or a longer interval"
-        )
-
-    def _count(self) -> int:
-        """The files that are due after the current step; one that is due by steps and by epochs counts twice."""
-        first, last = self._from, self._session.steps - 1
-        by_steps = last // self._every - first // self._every if self._every else 0
-        end = self._position + (last - first) * self._session.config.accumulate
-        return by_steps + (end // self._epoch - self._position // self._epoch if self._epoch else 0)
+        size = file_bytes(session.network, DTYPES[config.save_dtype])
+        check_room(self.final, size, due, config.export_every, config.export_epochs)
 
 
 def preview_of(lora: Path) -> Path:
@@ -221,12 +201,6 @@ def _remove(loras: Sequence[Path]) -> None:
             lora.unlink(missing_ok=True)
             if preview.is_file() and _is_own(preview):
                 preview.unlink()
-
-
-def _free_bytes(path: Path) -> int:
-    """Of the disk of a file that need not exist yet, nor its folder."""
-    folder = next(folder for folder in path.absolute().parents if folder.is_dir())
-    return shutil.disk_usage(folder).free
 
 
 def _names(names: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -28,7 +27,7 @@ from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
-from .parts import check_parts, make_stepper
+from .parts import check_parts, check_room, make_network, make_stepper
 from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position, signals_held
 from .samples import Decode, check_samples
 from .step import NonFiniteLoss, Stepper
@@ -52,16 +51,18 @@ class Session:
     validation: Validation | None = None
     rules: int = RULES  # of timesteps, weights and warmup; a resumed run keeps its own
     _training_adapter: ExitStack = field(default_factory=ExitStack)  # its hooks, while they are on
+    _tags: TagCounts | None = None
     saved: int | None = None  # the step of the last saved state, also of the one that the run resumed from
 
     @property
     def network(self) -> Network:
         return self.stepper.network
 
-    @cached_property
-    def tag_counts(self) -> TagCounts | None:
-        """The tags of the dataset; None if the LoRA file shall not have them."""
-        return count_tags(self.dataset) if self.config.tag_statistics else None
+    def count_tags(self) -> TagCounts | None:
+        """The tags of the dataset, which are counted once; None if the LoRA file shall not have them."""
+        if self._tags is None and self.config.tag_statistics:
+            self._tags = count_tags(self.dataset)
+        return self._tags
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -143,7 +144,7 @@ class Session:
     def export(self, path: Path, partial: str = "") -> Path:
         """Write the adapter as a LoRA file. `partial` says how far the run has come, if it was interrupted."""
         self._refuse_bad_weights()
-        config, statistics = self.config, self.tag_counts
+        config, statistics = self.config, self.count_tags()
         facts = {
             "dataset_id": self.dataset.id,
             "dataset_generation": self.dataset.generation,
@@ -215,10 +216,12 @@ def rehearse(
     run: Run | None = None,
     decode: Decode | None = None,
     prompts: Sequence[Any] | None = None,
+    out: Path | None = None,
 ) -> None:
     """Raise now what training on the plan would raise after hours of encoding: what is missing or does not fit.
 
-    The model gets one sample: the latent of a blank image and the conditioning of the empty caption.
+    The model gets one sample: the latent of a blank image and the conditioning of the empty caption. The LoRA files
+    along the way are counted as far as that is known without the dataset: by steps, or by epochs of so many.
     """
     needed = (plan.image_encoder, "an image encoder", "VAE"), (plan.text_encoder, "a text encoder", "CLIP")
     for encoder, what, name in needed:
@@ -246,12 +249,21 @@ def rehearse(
         with denoiser.session(), open_cache(path) as blank:
             # A blank image has no mask, and the empty caption.
             settings = replace(config, masked_loss=False, preservation_caption="")
-            make_stepper(denoiser, blank, settings, config.objective(RULES), state)
+            stepper = make_stepper(denoiser, blank, settings, config.objective(RULES), state)
             _try_model(denoiser, blank, config)
+            if out is not None and not config.epochs:
+                check_room(replace(config, export_epochs=0), stepper.network, out, config.steps, 1, state)
+            elif out is not None and state is None:  # as if an epoch were a step
+                check_room(replace(config, export_every=0, accumulate=1), stepper.network, out, config.epochs, 1, None)
 
 
 def check_training(
-    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run, decode: Decode | None = None
+    denoiser: Denoiser,
+    dataset: Dataset,
+    config: TrainConfig,
+    run: Run,
+    decode: Decode | None = None,
+    out: Path | None = None,
 ) -> None:
     """Raise now what training would raise before its first step and a memory forecast does not see.
 
@@ -267,6 +279,10 @@ def check_training(
         check_origin(state, dataset, config)
     check_samples(dataset, config, decode, None)
     check_parts(denoiser, dataset, config, state)
+    if config.export_every or config.export_epochs:
+        order, _ = make_order(dataset, config)
+        network = make_network(denoiser, config, state)
+        check_room(config, network, out or run.lora, count_steps(config, order), len(order), state)
 
 
 def count_steps(config: TrainConfig, order: Order) -> int:

@@ -38,6 +38,7 @@ NEEDS: dict[str, dict[str, tuple[Any, ...] | None]] = {
     "offload_share": {"offload": (True,)},
     "validation_every": {"validation_share": OFF},
     "validation_samples": {"validation_share": OFF},
+    "keep_exports_by": {"keep_exports": OFF},
 }
 
 

@@ -15,11 +15,19 @@ from typing import Any
 from PIL import Image
 
 from ...dataset_cache import replace_file
-from ...lora_train import draw_grid, format_seconds, read_curves, read_metrics, read_run_json, smooth_curve
+from ...lora_train import (
+    SMOOTHING,
+    Clock,
+    draw_grid,
+    format_seconds,
+    read_curves,
+    read_metrics,
+    read_run_json,
+    smooth_curve,
+)
 from ..output import table
 from .combinations import Combination
 
-SMOOTHING = 0.98  # as in live progress
 _CELL = 192
 _CAPTION = 40  # characters of a prompt beside its row
 _SAMPLE = re.compile(r"step-(\d+)-(\d+)\.png")
@@ -62,14 +70,9 @@ def read_result(run: Path, one: Combination, status: str, problem: str = "") -> 
 
 
 def count_seconds(metrics: Path) -> float:
-    """How long the kept steps of a run took: the times of its lines begin again each time it was resumed."""
-    total = last = 0.0
-    for row in read_metrics(metrics):
-        now = row.get("time")
-        if isinstance(now, (int, float)):
-            total += last if now < last else 0.0
-            last = float(now)
-    return total + last
+    """How long the kept steps of a run took."""
+    clock = Clock()
+    return max((clock.add(row.get("time")) for row in read_metrics(metrics)), default=0.0)
 
 
 def sort_results(results: Iterable[RunResult]) -> list[RunResult]:

@@ -53,7 +53,7 @@ def read_recipe_file(path: Path, known: Mapping[str, Setting] = TRAIN_SETTINGS) 
 
 
 def base_for(families: Iterable[str]) -> str | None:
-    """The base for a model of ComfyUI, by the names of its class and of the classes that it extends, in that order."""
+    """The base for a model of ComfyUI, by the names of its class and of those that it extends, or of its own name."""
     tables = {name: _read("base", name, TRAIN_SETTINGS) for name in BASES}
     return next((name for family in families for name, table in tables.items() if family in table.families), None)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ...dataset_cache import closest_name
 from ...errors import TrainError
 from ..config import TRAIN_SETTINGS, TrainConfig
 from ..config_file import RENAMED_SETTINGS
@@ -25,6 +26,16 @@ class Recipe:
         """What it sets, except for settings that a person has set, under today's names or old ones."""
         taken = {RENAMED_SETTINGS.get(name, name) for name in own}
         return {name: advice.value for name, advice in self.advice.items() if name not in taken}
+
+    def without(self, names: Iterable[str], known: Iterable[str]) -> Recipe:
+        """The recipe without these settings, which keep their defaults; names that are not `known` are refused."""
+        known, left = tuple(known), [RENAMED_SETTINGS.get(name, name) for name in names]
+        for name in left:
+            if name not in known:
+                raise TrainError(f'without: unknown setting "{name}"{closest_name(name, known)}')
+        out = [name for name in self.advice if name in left]
+        advice = {name: advice for name, advice in self.advice.items() if name not in out}
+        return replace(self, name=" without ".join([self.name, *filter(None, [", ".join(out)])]), advice=advice)
 
     def explain(self, own: Mapping[str, Any] | None = None) -> list[str]:
         """What it changes and why, for people; own settings are shown where they win."""

@@ -13,8 +13,8 @@ from ..config import TRAIN_SETTINGS
 from ..config_file import RENAMED_SETTINGS, read_toml
 
 MOST_BYTES = 64 * 1024
-# A recipe may come from other people: it names no files, and the run is the user's.
-OWN = ("name", "mode", "accept_changes", "start_from", "training_adapter")
+# A recipe may come from other people: it names no files, and the run and what its images show are the user's.
+OWN = ("name", "mode", "accept_changes", "start_from", "training_adapter", "trigger_words", "sample_captions")
 
 KEYS = {
     "title": str, "about": str, "recipe": str, "families": list, "memory": dict, "settings": dict, "host": dict,
@@ -38,7 +38,7 @@ class Table:
     title: str = ""
     about: str = ""
     recipe: str = ""  # another recipe, which this one changes
-    families: tuple[str, ...] = ()  # classes of ComfyUI's models that a base is for
+    families: tuple[str, ...] = ()  # classes of ComfyUI's models, or names of models, that a base is for
     memory: Mapping[str, float] = field(default_factory=dict)  # GB at the peak, by what is done to save memory
     settings: Mapping[str, Advice] = field(default_factory=dict)  # the engine's and the host's
     by_base: Mapping[str, Mapping[str, Advice]] = field(default_factory=dict)  # for some bases only
@@ -86,7 +86,9 @@ def _advice(file: str, table: str, source: str, values: Any, settings: Mapping[s
             hint = closest_name(name, settings) or "; docs/training.md has the names of all settings"
             raise TrainError(f"{place}: unknown setting{hint}")
         if name in OWN:
-            raise TrainError(f"{place}: a recipe names no run and no file; remove it, and set it yourself")
+            raise TrainError(
+                f"{place}: a recipe names no run, files or words of the images; remove it, and set it yourself"
+            )
         if name in found:
             raise TrainError(f"{place}: {name} is set twice; keep one of them")
         found[name] = _one(place, settings[name], value, source)

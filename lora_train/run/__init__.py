@@ -25,6 +25,8 @@ from .folder import (
     read_run_json,
 )
 from .metrics import (
+    SMOOTHING,
+    Clock,
     Curves,
     MetricsFile,
     Reporter,
@@ -57,7 +59,9 @@ __all__ = [
     "FADED",
     "INK",
     "ORANGE",
+    "SMOOTHING",
     "Canvas",
+    "Clock",
     "Curves",
     "Events",
     "Export",

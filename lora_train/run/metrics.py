@@ -69,6 +69,7 @@ class MetricsFile:
         self.path, self.resume_at = path, resume_at
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = _remove_after(path, resume_at)
+        self.seconds = max((row["time"] for row in kept if is_finite(row.get("time"))), default=0.0)
         self.losses = [float(row["loss"]) for row in kept if "loss" in row]  # of the steps before
         # The last step that has a validation loss, which is not measured again, and this loss.
         self.validated = max(
@@ -158,7 +159,7 @@ class Reporter:
             loss=loss,
             learning_rate=learning_rate,
             waited=round(waited, 4),
-            time=round(now - self._began, 3),
+            time=round(self._metrics.seconds + now - self._began, 3),
             gradient_norm=gradient_norm,
         )
         for name, value in (("loss", loss), ("learning_rate", learning_rate), ("gradient_norm", gradient_norm)):
@@ -243,6 +244,20 @@ class Average:
         return self._sum / self._weight if self._weight else None
 
 
+class Clock:
+    """Seconds of training over all resumes, from the times in lines: those of older files begin again at each."""
+
+    def __init__(self) -> None:
+        self._before = self._last = 0.0
+
+    def add(self, seconds: Any) -> float:
+        """Add the time of a line, if it has one; returns the seconds until then."""
+        if is_finite(seconds) and seconds >= 0:
+            self._before += self._last if seconds < self._last else 0.0
+            self._last = float(seconds)
+        return self._before + self._last
+
+
 def smooth_curve(values: Sequence[float], keep: float) -> list[float]:
     """The running average at each value; `keep` from 0 (no smoothing) to below 1."""
     average = Average(keep)
@@ -322,8 +337,14 @@ def is_finite(value: Any) -> bool:
 
 
 def _remove_after(path: Path, step: int) -> list[dict[str, Any]]:
-    """Remove the lines of later steps; of step 0 a run that starts there has none. Returns the others."""
-    kept = [row for row in read_metrics(path) if step and row["step"] <= step]
+    """Remove the lines of later steps; of step 0 a run that starts there has none. Returns the others.
+
+    Their times become those of the whole run, which the next lines continue.
+    """
+    kept, clock = [row for row in read_metrics(path) if step and row["step"] <= step], Clock()
+    for row in kept:
+        if "time" in row:
+            row["time"] = round(clock.add(row["time"]), 3)
     try:
         if os.path.lexists(path):
             replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import StoredFile
-from ...lora_train import open_run_file, read_from, smooth_curve, thin_curve
+from ...lora_train import Clock, open_run_file, read_from, smooth_curve, thin_curve
 
 MAX_RUNS = 32  # kept in memory; 10,000 steps take about 500 kB
 MAX_STEPS = 2_000_000  # read per run
@@ -41,8 +41,7 @@ class Columns:
     norms: array = field(default_factory=lambda: array("d"))  # of the gradients; nan where a line has none
     epochs: array = field(default_factory=lambda: array("q"))
     times: array = field(default_factory=lambda: array("d"))  # seconds of training, over all resumes
-    before: float = 0.0  # seconds of training before the last resume
-    clock: float = 0.0  # the time in the last line, which begins at 0 with each resume
+    clock: Clock = field(default_factory=Clock)
     validation: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
@@ -57,15 +56,9 @@ class Columns:
             self.rates.append(rate)
             self.norms.append(_number(row.get("gradient_norm"), math.nan))
             self.epochs.append(int(_number(row.get("epoch"), 0)))
-            self.times.append(self._time(_number(row.get("time"), self.clock)))
+            self.times.append(self.clock.add(row.get("time")))
         elif "validation" in row:
             self.validation.append((step, _finite(row["validation"])))
-
-    def _time(self, clock: float) -> float:
-        if clock < self.clock:
-            self.before += self.clock
-        self.clock = clock
-        return self.before + clock
 
 
 class CurveReader:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from comfy_api.latest import io
 
-from ...lora_train import recipes
+from ...lora_train import TrainConfig, TrainError, load_config, recipes
 from .. import setting_inputs, sockets
+from ..host import HostSettings, split_settings
 from ..host.app import find_lora, lora_stamp
 
 RECIPE = "recipe"  # the key of a recipe among options: it gives way to every setting
@@ -45,10 +47,10 @@ class StreamCacheTrainOptions(io.ComfyNode):
         return io.NodeOutput(MappingProxyType({**(options or {}), **own}))
 
 
-def with_recipe(
+def join_settings(
     values: Mapping[str, Any], options: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], recipes.Recipe | None, dict[str, Any]]:
-    """All settings of a training; its recipe; and the person's own settings.
+) -> tuple[TrainConfig, HostSettings, list[str]]:
+    """All settings of a training, and what its run notes about the recipe.
 
     Options win over the node, and both over the recipe. A value of the node is a person's own if it is not the default.
     """
@@ -56,4 +58,13 @@ def with_recipe(
     recipe: recipes.Recipe | None = chained.pop(RECIPE, None)
     own = {**setting_inputs.changed(values), **chained}
     advised = recipe.values(own) if recipe is not None else {}
-    return {**values, **advised, **chained}, recipe, own
+    host, engine = split_settings({**values, **advised, **chained})
+    try:
+        return load_config(engine, "settings"), host, [recipe.note(own)] if recipe is not None else []
+    except TrainError as error:
+        named = [name for name in advised if re.search(rf"\b{name}\b", str(error))]
+        if not named:
+            raise
+        raise TrainError(
+            f"{error}; of the recipe: {', '.join(named)}; to keep the default, name it in without of Train Recipe"
+        ) from None

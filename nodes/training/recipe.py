@@ -49,6 +49,12 @@ class StreamCacheRecipe(io.ComfyNode):
                     optional=True,
                     tooltip="A recipe of your own instead, from the folder streamcache/recipes of your user folder.",
                 ),
+                io.String.Input(
+                    "without",
+                    default="",
+                    optional=True,
+                    tooltip="Settings that the recipe leaves at their defaults, such as caption_dropout, steps.",
+                ),
             ],
             outputs=[
                 sockets.Options.Output("settings", display_name="options", tooltip="For Train LoRA."),
@@ -71,11 +77,13 @@ class StreamCacheRecipe(io.ComfyNode):
         model: Any = None,
         options: Mapping[str, Any] | None = None,
         file: str = "",
+        without: str = "",
     ) -> io.NodeOutput:
         own = dict(options or {})
         if RECIPE in own:
             raise TrainError("options: has a recipe already; keep one of the two Train Recipe nodes")
         recipe = _read(find_recipe(file), base, purpose, card, model)
+        recipe = recipe.without(without.replace(",", " ").split(), setting_inputs.ALL_SETTINGS)
         words = "\n".join(recipe.explain(own))
         return io.NodeOutput(MappingProxyType({**own, RECIPE: recipe}), words, ui=ui.PreviewText(words))
 

@@ -23,7 +23,6 @@ from ...lora_train import (
     check_run_name,
     find_exports,
     latest_run,
-    load_config,
     open_run,
     plot_loss,
     read_curves,
@@ -32,7 +31,7 @@ from ...lora_train import (
     train_in_run,
 )
 from .. import setting_inputs, sockets
-from ..host import HostSettings, split_settings
+from ..host import HostSettings
 from ..host.app import (
     cache_roots,
     caches_changed,
@@ -64,7 +63,7 @@ from ..library import (
     trained_files,
 )
 from ..sockets import OPEN
-from .options import StreamCacheTrainOptions, with_recipe
+from .options import StreamCacheTrainOptions, join_settings
 from .recipe import StreamCacheRecipe
 from .watch import TrainWatch, with_forecast
 
@@ -123,7 +122,7 @@ class StreamCacheTrain(io.ComfyNode):
         **settings: Any,
     ) -> io.NodeOutput:
         values = setting_inputs.read_settings(sockets.scalars(settings))
-        config, host, recipe = _read_settings(values, sockets.first(options))
+        config, host, recipe = join_settings(values, sockets.first(options))
         config = _with_training_lora(config, sockets.first(training_lora))
         _check_name(config.name, new=config.mode == "new")
         watch, given = TrainWatch(asdict(host)), Given(sockets.first(dataset), latents, conditioning)
@@ -209,15 +208,6 @@ def _outputs() -> list[io.Output]:
     ]
 
 
-def _read_settings(
-    values: Mapping[str, Any], options: Mapping[str, Any] | None
-) -> tuple[TrainConfig, HostSettings, list[str]]:
-    """The settings of the node, overridden by those of the options socket; what the run notes about its recipe."""
-    everything, recipe, own = with_recipe(values, options)
-    host, engine = split_settings(everything)
-    return load_config(engine, "settings"), host, [recipe.note(own)] if recipe is not None else []
-
-
 def _with_training_lora(config: TrainConfig, lora: Mapping[str, Any] | None) -> TrainConfig:
     """A connected LoRA becomes a file: a run that resumes can tell whether it is the same."""
     if lora is None:
@@ -271,7 +261,8 @@ def _rehearse(patcher: Any, plan: Plan | None, config: TrainConfig, host: HostSe
     with open_run(runs_folder(), config.name, config.mode) as run:
         if plan is not None:
             denoiser = make_denoiser(patcher, config, host, images.negative)
-            rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts)
+            out = lora_folder() / f"{run.name}.safetensors"
+            rehearse(denoiser, plan, images.settings(config), run, images.decoder(denoiser), images.prompts, out)
 
 
 def _describe_left(config: TrainConfig) -> list[str]:

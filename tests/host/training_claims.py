@@ -408,6 +408,26 @@ def i6_a_recipe_gives_way_to_options_and_to_what_is_changed_on_the_node(case: Ca
 
 
 @claim
+def i6_a_setting_of_a_recipe_that_does_not_fit_is_named_and_can_be_left_out(case: Case) -> None:
+    from streamcache.errors import TrainError
+    from streamcache.nodes.training.options import join_settings
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    def joined(without: str) -> Any:
+        options = StreamCacheRecipe.execute("sdxl", "style", "none", without=without).args[0]
+        return join_settings({"guidance_target": 3.0}, options)
+
+    config, _, notes = joined("caption_dropout")
+    assert config.caption_dropout == 0 and config.rank == 32 and "without caption_dropout" in notes[0]
+    try:
+        joined("")
+    except TrainError as refused:
+        assert "; of the recipe: caption_dropout; to keep the default, name it in without" in str(refused), refused
+    else:
+        raise AssertionError("accepted")
+
+
+@claim
 def i6_the_recipe_of_a_model_is_that_of_its_family(case: Case) -> None:
     from streamcache.errors import TrainError
     from streamcache.nodes.training.recipe import StreamCacheRecipe
@@ -428,6 +448,22 @@ def i6_the_recipe_of_a_model_is_that_of_its_family(case: Case) -> None:
             assert words in str(refused), refused
         else:
             raise AssertionError("accepted")
+
+
+@claim
+def i6_the_klein_recipe_is_for_the_klein_models_and_not_for_dev(case: Case) -> None:
+    from types import SimpleNamespace
+
+    from comfy.supported_models import Flux2
+
+    from streamcache.lora_train.recipes import base_for
+    from streamcache.nodes.host.model import families_of
+
+    def base(width: int) -> str | None:
+        found = Flux2({"image_model": "flux2", "hidden_size": width})
+        return base_for(families_of(SimpleNamespace(model=SimpleNamespace(model_config=found))))
+
+    assert [base(width) for width in (3072, 4096, 6144)] == ["flux2_klein", "flux2_klein", None]
 
 
 @claim

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from streamcache.errors import TrainError
-from streamcache.lora_train import exporter
+from streamcache.lora_train import exporter, session
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.loop import TrainHooks
 from streamcache.lora_train.run.exports import list_exports, missing_exports
@@ -316,3 +316,11 @@ def test_i1_resuming_with_more_steps_keeps_the_files_from_before(tmp_path) -> No
 
 def test_full_settings_are_those_of_the_kill_above() -> None:
     assert FULL["steps"] == 20 and FULL["save_every"] == 10 and FULL["ema_decay"]
+
+
+def test_i4_captions_are_counted_before_the_first_step_and_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, counted, real = [0], [], session.count_tags
+    monkeypatch.setattr(session, "count_tags", lambda dataset: counted.append(done[0]) or real(dataset))
+    hooks = TrainHooks(progress=lambda progress: done.__setitem__(0, progress.step))
+    run_training(tmp_path, make_dataset(tmp_path / "set"), hooks=hooks, steps=4, export_every=2)
+    assert counted == [0]

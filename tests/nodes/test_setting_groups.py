@@ -38,4 +38,5 @@ def test_kinds_that_change_the_output_have_no_dora_and_no_dropout() -> None:
 def test_the_front_end_gets_the_group_and_the_needs_of_a_setting() -> None:
     assert shown_with(SETTINGS["lokr_factor"]) == {"streamcache": {"group": "adapter", "needs": {"adapter": ["lokr"]}}}
     assert shown_with(SETTINGS["steps"])["streamcache"] == {"group": "run", "needs": {}}
+    assert shown_with(SETTINGS["keep_exports_by"])["streamcache"]["needs"] == {"keep_exports": None}
     assert shown_with(SETTINGS["lr_floor"])["streamcache"]["needs"] == {"lr_schedule": None}

@@ -45,9 +45,14 @@ FLUX_2_WIDTHS = {3072: "flux.2-klein-4b", 4096: "flux.2-klein-9b"}
 
 
 def families_of(patcher: Any) -> list[str]:
-    """ComfyUI's class of the model's configuration, and the classes that it extends."""
+    """ComfyUI's class of the model's configuration, and the classes that it extends; of Flux.2 only the member."""
     found = getattr(patcher.model, "model_config", None)
-    return [kind.__name__ for kind in type(found).__mro__] if found is not None else []
+    if found is None:
+        return []
+    families = [kind.__name__ for kind in type(found).__mro__]
+    if "Flux2" in families:  # dev is far larger than the Klein models, and nothing like Flux.1, which its class extends
+        return [_sized("Flux2", found.unet_config) or KNOWN["Flux2"].architecture]
+    return families
 
 
 def base_names(model: Any, prediction: str) -> BaseNames:

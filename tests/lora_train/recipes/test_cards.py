@@ -34,6 +34,6 @@ def test_a_device_is_the_largest_card_that_it_has_the_memory_of(gib: float, card
 
 def test_the_base_follows_from_the_classes_of_a_model() -> None:
     assert base_for(["FluxSchnell", "Flux", "BASE"]) == "flux1"
-    assert base_for(["Flux2", "Flux", "BASE"]) == "flux2_klein"
+    assert base_for(["flux.2-klein-9b"]) == "flux2_klein" and base_for(["flux.2-dev"]) is None
     assert base_for(["SSD1B", "SDXL", "BASE"]) == "sdxl"
     assert base_for(["StableAudio", "BASE", "object"]) is None

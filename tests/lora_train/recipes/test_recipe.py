@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.lora_train import TRAIN_SETTINGS, TrainConfig
+from streamcache.lora_train import TRAIN_SETTINGS, TrainConfig, TrainError
 from streamcache.lora_train.recipes import BASES, CARDS, PURPOSES, read_recipe, read_recipe_file
 from streamcache.nodes.host import HOST_SETTINGS
 
@@ -44,3 +44,13 @@ def test_a_shared_file_changes_a_recipe_of_the_pack(tmp_path: Path) -> None:
     assert recipe.values()["rank"] == 4 and recipe.values()["alpha"] == 2.0
     assert recipe.values()["steps"] == read_recipe("sdxl/style").values()["steps"]
     assert "rank = 4: tiny" in recipe.explain() and "alpha = 2" in recipe.explain()
+
+
+def test_i6_settings_are_left_out_of_a_recipe_by_name() -> None:
+    recipe = read_recipe("sdxl/style", KNOWN)
+    left = recipe.without(["caption_dropout", "network_dim", "seed"], KNOWN)  # an old name too
+    assert recipe.values().keys() - left.values().keys() == {"caption_dropout", "rank"}
+    assert left.note({}) == "Recipe sdxl/style without rank, caption_dropout"
+    assert recipe.without([], KNOWN) == recipe
+    with pytest.raises(TrainError, match='without: unknown setting "caption_dropuot"; did you mean "caption_dropout"'):
+        recipe.without(["caption_dropuot"], KNOWN)

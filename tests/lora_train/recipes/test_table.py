@@ -22,7 +22,12 @@ def shared(folder: Path, text: str) -> Path:
         ("[settings]\nrank = 0", "my.toml: settings.rank: rank = 0: expected a whole number of at least 1; correct it"),
         ("[settings]\nlr = 1e-4\nlearning_rate = 1e-4", "learning_rate is set twice; keep one of them"),
         ("[settings]\nrank = {value = 4, why = 3}", "my.toml: settings.rank.why = 3: expected a text"),
-        ("[settings]\nstart_from = '/etc/passwd'", "settings.start_from: a recipe names no run and no file; remove it"),
+        ("[settings]\nstart_from = '/etc/passwd'", "settings.start_from: a recipe names no run, files or words of the"),
+        (
+            "[settings]\ntrigger_words = 'ohwx'",
+            "settings.trigger_words: a recipe names no run, files or words of the images",
+        ),
+        ("[settings]\nsample_captions = ['a cat']", "settings.sample_captions: a recipe names no run, files or words"),
         ("[settings]\nadapter = 'oft'\ndora = true", "recipe my.toml: dora = True: not possible with adapter"),
         ("rank = 4", 'my.toml: unknown key "rank"'),
         ("settings = 4", "my.toml: settings = 4: expected a table"),
