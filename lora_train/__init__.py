@@ -82,6 +82,7 @@ from .run import (
     draw_grid,
     find_exports,
     format_seconds,
+    has_name,
     hold_run,
     is_run_locked,
     latest_run,
@@ -97,6 +98,7 @@ from .run import (
     read_run_json,
     smooth_curve,
     thin_curve,
+    written_files,
 )
 from .samples import Decode, Prompt, make_prompts, sample_file_name
 from .session import check_training, rehearse
@@ -175,6 +177,7 @@ __all__ = [
     "forecast_training",
     "format_seconds",
     "generator_state",
+    "has_name",
     "hold",
     "hold_run",
     "inspect_lora",
@@ -220,4 +223,5 @@ __all__ = [
     "train_in_run",
     "upload",
     "with_sample_images",
+    "written_files",
 ]

@@ -8,10 +8,13 @@ from .exports import (
     export_path,
     export_step,
     find_exports,
+    has_name,
+    is_written,
     list_exports,
     missing_exports,
     recorded_exports,
     superfluous,
+    written_files,
 )
 from .folder import (
     Run,
@@ -79,8 +82,10 @@ __all__ = [
     "export_step",
     "find_exports",
     "format_seconds",
+    "has_name",
     "hold_run",
     "is_run_locked",
+    "is_written",
     "latest_run",
     "list_exports",
     "may_be_file",
@@ -103,4 +108,5 @@ __all__ = [
     "superfluous",
     "thin_curve",
     "wrap_text",
+    "written_files",
 ]

@@ -298,6 +298,18 @@ def test_a_renamed_run_keeps_its_lora_and_its_place_in_the_list(runs: Runs):
     assert {row["name"] for row in runs.rows()} == {"kitten", "taken"}
 
 
+@pytest.mark.parametrize("left", ["cat.safetensors", "cat-000500.safetensors"])
+def test_i1_a_run_does_not_get_the_name_of_a_lora_of_another(runs: Runs, left: str):
+    loras = runs.places.loras
+    loras.mkdir()
+    make_run(runs, "dog", status="done", step=3, lora=str(loras / "dog.safetensors"))
+    (loras / left).touch()  # of a run that was deleted
+    with pytest.raises(Refused, match=f"the LoRA {left} of another run exists"):
+        runs.rename("dog", "cat")
+    make_run(runs, "dog", lora=str(loras / "cat.safetensors"), written=["cat-000500.safetensors"], loras=str(loras))
+    assert runs.rename("dog", "cat").name == "cat", "its own name from before"
+
+
 def test_only_the_lora_files_of_a_run_are_sent(runs: Runs, tmp_path: Path):
     loras = runs.places.loras
     loras.mkdir()
