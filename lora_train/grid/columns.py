@@ -44,9 +44,9 @@ def make_columns(loras: Iterable[Column], strengths: Sequence[float], base: bool
     return columns
 
 
-def choose_exports(folder: Path, wanted: str = ALL) -> list[Column]:
-    """The LoRA files of a run: all, the last one, or those of some steps, such as 500, 1000."""
-    exports = list_exports(folder)
+def choose_exports(folder: Path, wanted: str = ALL, base: Path | None = None) -> list[Column]:
+    """The LoRA files of a run, in `base` if given: all, the last one, or those of some steps, such as 500, 1000."""
+    exports = list_exports(folder, base)
     if not exports:
         raise TrainError(f"{folder.name}: the run has no LoRA file; train it first, or name the files themselves")
     wanted = wanted.strip().lower() or ALL

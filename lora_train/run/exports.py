@@ -51,24 +51,29 @@ def find_exports(final: Path) -> dict[int, Path]:
     return {step: path for path in paths if (step := export_step(path, final)) is not None}
 
 
-def list_exports(folder: Path) -> list[Export]:
+def list_exports(folder: Path, base: Path | None = None) -> list[Export]:
     """The LoRA files of the run in this folder, in the order of steps, the final (or partial) one last.
 
     Only those whose file exists. Raises TrainError if run.json cannot be read now.
     """
-    return [export for export in recorded_exports(folder) if may_be_file(export.path)]
+    return [export for export in recorded_exports(folder, base) if may_be_file(export.path)]
 
 
-def missing_exports(folder: Path) -> list[str]:
+def missing_exports(folder: Path, base: Path | None = None) -> list[str]:
     """The names of the recorded LoRA files that are gone."""
-    return [export.path.name for export in recorded_exports(folder) if not may_be_file(export.path)]
+    return [export.path.name for export in recorded_exports(folder, base) if not may_be_file(export.path)]
 
 
-def recorded_exports(folder: Path) -> list[Export]:
-    """All LoRA files that run.json names, in the order of steps. Entries that no run would write are skipped."""
+def recorded_exports(folder: Path, base: Path | None = None) -> list[Export]:
+    """All LoRA files that run.json names, in the order of steps. Entries that no run would write are skipped.
+
+    They are in the folder that run.json names, unless `base` is given: a run may come from elsewhere.
+    """
     described = read_run_json(folder)
     last = _path(described.get("lora"))
-    base = _path(described.get("loras")) or (last.parent if last is not None else None)
+    if last is not None and base is not None:
+        last = base / last.name
+    base = base or _path(described.get("loras")) or (last.parent if last is not None else None)
     found = {}
     if base is not None:
         listed = described.get("exports")

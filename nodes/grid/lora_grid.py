@@ -167,9 +167,8 @@ def _read_settings(values: dict[str, Any]) -> GridSettings:
 
 def _columns(loras: str, run: str, exports: str) -> list[Column]:
     """The LoRAs of the run, then those that are named."""
-    of_run = choose_exports(_run_folder(run), exports) if run else []
     # run.json may come from elsewhere: a file is looked for where runs put theirs.
-    found = [Column(lora_folder() / each.file.name, 1.0, each.name, each.step) for each in of_run if each.file]
+    found = choose_exports(_run_folder(run), exports, lora_folder()) if run else []
     names = [line.strip() for line in loras.splitlines() if line.strip()]
     return [*found, *(Column(Path(find_lora(name, "loras")), 1.0, name.rpartition(".")[0] or name) for name in names)]
 

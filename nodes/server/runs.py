@@ -242,8 +242,7 @@ class Runs:
                 "validation": each.validation,
                 "partial": each.partial,
             }
-            for each in list_exports(folder)
-            if os.path.isfile(self.places.loras / each.path.name)
+            for each in list_exports(folder, self.places.loras)
         ]
 
     def _lora(self, name: str, described: Mapping[str, Any]) -> str:

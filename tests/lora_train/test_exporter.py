@@ -273,10 +273,10 @@ def test_i1_files_of_a_run_that_was_deleted_are_not_overwritten_by_one_that_got_
 def test_i1_a_run_knows_its_files_of_later_steps_whatever_its_settings_were_in_between(tmp_path) -> None:
     dataset = make_dataset(tmp_path / "set")
     run_training(tmp_path, dataset, steps=8, export_every=3, save_every=1, keep_states=9)
-    for settings, stop in (({}, 3), ({"export_every": 3}, 9)):  # the second time from before the file of step 6
+    for every, stop in ((0, 3), (3, 9)):  # the second time from before the file of step 6
         for step in range(3, 9):
             (tmp_path / FOLDER / f"states/step-{step:08}.safetensors").unlink(missing_ok=True)
-        run_training(tmp_path, dataset, hooks=stop_at(stop), mode="resume", steps=8, **settings)
+        run_training(tmp_path, dataset, hooks=stop_at(stop), mode="resume", steps=8, export_every=every)
     assert steps(tmp_path) == [3, 6, 8]
     run_training(tmp_path, dataset, mode="overwrite", steps=8)
     assert names(tmp_path) == ["test.safetensors"]

@@ -317,7 +317,8 @@ def test_only_the_lora_files_of_a_run_are_sent(runs: Runs, tmp_path: Path):
         (loras / f"{name}.safetensors").touch()
     entry = {"file": "cat-000002.safetensors", "step": 2, "epoch": 0, "loss": 0.5, "validation": None}
     away = {**entry, "file": "../secret.safetensors"}
-    make_run(runs, "cat", step=3, lora=str(loras / "cat.safetensors"), exports=[away, entry])
+    moved = tmp_path / "before" / "cat.safetensors"  # where ComfyUI was when the run trained
+    make_run(runs, "cat", step=3, lora=str(moved), loras=str(moved.parent), exports=[away, entry])
     (tmp_path / "secret.safetensors").touch()
     described = runs.describe("cat", 50, 0)
     assert [(row["file"], row["step"], row["loss"], row["partial"]) for row in described["exports"]] == [
