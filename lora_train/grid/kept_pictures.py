@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 
 from ...dataset_cache import replace_file, take_lock
 from ...errors import TrainError
-from ..run import open_run_file, read_from
+from ..run import is_finite, open_run_file, read_from
 
 GRID_FOLDER, INDEX = "grid", "index.json"
 _KEY = re.compile("[0-9a-f]{16,64}")
@@ -108,7 +108,7 @@ def _row(entry: Any) -> KeptPicture | None:
     if any(not isinstance(entry.get(name), kind) for name, kind in _KINDS.items()):
         return None
     key, step = entry["key"], entry.get("step")
-    if not _KEY.fullmatch(key) or not (step is None or isinstance(step, int)):
+    if not _KEY.fullmatch(key) or not (step is None or isinstance(step, int)) or not is_finite(entry["strength"]):
         return None
     known = {field.name: entry.get(field.name) for field in fields(KeptPicture)}
     return KeptPicture(**{**known, "file": f"{key}.png"})
