@@ -16,7 +16,6 @@ import { bySteps, enlarge, keyOf, thumbnail } from "./images.js";
 import { store } from "./runs.js";
 import { lossSeries } from "./series.js";
 
-export const TRAIN = "StreamCacheTrain";
 const LEFT = ["stopped", "interrupted"]; // how a run ended that can go on
 const HEIGHTS = { base: 92, chart: 130, images: 70, text: 36 }; // on the classic canvas
 
