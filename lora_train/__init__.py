@@ -37,6 +37,7 @@ from .grid import (
     Row,
     check_loras,
     choose_exports,
+    describe_missing,
     draw_sheet,
     make_columns,
     make_rows,
@@ -84,6 +85,7 @@ from .run import (
     draw_grid,
     find_exports,
     format_seconds,
+    has_name,
     hold_run,
     is_run_locked,
     latest_run,
@@ -99,6 +101,7 @@ from .run import (
     read_run_json,
     smooth_curve,
     thin_curve,
+    written_files,
 )
 from .samples import Decode, Prompt, make_prompts, sample_file_name
 from .session import check_training, rehearse
@@ -169,6 +172,7 @@ __all__ = [
     "choose_precision",
     "convert_lora",
     "decaying_weights",
+    "describe_missing",
     "differences",
     "draw_grid",
     "draw_noise",
@@ -179,6 +183,7 @@ __all__ = [
     "forecast_training",
     "format_seconds",
     "generator_state",
+    "has_name",
     "hold",
     "hold_run",
     "inspect_lora",
@@ -224,4 +229,5 @@ __all__ = [
     "train_in_run",
     "upload",
     "with_sample_images",
+    "written_files",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,11 +22,13 @@ from .run import (
     export_path,
     export_step,
     find_exports,
+    has_name,
+    is_written,
     may_be_file,
     partial_lora,
-    read_run_json,
     recorded_exports,
     superfluous,
+    written_files,
 )
 from .samples import latest_image
 from .session import Session
@@ -48,16 +51,16 @@ class Exporter:
         self._every, self._epoch = config.export_every, config.export_epochs * len(session.order)  # steps, batches
         self._from, self._position = session.step, session.stepper.position
         self._unfinished = run.unfinished_lora(final)  # of this run, from before
-        self._before = recorded_exports(run.folder)
+        self._written = written_files(run.folder) if run.mode != "new" else []  # by this run, listed or not
         place = final.absolute().parent
-        kept = [one for one in self._before if run.resume and one.step <= session.step and one.path.parent == place]
-        self._listed = kept
+        before = recorded_exports(run.folder) if run.resume else []
+        self._listed = [one for one in before if one.step <= session.step and one.path.parent == place]
         self._check()
 
     @property
     def along(self) -> list[Export]:
         """The files along the way that are there now, in the order of steps."""
-        return [one for one in self._listed if self._is_along(one) and may_be_file(one.path)]
+        return [one for one in self._listed if self._is_along(one.path) and may_be_file(one.path)]
 
     def begin(self) -> None:
         """Record where the files will be. Those of a run that this one overwrites are removed."""
@@ -65,9 +68,10 @@ class Exporter:
         gone = [one.path.name for one in self._listed if not may_be_file(one.path)]
         if gone:
             log.warning("LoRA files of this run are missing: %s", _names(gone))
-        self._run.describe(loras=str(self.final.absolute().parent), exports=describe_exports(self._listed))
-        if self._run.mode == "overwrite":
-            _remove([one.path for one in self._before if self._is_along(one)])
+        replaced = [path for path in self._written if self._run.mode == "overwrite" and self._is_along(path)]
+        self._written = [path for path in self._written if path not in replaced]
+        self._record(self._listed, loras=str(self.final.absolute().parent))
+        _remove(replaced)
 
     def is_due(self, step: int) -> bool:
         """Whether a file is written after this step. The last one has a file in any case."""
@@ -98,7 +102,9 @@ class Exporter:
                 log.warning("The LoRA of step %d could not be saved (%s); the run goes on", new.step, error.strerror)
                 dropped = [new]
         if dropped:
-            _remove([one.path for one in dropped if one is not new])
+            gone = [one.path for one in dropped]
+            _remove([path for path in gone if path != new.path])
+            self._written = [path for path in self._written if path not in gone]
             self._record([one for one in self._listed if one not in dropped])
         return None if new in dropped else new
 
@@ -125,30 +131,32 @@ class Exporter:
 
     def _record(self, listed: Sequence[Export], **facts: Any) -> None:
         self._listed = sorted(listed, key=lambda one: one.step)
-        self._run.describe(exports=describe_exports(self._listed), **facts)
+        self._written = list(dict.fromkeys([*self._written, *(one.path for one in self._listed)]))
+        written = sorted(path.name for path in self._written if self._is_along(path))
+        self._run.describe(exports=describe_exports(self._listed), written=written, **facts)
 
     def _others(self, new: Export) -> list[Export]:
         return [one for one in self._listed if one.path.name != new.path.name]
 
-    def _is_along(self, export: Export) -> bool:
-        return export_step(export.path, self.final) is not None
+    def _is_along(self, path: Path) -> bool:
+        return export_step(path, self.final) is not None
 
     def _check(self) -> None:
+        """Refuse to overwrite files that the run did not write, as after it got the name of a run that was deleted."""
+        if self._run.mode == "resume" and os.path.lexists(self.final) and not is_written(self.final, self._run.folder):
+            self._refuse([self.final])
         if not (self._every or self._epoch):
             return
         ahead = {step: path for step, path in find_exports(self.final).items() if step > self._from}
         found = {step: path for step, path in ahead.items() if self.is_due(step)}
-        if found and not self._has_exported() and self._run.mode != "overwrite":
-            names = _names([path.name for _, path in sorted(found.items())])
-            raise TrainError(f"{self.final.parent}: {names} would be overwritten by this run; give it another name, or "
-                             "move these files away")  # fmt: skip
+        self._refuse([path for _, path in sorted(found.items()) if not has_name(path, self._written)])
         self._check_room(len(found))
 
-    def _has_exported(self) -> bool:
-        """Whether the run has written files along the way before: then those of later steps are its own."""
-        before = read_run_json(self._run.folder).get("config")
-        settings = before if isinstance(before, dict) else {}
-        return self._run.mode == "resume" and bool(settings.get("export_every") or settings.get("export_epochs"))
+    def _refuse(self, files: Sequence[Path]) -> None:
+        if files:
+            names = _names([path.name for path in files])
+            raise TrainError(f"{self.final.parent}: {names} would be overwritten by this run; give it another name, or "
+                             "move these files away")  # fmt: skip
 
     def _check_room(self, there: int) -> None:
         session, config = self._session, self._session.config

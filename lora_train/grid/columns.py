@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TrainError
 from ...setting import NUMBERS, Limits, Setting, parse_setting
-from ..run import Export, list_exports
+from ..run import Export, list_exports, missing_exports, recorded_exports
 
 ALL, LAST = "all", "last"
 _EXPORTS = Setting("exports", NUMBERS, (), Limits("", ""))
@@ -44,23 +44,33 @@ def make_columns(loras: Iterable[Column], strengths: Sequence[float], base: bool
     return columns
 
 
-def choose_exports(folder: Path, wanted: str = ALL) -> list[Column]:
-    """The LoRA files of a run: all, the last one, or those of some steps, such as 500, 1000."""
-    exports = list_exports(folder)
+def choose_exports(folder: Path, wanted: str = ALL, base: Path | None = None) -> list[Column]:
+    """The LoRA files of a run, in `base` if given: all, the last one, or those of some steps, such as 500, 1000."""
+    exports = list_exports(folder, base)
     if not exports:
         raise TrainError(f"{folder.name}: the run has no LoRA file; train it first, or name the files themselves")
     wanted = wanted.strip().lower() or ALL
     if wanted == LAST:
         exports = exports[-1:]
     elif wanted != ALL:
-        exports = _of_steps(exports, parse_setting(_EXPORTS, wanted), folder.name)
+        lost = {export.step: export.path.name for export in recorded_exports(folder, base) if export not in exports}
+        exports = _of_steps(exports, lost, parse_setting(_EXPORTS, wanted), folder.name)
     return [Column(export.path, 1.0, folder.name, export.step) for export in exports]
 
 
-def _of_steps(exports: Sequence[Export], steps: Sequence[int], run: str) -> list[Export]:
+def describe_missing(folder: Path, wanted: str = ALL, base: Path | None = None) -> list[str]:
+    """A remark on the LoRA files that are gone, which `choose_exports` leaves out unless their steps are named."""
+    missing = missing_exports(folder, base) if wanted.strip().lower() in ("", ALL, LAST) else []
+    return [f"{folder.name}: {len(missing):,} LoRA files are missing: {', '.join(missing)}"] if missing else []
+
+
+def _of_steps(exports: Sequence[Export], lost: Mapping[int, str], steps: Sequence[int], run: str) -> list[Export]:
     by_step = {export.step: export for export in exports}  # of two files of one step, the last one
     for step in steps:
-        if step not in by_step:
-            known = ", ".join(f"{known:,}" for known in by_step)
-            raise TrainError(f"exports: {run} has no LoRA of step {step:,}; it has {known}")
+        if step in by_step:
+            continue
+        known = ", ".join(f"{known:,}" for known in by_step)
+        if step in lost:
+            raise TrainError(f"exports: the LoRA of step {step:,} of {run} is missing ({lost[step]}); there is {known}")
+        raise TrainError(f"exports: {run} has no LoRA of step {step:,}; it has {known}")
     return [by_step[step] for step in dict.fromkeys(steps)]

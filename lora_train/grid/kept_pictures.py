@@ -21,11 +21,12 @@ from safetensors import SafetensorError
 
 from ...dataset_cache import replace_file, take_lock
 from ...errors import TrainError
-from ..run import open_run_file, read_from
+from ..run import is_finite, open_run_file, read_from
 
 GRID_FOLDER, INDEX = "grid", "index.json"
 _KEY = re.compile("[0-9a-f]{16,64}")
 _KINDS = {"prompt": str, "negative": str, "seed": int, "lora": str, "name": str, "strength": (int, float), "key": str}
+MAX_LATENTS = 1 << 30  # bytes; the folder may come from elsewhere
 PATIENCE = 20.0  # seconds to wait for another process that adds a picture
 
 
@@ -68,8 +69,11 @@ class KeptPictures:
         try:
             if open_run_file(self.folder / f"{key}.png") is None:
                 return None
-            return safetensors.torch.load((self.folder / f"{key}.safetensors").read_bytes())["samples"]
-        except (OSError, SafetensorError, KeyError):
+            file = open_run_file(self.folder / f"{key}.safetensors")
+            if file is None or file.size > MAX_LATENTS:
+                return None
+            return safetensors.torch.load(read_from(file))["samples"]
+        except (SafetensorError, KeyError):
             return None
 
     def keep(self, row: KeptPicture, latents: torch.Tensor, pixels: torch.Tensor) -> None:
@@ -108,7 +112,7 @@ def _row(entry: Any) -> KeptPicture | None:
     if any(not isinstance(entry.get(name), kind) for name, kind in _KINDS.items()):
         return None
     key, step = entry["key"], entry.get("step")
-    if not _KEY.fullmatch(key) or not (step is None or isinstance(step, int)):
+    if not _KEY.fullmatch(key) or not (step is None or isinstance(step, int)) or not is_finite(entry["strength"]):
         return None
     known = {field.name: entry.get(field.name) for field in fields(KeptPicture)}
     return KeptPicture(**{**known, "file": f"{key}.png"})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import normal_form
-from .folder import read_run_json
+from .folder import is_partial_lora, read_run_json
 from .metrics import MAX_STEP, is_finite
 from .run_files import list_names, may_be_file
 
@@ -51,24 +51,29 @@ def find_exports(final: Path) -> dict[int, Path]:
     return {step: path for path in paths if (step := export_step(path, final)) is not None}
 
 
-def list_exports(folder: Path) -> list[Export]:
+def list_exports(folder: Path, base: Path | None = None) -> list[Export]:
     """The LoRA files of the run in this folder, in the order of steps, the final (or partial) one last.
 
     Only those whose file exists. Raises TrainError if run.json cannot be read now.
     """
-    return [export for export in recorded_exports(folder) if may_be_file(export.path)]
+    return [export for export in recorded_exports(folder, base) if may_be_file(export.path)]
 
 
-def missing_exports(folder: Path) -> list[str]:
+def missing_exports(folder: Path, base: Path | None = None) -> list[str]:
     """The names of the recorded LoRA files that are gone."""
-    return [export.path.name for export in recorded_exports(folder) if not may_be_file(export.path)]
+    return [export.path.name for export in recorded_exports(folder, base) if not may_be_file(export.path)]
 
 
-def recorded_exports(folder: Path) -> list[Export]:
-    """All LoRA files that run.json names, in the order of steps. Entries that no run would write are skipped."""
+def recorded_exports(folder: Path, base: Path | None = None) -> list[Export]:
+    """All LoRA files that run.json names, in the order of steps. Entries that no run would write are skipped.
+
+    They are in the folder that run.json names, unless `base` is given: a run may come from elsewhere.
+    """
     described = read_run_json(folder)
     last = _path(described.get("lora"))
-    base = _path(described.get("loras")) or (last.parent if last is not None else None)
+    if last is not None and base is not None:
+        last = base / last.name
+    base = base or _path(described.get("loras")) or (last.parent if last is not None else None)
     found = {}
     if base is not None:
         listed = described.get("exports")
@@ -77,6 +82,30 @@ def recorded_exports(folder: Path) -> list[Export]:
     if last is not None and last.name not in found:  # runs of earlier versions list none
         found[last.name] = _last_of(last, described)
     return sorted(found.values(), key=lambda export: (export.step, export.path == last, export.path.name))
+
+
+def written_files(folder: Path) -> list[Path]:
+    """The LoRA files that the run in this folder wrote, those along the way also if it no longer lists them."""
+    described, recorded = read_run_json(folder), [export.path for export in recorded_exports(folder)]
+    base, listed = _path(described.get("loras")), described.get("written")
+    names = listed if base is not None and isinstance(listed, list) else []
+    return [*recorded, *(base / name for name in names if base is not None and is_plain_name(name))]
+
+
+def is_written(final: Path, folder: Path) -> bool:
+    """Whether the run in this folder wrote this final LoRA. The name counts: files may have been moved since.
+
+    One that has recorded no LoRA is of an earlier version, or was killed before it could: then the file is its own too.
+    """
+    last = _path(read_run_json(folder).get("lora"))
+    if last is None or is_partial_lora(final.with_name(last.name), final):
+        return True
+    return has_name(final, written_files(folder))
+
+
+def has_name(path: Path, others: Iterable[Path]) -> bool:
+    """Whether one of the others has the name of this file."""
+    return normal_form(path.name) in {normal_form(other.name) for other in others}
 
 
 def describe_exports(exports: Sequence[Export]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from ...lora_train import (
     check_loras,
     check_run_name,
     choose_exports,
+    describe_missing,
     draw_sheet,
     make_columns,
     make_rows,
@@ -91,7 +92,7 @@ class StreamCacheLoraGrid(io.ComfyNode):
         columns = make_columns(_columns(loras[0], run[0], exports[0]), common.strengths, common.base)
         rows = make_rows(prompt_names(texts), common.seeds, without if isinstance(without, str) else "")
         painter = HostPainter(model[0], vae[0], sockets.first(clip), texts, without, common)
-        remarks = check_loras(painter, columns)
+        remarks = [*check_loras(painter, columns), *_missing(run[0], exports[0])]
         watch = _Watch(run[0])
         pictures = paint(painter, columns, rows, common, _kept(run[0]), watch)
         sheet = draw_sheet([[to_image(each.pixels) for each in line] for line in pictures],
@@ -167,11 +168,14 @@ def _read_settings(values: dict[str, Any]) -> GridSettings:
 
 def _columns(loras: str, run: str, exports: str) -> list[Column]:
     """The LoRAs of the run, then those that are named."""
-    of_run = choose_exports(_run_folder(run), exports) if run else []
     # run.json may come from elsewhere: a file is looked for where runs put theirs.
-    found = [Column(lora_folder() / each.file.name, 1.0, each.name, each.step) for each in of_run if each.file]
+    found = choose_exports(_run_folder(run), exports, lora_folder()) if run else []
     names = [line.strip() for line in loras.splitlines() if line.strip()]
     return [*found, *(Column(Path(find_lora(name, "loras")), 1.0, name.rpartition(".")[0] or name) for name in names)]
+
+
+def _missing(run: str, exports: str) -> list[str]:
+    return describe_missing(_run_folder(run), exports, lora_folder()) if run else []
 
 
 def _kept(run: str) -> KeptPictures | None:

@@ -30,7 +30,7 @@ def list_pictures(run: Path) -> list[dict[str, Any]]:
             "lora": cut_text(row.lora),
             "name": cut_text(row.name),
             "step": None if row.step is None else as_count(row.step),
-            "strength": cut(float(row.strength)) or 0.0,
+            "strength": row.strength,
             "settings": cut(dict(row.settings)),
         }
         for row in rows

@@ -17,6 +17,8 @@ from ...lora_train import (
     Run,
     TrainError,
     check_run_name,
+    find_exports,
+    has_name,
     hold_run,
     is_run_locked,
     list_exports,
@@ -24,6 +26,7 @@ from ...lora_train import (
     partial_lora,
     read_from,
     read_run_json,
+    written_files,
 )
 from ..library import contained, forget_result, parse_name
 from ..outside import SAMPLE_FILE, Refused, as_count, as_dict, as_list, as_time, cut, cut_text
@@ -181,6 +184,7 @@ class Runs:
         folder = self.folder(name)
         if os.path.lexists(target.with_name(spelled(target.parent, target.name))):
             raise Refused(f"another run named {to} exists; choose another name", 409)
+        self._refuse_loras_of_others(folder, to)
         with self.unused(name) as move:
             run, before = self._described(name), read_run_json(folder)
             lora = self._lora(folder.name, before)
@@ -190,6 +194,13 @@ class Runs:
             Run(target).amend()
         forget_result(folder)
         return target
+
+    def _refuse_loras_of_others(self, folder: Path, to: str) -> None:
+        """LoRA files may outlive their run; one that got its name would overwrite them when it goes on."""
+        final = self.places.loras / spelled(self.places.loras, f"{to}.safetensors")
+        for path in (final, *find_exports(final).values()):
+            if os.path.lexists(path) and not has_name(path, written_files(folder)):
+                raise Refused(f"the LoRA {cut_text(path.name, 200)} of another run exists; choose another name", 409)
 
     def _described(self, name: str) -> Run:
         """A run whose run.json can be changed."""
@@ -231,8 +242,7 @@ class Runs:
                 "validation": each.validation,
                 "partial": each.partial,
             }
-            for each in list_exports(folder)
-            if os.path.isfile(self.places.loras / each.path.name)
+            for each in list_exports(folder, self.places.loras)
         ]
 
     def _lora(self, name: str, described: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from PIL import Image
 from ...dataset_cache import CacheError, Dataset
 from ...lora_train import (
     Denoiser,
+    Export,
     Run,
     TrainConfig,
     TrainError,
@@ -67,7 +68,11 @@ class TrainWatch:
 
     def hooks(self) -> TrainHooks:
         return TrainHooks(
-            progress=self.step, samples=self.samples, validation=self.validation, stop=self.live.stop.is_set
+            progress=self.step,
+            samples=self.samples,
+            validation=self.validation,
+            stop=self.live.stop.is_set,
+            exported=self.exported,
         )
 
     def step(self, progress: TrainProgress) -> None:
@@ -84,6 +89,9 @@ class TrainWatch:
 
     def validation(self, step: int, loss: float) -> None:
         self._send_running({"validation": [step, loss]})
+
+    def exported(self, export: Export) -> None:
+        self._send_running({"exported": export.path.name})
 
     def samples(self, step: int, images: Sequence[Image.Image]) -> None:
         for number in range(len(images)):

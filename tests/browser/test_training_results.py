@@ -19,6 +19,11 @@ BUTTON = f"[...{CARD}.querySelectorAll('.sc-button')].find((each) => each.textCo
 NODES = "app.rootGraph.nodes.filter((node) => node.comfyClass === '%s')"
 VALUES = "Object.fromEntries(%s.widgets.map((widget) => [widget.name, widget.value]))"
 LINKED = "%s.inputs.filter((input) => input.link != null).map((input) => input.name).sort().join()"
+ENCODER = """((train) => {
+  const load = LiteGraph.createNode('CLIPLoader');
+  app.rootGraph.add(load);
+  load.connect(0, train, train.inputs.findIndex((input) => input.name === 'clip'));
+})(app.rootGraph.getNodeById(%s))"""
 DIALOG = "document.querySelector('dialog.sc')"
 RENDERERS = pytest.mark.parametrize("vue", [False, True], ids=["classic", "nodes_2"])
 EXPORTS = (100, 200, 300)
@@ -122,6 +127,19 @@ def test_a_run_without_a_node_on_the_canvas_is_resumed_by_a_new_one(training: Tr
     assert {key: filled[key] for key in SETTINGS} == SETTINGS
     assert page.run(LINKED % f"{NODES % 'StreamCacheTrain'}[0]") == "dataset"
     assert values(training, "StreamCacheCacheLoad")["name"] == "gone_set"
+    page.run("app.rootGraph.clear()")
+
+
+def test_i3_a_renamed_run_is_trained_again_under_its_name_with_the_text_encoder(training: TrainingPage, server: Server):
+    page = training.page
+    write_finished(server, "renamed", falling(30), config={**SETTINGS, "name": "before"})
+    node = training.build("other")
+    page.run(ENCODER % node)
+    show(training, "renamed")
+    page.click(BUTTON % "Train again")
+    page.wait_for(f"{NODES % 'StreamCacheTrain'}.length === 2", 20)
+    assert values(training, "StreamCacheTrain")["name"] == "renamed"
+    assert page.run(LINKED % f"{NODES % 'StreamCacheTrain'}.at(-1)") == "clip,model"
     page.run("app.rootGraph.clear()")
 
 

@@ -254,6 +254,34 @@ def test_i1_a_run_that_begins_to_write_files_when_it_resumes_overwrites_none(tmp
     assert steps(tmp_path) == [4, 6, 8]
 
 
+def test_i1_files_of_a_run_that_was_deleted_are_not_overwritten_by_one_that_got_its_name(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path, dataset, hooks=stop_at(3), steps=8, export_every=2)
+    run_json, final = tmp_path / FOLDER / "run.json", tmp_path / FOLDER / "test.safetensors"
+    run_json.write_text(run_json.read_text().replace('"test-', '"before-').replace("/test-", "/before-"))
+    final.write_bytes(b"mine")
+    with pytest.raises(TrainError, match=r": test\.safetensors would be overwritten by this run"):
+        run_training(tmp_path, dataset, mode="resume", steps=8)
+    final.unlink()
+    (final.with_name("test-000006.safetensors")).write_bytes(b"mine")
+    for mode in ("resume", "overwrite"):
+        with pytest.raises(TrainError, match="test-000006.safetensors would be overwritten"):
+            run_training(tmp_path, dataset, mode=mode, steps=8, export_every=2)
+    assert final.with_name("test-000006.safetensors").read_bytes() == b"mine"
+
+
+def test_i1_a_run_knows_its_files_of_later_steps_whatever_its_settings_were_in_between(tmp_path) -> None:
+    dataset = make_dataset(tmp_path / "set")
+    run_training(tmp_path, dataset, steps=8, export_every=3, save_every=1, keep_states=9)
+    for every, stop in ((0, 3), (3, 9)):  # the second time from before the file of step 6
+        for step in range(3, 9):
+            (tmp_path / FOLDER / f"states/step-{step:08}.safetensors").unlink(missing_ok=True)
+        run_training(tmp_path, dataset, hooks=stop_at(stop), mode="resume", steps=8, export_every=every)
+    assert steps(tmp_path) == [3, 6, 8]
+    run_training(tmp_path, dataset, mode="overwrite", steps=8)
+    assert names(tmp_path) == ["test.safetensors"]
+
+
 def test_i1_a_missing_file_is_named_and_no_error(tmp_path, caplog) -> None:
     dataset = make_dataset(tmp_path / "set")
     run_training(tmp_path, dataset, hooks=stop_at(5), steps=8, export_every=2)

@@ -9,14 +9,19 @@ import { words } from "../lib/words.js";
 export const TRAIN = "StreamCacheTrain";
 const LOADER = "LoraLoader"; // ComfyUI's own
 const LOAD = "StreamCacheCacheLoad";
-const MODELS = ["model", "vae", "prompts", "negative"]; // inputs that other runs on the canvas may share
+const MODELS = ["model", "vae", "clip", "prompts", "negative"]; // inputs that other runs on the canvas may share
 const DATA = ["dataset", "latents", "conditioning"];
 const GAP = 60;
 
 /** Whether a training node, given by its path, has this run: another workflow with a node of the same id may be open by now. */
 export function couldBe(path, run) {
   const name = valueOn(path, "name");
-  return typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
+  return typeof name !== "string" || isNumbered(run, name);
+}
+
+/** Whether a run has this name, or the free one that a new run of this name took. */
+function isNumbered(run, name) {
+  return run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
 }
 
 /** Adds ComfyUI's Load LoRA with this file. */
@@ -27,7 +32,8 @@ export function addLora(file) {
 
 /** Adds a training node with all settings of a run; a new run takes a free name by itself. */
 export function trainAgain(row, curves) {
-  const name = curves.settings.name || row.name;
+  const first = curves.settings.name;
+  const name = first && isNumbered(row.name, first) ? first : row.name; // it may have been renamed since
   tell("training.again_added", addTraining(row, curves, { name, mode: "new" }), row);
 }
 

@@ -32,7 +32,7 @@ export class RunResult {
     const last = files.find(({ file }) => file === row.lora)?.file ?? row.lora;
     const known = Object.keys(curves?.settings ?? {}).length > 0;
     this.#draw("actions", [row.name, row.live, row.status, last, known], () => fill(this.actions, this.#actions(last, known)));
-    this.list.hidden = files.length < 2;
+    this.list.hidden = files.length < (row.live ? 1 : 2); // once it has ended, a single file is among the actions
     this.#draw("files", [row.name, files], () => fill(this.files, files.map((each) => fileRow(row.name, each, best(files)))));
     const settings = { ...curves?.settings, ...curves?.host_settings };
     this.about.hidden = Object.keys(settings).length === 0;

@@ -8,7 +8,7 @@ import { get, listen, post } from "../lib/server.js";
 export const POINTS = 1200;
 const MAX_POINTS = 3000; // of a live curve before it is loaded again, thinned
 const LOOK_AGAIN = 5000; // milliseconds between two questions whether other processes have changed a run
-const LIVE_ONLY = ["points", "validation", "run", "node"];
+const LIVE_ONLY = ["points", "validation", "exported", "run", "node"];
 
 class RunStore {
   constructor() {
@@ -170,7 +170,7 @@ class RunStore {
     if (begins || !this.curves.has(name)) this.follow(name);
     else this.#grow(name, facts);
     if (!live || !known) this.load();
-    if (!live) this.follow(name, true);
+    if (!live || facts.exported) this.follow(name, true); // its list of LoRA files has changed
   }
 
   #grow(name, facts) {

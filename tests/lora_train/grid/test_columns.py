@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.errors import SettingError, TrainError
-from streamcache.lora_train.grid import Column, choose_exports, make_columns
+from streamcache.lora_train.grid import Column, choose_exports, describe_missing, make_columns
 
 
 @pytest.fixture
@@ -38,6 +38,16 @@ def test_i2_a_step_without_a_file_is_refused_with_those_there_are(run: Path):
         choose_exports(run, "700")
     with pytest.raises(SettingError, match="exports"):
         choose_exports(run, "best")
+
+
+def test_i2_a_lora_that_is_gone_is_named_and_one_that_is_asked_for_is_refused(run: Path):
+    assert describe_missing(run) == []
+    (run.parents[1] / "loras" / "cat-000500.safetensors").unlink()
+    for wanted in ("all", "last", ""):
+        assert describe_missing(run, wanted) == ["cat: 1 LoRA files are missing: cat-000500.safetensors"]
+    assert [column.step for column in choose_exports(run)] == [1000, 1200] and describe_missing(run, "1000") == []
+    with pytest.raises(TrainError, match=r"of step 500 of cat is missing \(cat-000500.safetensors\); there is 1,000"):
+        choose_exports(run, "500")
 
 
 def test_i2_a_run_without_a_lora_is_refused(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Pictures that are kept with a run."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from streamcache.errors import TrainError
 from streamcache.lora_train.grid import KeptPicture, KeptPictures, make_columns, make_rows, paint, to_image
 from streamcache.lora_train.run import open_run
 
+from ...support.odd_files import KINDS, put_odd, returns
 from .pictures import SETTINGS, Counting, write_lora
 
 
@@ -54,6 +56,20 @@ def test_i2_a_damaged_picture_counts_as_missing(kept: KeptPictures):
     (kept.folder / f"{first}.safetensors").write_bytes(b"short")
     (kept.folder / f"{second}.png").unlink()
     assert kept.latents(first) is None and kept.latents(second) is None and kept.latents("0" * 32) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes and sockets")
+@pytest.mark.parametrize("kind", KINDS)
+def test_i2_latents_that_are_no_file_count_as_missing(kept: KeptPictures, kind: str):
+    key = next(iter(kept.rows()))
+    put_odd(kind, kept.folder / f"{key}.safetensors")
+    assert returns(lambda: kept.latents(key)) is None
+
+
+def test_i2_latents_that_are_too_large_count_as_missing(kept: KeptPictures, monkeypatch: pytest.MonkeyPatch):
+    key = next(iter(kept.rows()))
+    monkeypatch.setattr("streamcache.lora_train.grid.kept_pictures.MAX_LATENTS", 99)
+    assert kept.latents(key) is None
 
 
 def test_i2_a_run_that_was_deleted_meanwhile_does_not_come_back(tmp_path: Path):

@@ -110,6 +110,19 @@ def test_i1_a_path_that_no_run_would_record_is_none(tmp_path, lora) -> None:
     assert list_exports(describe(tmp_path, lora=lora)) == []
 
 
+def test_i1_the_files_of_a_run_whose_folders_were_moved_are_found(tmp_path) -> None:
+    final = tmp_path / "loras" / "cat.safetensors"
+    along = export_path(final, 10, 30)
+    final.parent.mkdir()
+    for path in (final, along):
+        path.touch()
+    before = Path("/elsewhere/loras")
+    folder = describe(tmp_path, lora=str(before / final.name), loras=str(before), exports=[entry(along, 10)])
+    assert list_exports(folder) == [] and missing_exports(folder) == [along.name, final.name]
+    assert [one.path for one in list_exports(folder, final.parent)] == [along, final]
+    assert missing_exports(folder, final.parent) == []
+
+
 def test_i1_of_equals_the_later_file_counts_as_better() -> None:
     exports = [Export(Path(f"{step}"), step, 0, None, loss, False) for step, loss in ((1, 0.5), (2, None), (3, 0.5))]
     assert [one.step for one in superfluous(exports, 1, "validation")] == [1, 2]

@@ -58,7 +58,14 @@ def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path):
 def test_an_index_from_elsewhere_is_cut(run: Path):
     index = run / "grid" / "index.json"
     body = json.loads(index.read_text())
-    body["pictures"][0] |= {"prompt": "x" * 3000, "step": -5, "strength": float("nan"), "settings": {"a": "x" * 3000}}
+    body["pictures"][0] |= {"prompt": "x" * 3000, "step": -5, "settings": {"a": "x" * 3000}}
     index.write_text(json.dumps(body))
     (row,) = list_pictures(run)
-    assert len(row["prompt"]) == len(row["settings"]["a"]) == 2000 and row["step"] == 0 and row["strength"] == 0.0
+    assert len(row["prompt"]) == len(row["settings"]["a"]) == 2000 and row["step"] == 0
+
+
+@pytest.mark.parametrize("strength", ["1" * 400, "NaN", "1e999"])
+def test_a_picture_of_a_strength_that_is_no_number_is_not_listed(run: Path, strength: str):
+    index = run / "grid" / "index.json"
+    index.write_text(index.read_text().replace('"strength": 0.6', f'"strength": {strength}'))
+    assert list_pictures(run) == []

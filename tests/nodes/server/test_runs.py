@@ -298,6 +298,18 @@ def test_a_renamed_run_keeps_its_lora_and_its_place_in_the_list(runs: Runs):
     assert {row["name"] for row in runs.rows()} == {"kitten", "taken"}
 
 
+@pytest.mark.parametrize("left", ["cat.safetensors", "cat-000500.safetensors"])
+def test_i1_a_run_does_not_get_the_name_of_a_lora_of_another(runs: Runs, left: str):
+    loras = runs.places.loras
+    loras.mkdir()
+    make_run(runs, "dog", status="done", step=3, lora=str(loras / "dog.safetensors"))
+    (loras / left).touch()  # of a run that was deleted
+    with pytest.raises(Refused, match=f"the LoRA {left} of another run exists"):
+        runs.rename("dog", "cat")
+    make_run(runs, "dog", lora=str(loras / "cat.safetensors"), written=["cat-000500.safetensors"], loras=str(loras))
+    assert runs.rename("dog", "cat").name == "cat", "its own name from before"
+
+
 def test_only_the_lora_files_of_a_run_are_sent(runs: Runs, tmp_path: Path):
     loras = runs.places.loras
     loras.mkdir()
@@ -305,7 +317,8 @@ def test_only_the_lora_files_of_a_run_are_sent(runs: Runs, tmp_path: Path):
         (loras / f"{name}.safetensors").touch()
     entry = {"file": "cat-000002.safetensors", "step": 2, "epoch": 0, "loss": 0.5, "validation": None}
     away = {**entry, "file": "../secret.safetensors"}
-    make_run(runs, "cat", step=3, lora=str(loras / "cat.safetensors"), exports=[away, entry])
+    moved = tmp_path / "before" / "cat.safetensors"  # where ComfyUI was when the run trained
+    make_run(runs, "cat", step=3, lora=str(moved), loras=str(moved.parent), exports=[away, entry])
     (tmp_path / "secret.safetensors").touch()
     described = runs.describe("cat", 50, 0)
     assert [(row["file"], row["step"], row["loss"], row["partial"]) for row in described["exports"]] == [
