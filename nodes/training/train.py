@@ -22,6 +22,7 @@ from ...lora_train import (
     can_begin,
     check_run_name,
     find_exports,
+    is_run_locked,
     latest_run,
     open_run,
     plot_loss,
@@ -271,8 +272,10 @@ def _describe_left(config: TrainConfig) -> list[str]:
     if found is None:
         return []
     facts = read_run_json(runs_folder() / found)
-    step, steps = facts.get("step", 0), facts.get("steps", 0)
-    if facts.get("status") not in LEFT or not 0 < step < steps:
+    step, steps, status = facts.get("step"), facts.get("steps"), facts.get("status")
+    killed = status == "running" and not is_run_locked(runs_folder() / found)
+    numbers = isinstance(step, int) and isinstance(steps, int) and 0 < step < steps
+    if not (numbers and (killed or status in LEFT)):
         return []
     return [
         f"{found} was stopped at step {step:,} of {steps:,}, and this is a new run. To go on with it instead, "

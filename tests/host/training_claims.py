@@ -382,6 +382,25 @@ def a_cache_deleted_after_loading_is_a_clear_error(case: Case) -> None:
 
 
 @claim
+def a_killed_run_is_offered_to_go_on_unless_another_program_trains_it(case: Case) -> None:
+    from streamcache.lora_train import TrainConfig, open_run
+    from streamcache.nodes.host.app.folders import runs_folder
+    from streamcache.nodes.training.train import _describe_left
+
+    name = f"{case.name}-cut-off"
+    file = runs_folder() / name / "run.json"
+    file.parent.mkdir(parents=True)
+    config, facts = TrainConfig(name=name), {"status": "running", "step": 2, "steps": 4}
+    file.write_text(json.dumps(facts), encoding="utf-8")
+    assert f"{name} was stopped at step 2 of 4, and this is a new run" in _describe_left(config)[0]
+    with open_run(runs_folder(), name, "resume"):
+        assert _describe_left(config) == []
+    for odd in ("2", None, [2]):
+        file.write_text(json.dumps({**facts, "step": odd}), encoding="utf-8")
+        assert _describe_left(config) == []
+
+
+@claim
 def options_override_the_node_and_old_names_still_load(case: Case) -> None:
     from streamcache.nodes.training.options import StreamCacheTrainOptions
 
