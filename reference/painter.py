@@ -30,6 +30,9 @@ class ReferencePainter:
         self._load(lora, 1.0)
         return ""
 
+    def base(self) -> Any:
+        return self._weights
+
     def identity(self, column: Column, row: Row) -> Any:
         encoders = [ReferenceImageEncoder.identity, ReferenceTextEncoder.identity]
         return [self._weights, *encoders, file_identity(column.file) if column.file else "", row.prompt]

@@ -44,6 +44,7 @@ class KeptPicture:
     step: int | None
     strength: float
     settings: Mapping[str, Any]
+    base: str = ""  # tells models apart: a short hash of the one without a LoRA
 
 
 @dataclass(frozen=True)
@@ -115,4 +116,5 @@ def _row(entry: Any) -> KeptPicture | None:
     if not _KEY.fullmatch(key) or not (step is None or isinstance(step, int)) or not is_finite(entry["strength"]):
         return None
     known = {field.name: entry.get(field.name) for field in fields(KeptPicture)}
-    return KeptPicture(**{**known, "file": f"{key}.png"})
+    base = entry.get("base")
+    return KeptPicture(**{**known, "file": f"{key}.png", "base": base if isinstance(base, str) else ""})

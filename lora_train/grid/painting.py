@@ -16,6 +16,7 @@ from .columns import Column
 from .kept_pictures import KeptPicture, KeptPictures
 from .settings import GridSettings
 
+BASE_DIGITS = 8  # of the hash of the model
 VERSION = 1  # raise it when the same settings would give another picture
 
 
@@ -42,6 +43,10 @@ class Painter(Protocol):
 
     def check(self, lora: Path) -> str:
         """A remark on a LoRA that fits only in part, or none. One that does not fit is refused by a TrainError."""
+        ...
+
+    def base(self) -> Any:
+        """The identity of the model without a LoRA, as JSON."""
         ...
 
     def identity(self, column: Column, row: Row) -> Any:
@@ -94,6 +99,7 @@ def paint(
     keys = {(c, r): _key(painter, c, r, settings) for c in columns for r in rows} if kept is not None else {}
     found = {place: kept.latents(key) for place, key in keys.items()} if kept is not None else {}
     total = sum(found.get((c, r)) is None for c in columns for r in rows)
+    base = digest_of(painter.base())[:BASE_DIGITS] if kept is not None else ""
     done, pictures = 0, dict[tuple[Column, Row], Picture]()
     for column in columns:
         missing = [row for row in rows if found.get((column, row)) is None]
@@ -109,7 +115,7 @@ def paint(
                 latents = draw(row)
                 pixels = painter.decode(latents)
                 if kept is not None:
-                    kept.keep(_entry(keys[column, row], column, row, settings), latents, pixels)
+                    kept.keep(_entry(keys[column, row], base, column, row, settings), latents, pixels)
                 pictures[column, row] = Picture(pixels, made=True)
                 done += 1
     watch(done, total, "")
@@ -126,7 +132,7 @@ def _key(painter: Painter, column: Column, row: Row, settings: GridSettings) -> 
     return digest_of(["picture", VERSION, identity, column.strength, row.seed, sorted(_common(settings).items())])
 
 
-def _entry(key: str, column: Column, row: Row, settings: GridSettings) -> KeptPicture:
+def _entry(key: str, base: str, column: Column, row: Row, settings: GridSettings) -> KeptPicture:
     return KeptPicture(
         key=key,
         file=f"{key}.png",
@@ -138,4 +144,5 @@ def _entry(key: str, column: Column, row: Row, settings: GridSettings) -> KeptPi
         step=column.step,
         strength=column.strength,
         settings=_common(settings),
+        base=base,
     )

@@ -12,6 +12,7 @@ from ..outside import GRID_FILE, Refused, as_count, cut, cut_text
 from .runs import SampleImage, sample_mtime
 
 MAX_PICTURES = 2000  # listed, latest last
+BASE_DIGITS = 8
 _FILE = re.compile(GRID_FILE)
 
 
@@ -32,6 +33,7 @@ def list_pictures(run: Path) -> list[dict[str, Any]]:
             "step": None if row.step is None else as_count(row.step),
             "strength": row.strength,
             "settings": cut(dict(row.settings)),
+            "base": cut_text(row.base, BASE_DIGITS),
         }
         for row in rows
         if _FILE.fullmatch(row.file) and (folder / row.file).is_file()

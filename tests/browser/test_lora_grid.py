@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from streamcache.lora_train import KeptPicture, KeptPictures
 from streamcache.tests.browser.training_page import PANEL, TrainingPage, write_run
 from streamcache.tests.host.server import Server
 from streamcache.tests.host.tiny_models import TEXT_ENCODER
@@ -122,6 +123,21 @@ def test_i2_a_picture_is_enlarged_and_arrow_keys_move_along_the_grid(training: T
     training.shot("grid_whole")
     page.press("Escape")
     page.wait_for("!document.querySelector('.sc-grid-whole')", 10)
+
+
+def test_i2_pictures_of_different_models_are_in_different_columns(training: TrainingPage, server: Server):
+    write_exports(server, "two_models")
+    kept = KeptPictures(server.base / "output" / "streamcache_runs" / "two_models" / "grid")
+    for number, base in enumerate(("aaaa1111", "bbbb2222")):
+        key = f"{number:032x}"
+        row = KeptPicture(key, f"{key}.png", "a cat", "", 1, "", "", None, 0.0, {"steps": 2}, base)
+        kept.keep(row, torch.zeros(1, 4, 2, 2), torch.full((1, 16, 16, 3), number / 2))
+    training.open_tab()
+    training.refresh()
+    training.choose("two_models")
+    training.page.wait_for(f"{IMAGES}.length === 2", 20)
+    heads = training.page.run(f"[...{GRID}.querySelectorAll('thead th')].map((each) => each.textContent)")
+    assert heads == ["without LoRA · model aaaa1111", "without LoRA · model bbbb2222"]
 
 
 def test_i2_without_models_on_the_canvas_the_node_is_added_and_the_page_says_what_to_connect(training: TrainingPage):

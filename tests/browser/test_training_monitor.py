@@ -74,10 +74,8 @@ def test_a_training_draws_its_curve_and_stopping_it_saves_the_lora(training: Tra
 
 
 def test_i1_the_files_of_a_live_run_appear_as_they_are_written(training: TrainingPage, server: Server):
-    page, files = (
-        training.page,
-        f"[...{CARD}.querySelectorAll('.sc-files li')].filter((each) => each.checkVisibility())",
-    )
+    page = training.page
+    files = f"[...{CARD}.querySelectorAll('.sc-files li')].filter((each) => each.checkVisibility())"
     training.build("exporting", export_every=40)
     training.open_tab()
     training.queue()

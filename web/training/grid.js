@@ -53,7 +53,8 @@ export class GridView {
   }
 
   #draw(pictures) {
-    this.pictures = pictures;
+    const several = new Set(pictures.map((each) => each.base)).size > 1;
+    this.pictures = pictures.map((each) => ({ ...each, model: several ? each.base : "" }));
     this.count.textContent = pictures.length ? words("training.grid_count", { count: pictures.length }) : "";
     this.table.hidden = this.whole.hidden = pictures.length === 0;
     fill(this.table, pictures.length && this.#sheet());
@@ -137,8 +138,8 @@ export class GridView {
   }
 }
 
-// Not by the name of the run, which may have changed since.
-const columnOf = ({ step, strength, lora }) => (lora ? JSON.stringify([lora, step, strength]) : "");
+// Not by the name of the run, which may have changed since. Each model that the LoRAs were tried on has its own columns.
+const columnOf = ({ step, strength, lora, base }) => JSON.stringify(lora ? [base, lora, step, strength] : [base]);
 const rowOf = ({ prompt, negative, seed, settings }) => JSON.stringify([prompt, negative, seed, Object.entries(settings).sort()]);
 
 function unique(pictures, keyOf) {
@@ -147,16 +148,17 @@ function unique(pictures, keyOf) {
 
 /** The model alone first, then by run or LoRA, step and strength. */
 function byColumn(one, other) {
-  const order = (each) => [each.lora ? 1 : 0, each.name, each.step ?? Infinity, each.strength];
+  const order = (each) => [each.lora ? 1 : 0, each.name, each.step ?? Infinity, each.strength, each.base];
   const [a, b] = [order(one), order(other)];
   const place = a.findIndex((value, at) => value !== b[at]);
   return place < 0 ? 0 : a[place] < b[place] ? -1 : 1;
 }
 
-function columnName({ lora, name, step, strength }) {
-  if (!lora) return words("training.grid_base");
+function columnName({ lora, name, step, strength, model }) {
+  const on = model && words("training.grid_model", { model });
   const at = step === null ? "" : words("training.at_step", { step: number(step) });
-  return [name, at, `× ${strength}`].filter(Boolean).join(" · ");
+  const parts = lora ? [name, at, `× ${strength}`] : [words("training.grid_base")];
+  return [...parts, on].filter(Boolean).join(" · ");
 }
 
 function nameOf(picture) {

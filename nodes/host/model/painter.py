@@ -40,8 +40,11 @@ class HostPainter:
         with self._clip_lease():
             return check_lora(lora, self.model, self.clip)
 
+    def base(self) -> Any:
+        return self._once("model", lambda: model_identity(self.model))
+
     def identity(self, column: Column, row: Row) -> Any:
-        models = [self._once("model", lambda: model_identity(self.model)), self._once("vae", self._vae_identity)]
+        models = [self.base(), self._once("vae", self._vae_identity)]
         lora = "" if column.file is None else file_identity(column.file)
         return [*models, lora, self._words_identity(row.number, self.prompts[row.number]), self._negative_identity()]
 

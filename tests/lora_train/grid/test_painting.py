@@ -68,6 +68,16 @@ def test_i2_a_picture_is_made_again_if_anything_that_decides_it_changed(tmp_path
     assert len(painter.drawn) == 1 and len(kept.rows()) == 2
 
 
+def test_i2_pictures_without_a_lora_tell_their_models_apart(tmp_path: Path):
+    kept = KeptPictures(tmp_path / "grid")
+    for weights in ("one", "other", "one"):
+        painter = Counting()
+        painter._weights = weights
+        paint(painter, make_columns([], (1.0,), True), make_rows(["a cat", "a dog"], [1]), SETTINGS, kept)
+    bases = [row.base for row in kept.rows().values()]
+    assert len(bases) == 4 and bases[0] == bases[1] != bases[2] == bases[3] and len(bases[0]) == 8
+
+
 def test_i2_an_interrupted_grid_keeps_what_it_has_made(tmp_path: Path):
     kept, lora = KeptPictures(tmp_path / "grid"), write_lora(tmp_path / "a.safetensors")
     columns, rows = make_columns([lora], (1.0,), True), make_rows(["a", "b", "c"], [1])
