@@ -18,6 +18,7 @@ from ..lora_train import (
     TrainError,
     check_loras,
     choose_exports,
+    describe_missing,
     draw_sheet,
     make_columns,
     make_rows,
@@ -81,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     if handed_over is not None:
         return handed_over
     painter = _open_painter(args, settings)
-    remarks = check_loras(painter, grid.columns)
+    lost = describe_missing(args.run_folder, args.exports) if args.run_folder else []
+    remarks = [*lost, *check_loras(painter, grid.columns)]
     kept = KeptPictures(args.run_folder / GRID_FOLDER) if args.run_folder else None
     with Progress(args, "Drawing", "pictures") as bar:
         pictures = paint(painter, grid.columns, grid.rows, settings, kept, bar)

@@ -38,8 +38,6 @@ from .metrics import (
     is_finite,
     read_curves,
     read_metrics,
-    smooth_curve,
-    thin_curve,
 )
 from .plots import (
     BLUE,
@@ -57,6 +55,7 @@ from .plots import (
 from .run_files import may_be_file, open_run_file, read_from
 from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 from .signals import signals_held
+from .smoothing import smooth_curve, thin_curve
 
 __all__ = [
     "BLUE",

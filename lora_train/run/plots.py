@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ...dataset_cache import plural
-from .metrics import format_seconds, smooth_curve, thin_curve
+from .metrics import format_seconds
+from .smoothing import smooth_curve, thin_curve
 
 OVERSIZE = 3  # drawn pixels per shown pixel, in each direction
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 46  # margins around the plotted area

@@ -20,7 +20,8 @@ from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.loop import TrainHooks
 from streamcache.lora_train.run.exports import list_exports, missing_exports
 from streamcache.lora_train.run.folder import open_run
-from streamcache.lora_train.run.metrics import read_curves, smooth_curve
+from streamcache.lora_train.run.metrics import read_curves
+from streamcache.lora_train.run.smoothing import smooth_curve
 from streamcache.lora_train.session import open_session
 
 from ..support.small_parts import SmallDenoiser, make_dataset, run_training

@@ -69,7 +69,7 @@ function differs(value, usual) {
 }
 
 function isLinked(node, name) {
-  return node.inputs?.some((input) => (input.widget?.name ?? input.name) === name && input.link != null) ?? false;
+  return node.inputs?.some((input, slot) => (input.widget?.name ?? input.name) === name && node.isInputConnected(slot)) ?? false;
 }
 
 /** Nodes 2.0 watches the options of a widget's state, the classic canvas looks at the widget. */

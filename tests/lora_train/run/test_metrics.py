@@ -16,8 +16,8 @@ from streamcache.lora_train.run.metrics import (
     memory_in_use,
     read_curves,
     read_metrics,
-    smooth_curve,
 )
+from streamcache.lora_train.run.smoothing import smooth_curve
 
 CPU = torch.device("cpu")
 
