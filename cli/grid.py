@@ -1,6 +1,7 @@
 """`streamcache grid`: test images of LoRAs and of a run's exports, as one labelled image and as single files."""
 
 import argparse
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from .parser import Parser, UsageError, flag_of, setting_help, usage_errors, val
 from .prompts import add_prompt_flags, check_prompts
 
 _SETTING = "setting_"
+LISTED = "grid.json"  # in the folder of single pictures: their names
+_PICTURE = re.compile(r"\d{2,}-\d{2,}-[\w.-]{0,100}\.png")
 _HOST_ONLY = ("cfg", "sampler", "scheduler")
 
 
@@ -150,6 +153,7 @@ def _write(out: Path, grid: Grid, pictures: list[list[Picture]], title: str) -> 
     """The labelled image, and a folder beside it with the single pictures, by row and column."""
     folder = out.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
+    _remove_former(folder)
     images = [[to_image(picture.pixels) for picture in line] for line in pictures]
     files = []
     for row, line in enumerate(images, start=1):
@@ -157,5 +161,17 @@ def _write(out: Path, grid: Grid, pictures: list[list[Picture]], title: str) -> 
             name = re.sub(r"[^\w.-]+", "_", column.label.replace("×", "x")).strip("_")[:100]
             files.append(folder / f"{row:02}-{place:02}-{name}.png")
             image.save(files[-1])
+    (folder / LISTED).write_text(json.dumps([file.name for file in files]), encoding="utf-8")
     draw_sheet(images, [column.label for column in grid.columns], row_labels(grid.rows), title).save(out)
     return files
+
+
+def _remove_former(folder: Path) -> None:
+    """Remove the pictures that an earlier grid with the same --out left there, and nothing else."""
+    try:
+        names = json.loads((folder / LISTED).read_bytes())
+    except (OSError, ValueError):
+        return
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and _PICTURE.fullmatch(name):
+            (folder / name).unlink(missing_ok=True)

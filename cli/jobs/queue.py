@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ def list_jobs(args: argparse.Namespace) -> int:
         facts.append({"number": number, **asdict(job), "status": state})
         rows.append((str(number), state, job.name, _steps(job), "" if alone else job.worker))
         problems += [f"job {number}: {job.problem}"] if job.problem else []
-    lines = table(rows) if facts else ["No jobs"]
+    lines = table(rows) if facts else [f"No jobs in {queue.folder.absolute()}"]
     show(args, {"jobs": facts, "problems": problems}, [*lines, *problems])
     return 0
 
@@ -79,6 +79,8 @@ def make_job(args: argparse.Namespace) -> Job:
     """The training of these arguments, checked now and not when its turn comes."""
     config = check_arguments(args)
     open_cache(args.dataset)
+    _check_files({"start-from": config.start_from, "training-adapter": config.training_adapter,
+                  "model": args.model if args.reference else ""})  # fmt: skip
     runs = runs_folder(args).absolute()
     name = run_name(config, args.out.stem, runs)
     with usage_errors():
@@ -97,6 +99,12 @@ def make_job(args: argparse.Namespace) -> Job:
         arguments=tuple(parser.given(args, lambda dest: is_setting(dest) or dest in _OWN)),
         settings=settings,
     )
+
+
+def _check_files(files: Mapping[str, str]) -> None:
+    for flag, file in files.items():
+        if file and not Path(file).is_file():
+            raise UsageError(f"--{flag} {file}: no such file")
 
 
 def _steps(job: Job) -> str:

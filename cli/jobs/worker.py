@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import socket
 import sys
 import time
@@ -12,12 +13,13 @@ from ...lora_train import CANCELLED, DONE, FAILED, Claim, Held, JobQueue, format
 from ...quantity import plural
 from ..host import VISIBLE
 from ..output import show
-from ..parser import Parser
+from ..parser import Parser, UsageError
 from ..turn import wait_for_turn
 from .child import Outcome, train_in_child
 from .queue import add_queue_option
 
 _IDLE_SECONDS = 1.0
+_DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+")  # as CUDA names them
 
 
 def add_worker_flags(parser: Parser) -> None:
@@ -29,6 +31,8 @@ def add_worker_flags(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.device and not _DEVICE.fullmatch(args.device):
+        raise UsageError(f"--device {args.device}: expected the number of a GPU, such as 0")
     queue = JobQueue(args.queue.absolute())
     queue.folder.mkdir(parents=True, exist_ok=True)
     host, device = _plain(socket.gethostname()), _plain(args.device or os.environ.get(VISIBLE[0]) or "0")

@@ -91,7 +91,9 @@ class NewLora:
             wanted = torch.float32
         stored = tensor.to(wanted, copy=True).contiguous()
         if stored.is_floating_point() and not stored.float().isfinite().all():
-            raise TrainError(f"{self.path}: {key} does not fit into {wanted}; choose fp32 or bf16")
+            if wanted is torch.float16:
+                raise TrainError(f"{self.path}: {key} does not fit into {wanted}; choose fp32 or bf16")
+            raise TrainError(f"{self.path}: {key} does not fit into {wanted}; lower its weight")
         self.tensors[key] = stored
 
     def add_product(self, layer: NewLayer, product: Product, scale: float, dtype: torch.dtype, peft: bool) -> None:

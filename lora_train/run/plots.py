@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from ...dataset_cache import plural
+from ...dataset_cache import drawable, font_for, plural
 from .metrics import format_seconds
 from .smoothing import smooth_curve, thin_curve
 
@@ -63,7 +62,7 @@ class Canvas:
     def text(self, at: Point, words: str, size: int = 13, color: str = INK, anchor: str = "la") -> None:
         """Draw text; `anchor` is Pillow's: l m r across, a m s up and down."""
         x, y = at[0] * OVERSIZE, at[1] * OVERSIZE
-        self._draw.text((x, y), _drawable(words), fill=color, font=_font(size * OVERSIZE), anchor=anchor)
+        self._draw.text((x, y), drawable(words), fill=color, font=font_for(words, size * OVERSIZE), anchor=anchor)
 
     def image(self) -> Image.Image:
         """The drawing at its shown size."""
@@ -231,7 +230,7 @@ def label(value: float) -> str:
 
 def text_width(words: str, size: int = 13) -> float:
     """The width of the text in shown pixels."""
-    return _font(size * OVERSIZE).getlength(_drawable(words)) / OVERSIZE
+    return font_for(words, size * OVERSIZE).getlength(drawable(words)) / OVERSIZE
 
 
 def wrap_text(name: str, width: float, most: int = 3) -> list[str]:
@@ -290,13 +289,3 @@ def _fit(image: Image.Image, cell: int) -> Image.Image:
 def _share(value: float, bounds: tuple[float, float]) -> float:
     low, high = bounds
     return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
-
-
-def _drawable(words: str) -> str:
-    # Pillow's built-in font has no multiplication sign.
-    return words.replace("×", "x")
-
-
-@lru_cache(maxsize=32)
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)

@@ -64,6 +64,15 @@ def test_i2_a_grid_of_a_run_grows_and_no_picture_is_made_twice(command, drawn, t
     assert len(json.loads((tmp_path / "runs/cat/grid/index.json").read_text())["pictures"]) == 6
 
 
+def test_a_smaller_grid_removes_the_pictures_of_the_one_before_and_no_other_file(command, tmp_path):
+    assert main([*command, "--prompt", "a cat", "--prompt", "a dog"]) == 0
+    own = tmp_path / "grid" / "01-01-mine.png"
+    own.write_bytes(b"mine")
+    assert main([*command, "--prompt", "a cat", "--exports", "10"]) == 0
+    names = sorted(path.name for path in (tmp_path / "grid").iterdir())
+    assert names == ["01-01-mine.png", "01-01-without_LoRA.png", "01-02-cat_step_10_x_1.png", "grid.json"]
+
+
 def test_i2_lora_files_need_no_run(command, drawn, tmp_path):
     at = command.index("--run")
     plain = command[:at] + command[at + 2 :]

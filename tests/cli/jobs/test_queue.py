@@ -54,6 +54,9 @@ def test_a_job_trains_with_its_own_settings_not_with_those_of_its_recipe(parts: 
         (["--resume"], 2, 'has no run "my_lora"; give the name of one, or leave out --resume'),
         (["--vae", "x"], 2, "--vae: needs --comfyui FOLDER"),
         (["--name", "a/b"], 2, "expected a plain folder name"),
+        (["--start-from", "gone.safetensors"], 2, "--start-from gone.safetensors: no such file"),
+        (["--training-adapter", "gone.safetensors"], 2, "--training-adapter gone.safetensors: no such file"),
+        (["--model", "gone.safetensors"], 2, "--model gone.safetensors: no such file"),
         (["--settings", "["], 2, "--settings: not valid JSON"),
         (["--settings", "[]"], 2, '--settings: found list; expected an object, such as {"rank": 8}'),
         (["--settings", '{"rnk": 3}'], 2, '--settings: unknown setting "rnk"; did you mean "rank"?'),
@@ -94,7 +97,7 @@ def test_jobs_are_listed_in_order_and_cancelled(parts: Path, capsys) -> None:
 
 def test_a_queue_without_jobs_and_a_file_that_is_none(tmp_path: Path, capsys) -> None:
     assert run("queue", "list", "--queue", tmp_path) == 0
-    assert capsys.readouterr().out == "No jobs\n"
+    assert capsys.readouterr().out == f"No jobs in {tmp_path}\n"
     (tmp_path / "000001.json").write_text(json.dumps({"version": 9}))
     assert run("queue", "list", "--queue", tmp_path) == 0
     assert "000001.json: is a job of format 9, this version reads 1" in capsys.readouterr().out

@@ -103,6 +103,12 @@ def test_a_device_has_one_worker_which_is_named(tmp_path: Path, capsys, monkeypa
         assert run("worker", "--queue", tmp_path, "--device", 2, "--once") == 0
 
 
+@pytest.mark.parametrize("device", ["foo", "-3", "0 1"])
+def test_a_device_that_no_gpu_has_is_refused(tmp_path: Path, capsys, device: str) -> None:
+    assert run("worker", "--queue", tmp_path, f"--device={device}", "--once") == 2
+    assert f"--device {device}: expected the number of a GPU, such as 0" in capsys.readouterr().err
+
+
 def test_a_job_whose_folder_is_gone_fails_with_a_sentence(parts: Path, monkeypatch, capsys) -> None:
     (parts / "here").mkdir()
     monkeypatch.chdir(parts / "here")
