@@ -70,7 +70,9 @@ def cancel(args: argparse.Namespace) -> int:
     removed = {number: queue.cancel(number) for number in args.numbers}
     for number, gone in removed.items():
         asked = f"Job {number} stops after its step and saves, when its worker has read this"
-        lines.append(f"Removed job {number}" if gone else asked)
+        left = queue.read(number) if gone else None
+        ended = f"Cancelled job {number}; its run is {left.run}" if left else f"Removed job {number}"
+        lines.append(ended if gone else asked)
     show(args, {"removed": [number for number, gone in removed.items() if gone]}, lines)
     return 0
 

@@ -150,7 +150,10 @@ class JobQueue:
         yield None
 
     def cancel(self, number: int) -> bool:
-        """Remove a job that waits (True), or ask the worker of a running one to stop after its step (False)."""
+        """End a job that no worker has (True), or ask the worker of a running one to stop after its step (False).
+
+        One that has never started is removed. One that has leaves a run, so it stays in the list, as cancelled.
+        """
         self._check_open(number)
         try:
             lock = take_lock(self.file(number, "lock"), _LOOKING_SECONDS)
@@ -158,7 +161,10 @@ class JobQueue:
             replace_file(self.file(number, "cancel"), b"")
             return False
         try:
-            self._check_open(number)  # again, now that it is held: it may have ended meanwhile
+            job = self._check_open(number)  # again, now that it is held: it may have ended meanwhile
+            if job.started:
+                Claim(self, number, job).end(CANCELLED)
+                return True
             for kind in ("json", "cancel", "turn"):
                 with suppress(OSError):
                     self.file(number, kind).unlink()
@@ -173,13 +179,14 @@ class JobQueue:
         except OSError:
             return False
 
-    def _check_open(self, number: int) -> None:
+    def _check_open(self, number: int) -> Job:
         """Refuse a job that is not there, or is over."""
         job = self.read(number)
         if job is None:
             raise TrainError(f"{self.folder}: has no job {number}; streamcache queue list shows them")
         if job.is_over:
             raise TrainError(f"job {number} has ended already ({job.status})")
+        return job
 
     def _claimable(self, number: int) -> Claim | None:
         """The job again, now that it is held: another worker may have ended it, or a person cancelled it."""

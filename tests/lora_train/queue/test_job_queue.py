@@ -141,6 +141,17 @@ def test_a_job_that_ends_while_it_is_cancelled_stays(queue: JobQueue, tmp_path: 
     assert queue.read(1).status == DONE and not queue.file(1, "lock").exists()
 
 
+def test_a_cancelled_job_that_has_started_stays_in_the_list(queue: JobQueue, tmp_path: Path) -> None:
+    """Its worker was killed: what it trained is on disk, and the list says where."""
+    queue.add(job(tmp_path))
+    with queue.claim() as claim:
+        claim.start("w")
+    assert queue.cancel(1)
+    assert queue.read(1).status == CANCELLED and not queue.file(1, "lock").exists()
+    with queue.claim() as claim:
+        assert claim is None
+
+
 def test_what_is_no_job_does_not_block_the_queue(queue: JobQueue, tmp_path: Path) -> None:
     queue.add(job(tmp_path))
     queue.add(job(tmp_path, "b"))
