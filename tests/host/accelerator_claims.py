@@ -1,5 +1,6 @@
 """Scenario: ComfyUI's models train on a device that is not the CPU, without waiting for it within a step."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,8 @@ def trained(name: str, folder: Path, device: str, offload: bool = False, **setti
     from streamcache.nodes.host.model.denoiser import HostDenoiser
 
     ACCELERATOR.waits.clear()
+    # ComfyUI forgets a model when it is collected, and must not do so while it goes through its list of models.
+    gc.collect()
     patcher = make_patcher(name)
     patcher.load_device = torch.device(device)
     dataset = dataset_of(name, folder / device[:3])
