@@ -17,6 +17,7 @@ from typing import Any
 from .errors import SettingError
 
 NUMBERS = tuple[int, ...]  # the type of settings that are lists of whole numbers
+DECIMALS = tuple[float, ...]  # the type of settings that are lists of numbers
 OPTIONS = dict[str, object]  # the type of a table of values of any kind
 COLOR = tuple[int, int, int]  # red, green and blue
 COLORS = {"white": (255, 255, 255), "grey": (128, 128, 128), "black": (0, 0, 0)}
@@ -85,7 +86,7 @@ def check_setting(setting: Setting, value: Any) -> Any:
         raise SettingError(f'{name} = "{value}": expected one of {", ".join(limits.choices)}{hint}')
     if setting.type in (int, float):
         _within(name, value, limits)
-    elif setting.type == NUMBERS:
+    elif setting.type in (NUMBERS, DECIMALS):
         for number in value:
             _within(name, number, limits)
     elif setting.type is dict:
@@ -124,6 +125,8 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return tuple(value)
     if kind == NUMBERS and isinstance(value, (list, tuple)):
         return tuple(_typed(name, item, int) for item in value)
+    if kind == DECIMALS and isinstance(value, (list, tuple)):
+        return tuple(_typed(name, item, float) for item in value)
     if kind == COLOR:
         return _color(name, value)
     if kind is dict and isinstance(value, Mapping):
@@ -163,7 +166,9 @@ def _within(name: str, value: float, limits: Limits) -> None:
 
 
 def _shown(number: float) -> str:
-    return f"{number:,.0f}" if float(number).is_integer() else f"{number:g}"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.0f}" if number.is_integer() else f"{number:g}"
 
 
 def _parse_bool(text: str) -> bool:
@@ -199,6 +204,10 @@ def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.replace("|", "\n").splitlines() if line.strip())
 
 
+def _parse_decimals(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in re.split(r"[,;\s]+", text) if part)
+
+
 def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.split(r"[,;\s]+", text) if part)
 
@@ -210,6 +219,7 @@ _TYPES = {
     "str": str,
     "tuple[str, ...]": tuple,
     "tuple[int, ...]": NUMBERS,
+    "tuple[float, ...]": DECIMALS,
     "tuple[int, int, int]": COLOR,
     "dict[str, float]": dict,
     "dict[str, object]": OPTIONS,
@@ -221,6 +231,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     tuple: _parse_list,
     NUMBERS: _parse_numbers,
+    DECIMALS: _parse_decimals,
     COLOR: str,
     dict: _parse_table,
     OPTIONS: _parse_options,
@@ -232,6 +243,7 @@ _KINDS = {
     str: "text",
     tuple: "a list of texts (on the command line: one|two)",
     NUMBERS: "a list of whole numbers, such as 512, 768",
+    DECIMALS: "a list of numbers, such as 0.6, 1",
     COLOR: f"{', '.join(COLORS)}, or [red, green, blue] from 0 to 255",
     dict: "a table of numbers (on the command line: name=1.5,other=2)",
     OPTIONS: "a table (on the command line: name=1.5,other=true,betas=(0.9,0.99))",

@@ -101,7 +101,8 @@ def _ours(model: Any, dataset: Path, batch: int, steps: int, base: Path) -> None
     from streamcache.dataset_cache import open_cache
     from streamcache.lora_train import TrainConfig, TrainHooks
     from streamcache.nodes.host import HostSettings
-    from streamcache.nodes.train import SampleImages, train_lora
+    from streamcache.nodes.library import SampleImages
+    from streamcache.nodes.training import train_lora
 
     # Core adapts every layer, so this does too.
     config = TrainConfig(

@@ -68,11 +68,17 @@ def _exit_code(code: int) -> int:
     """The exit code of this command if ComfyUI's process ended with `code`. A crash is an error with its reason."""
     if code in INTERRUPTING:  # it came before the process could handle it, while torch was imported
         raise KeyboardInterrupt
-    if code < 0:
-        raise CacheError(f"ComfyUI's process was ended by {_signal_name(-code)}{_CAUSES.get(-code, '')}")
-    if code > 255:
-        raise CacheError(f"ComfyUI's process crashed with the code {code:#x}")  # of Windows
+    crash = describe_crash(code)
+    if crash:
+        raise CacheError(f"ComfyUI's process {crash}")
     return code
+
+
+def describe_crash(code: int) -> str:
+    """What happened to a process with this exit code; empty if it did not crash."""
+    if code < 0:
+        return f"was ended by {_signal_name(-code)}{_CAUSES.get(-code, '')}"
+    return f"crashed with the code {code:#x}" if code > 255 else ""  # of Windows
 
 
 def _signal_name(number: int) -> str:

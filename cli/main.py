@@ -25,6 +25,11 @@ FAILED, BUSY, INTERRUPTED = 1, 4, 130
 COMMANDS = {
     "encode": ("encode", "Encode folders of images to a cache; only new or changed images and captions are encoded"),
     "train": ("train", "Train a LoRA on a cache"),
+    "sweep": ("jobs.sweep", "Train every combination of some settings on one cache, or search for the best ones"),
+    "queue": ("jobs.queue", "Add trainings to a queue, list them, or cancel them"),
+    "worker": ("jobs.worker", "Train the jobs of a queue in order; a job whose worker was killed goes on"),
+    "grid": ("grid", "Draw test images of LoRAs: prompts in rows; LoRAs, steps of a run and strengths in columns"),
+    "recipe": ("recipe", "List the recipes for training, and show what one sets and why"),
     "info": ("info", "Show a cache's buckets, captions, sizes, sharing, and how it was made"),
     "caption": ("curate", "Edit the caption files of a folder: find and replace, tags, or captions from a file"),
     "curate": ("curate", "Exclude or repeat single images of a folder, list them, and find images that look alike"),
@@ -37,7 +42,8 @@ COMMANDS = {
         "upkeep",
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",
     ),
-    "run": ("run", "Run a workflow, saved in ComfyUI with Export (API), on a ComfyUI server"),
+    "lora": ("lora", "Show, resize, merge, average and convert LoRA files"),
+    "run": ("remote.run", "Run a workflow, saved in ComfyUI with Export (API), on a ComfyUI server"),
 }
 
 

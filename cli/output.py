@@ -20,6 +20,7 @@ class Progress:
 
     def __init__(self, args: argparse.Namespace, label: str, unit: str = "bytes") -> None:
         self._label, self._unit = label, unit
+        self._json = args.json
         self._drawing = sys.stderr.isatty() and not args.json
         self._started = time.monotonic()
         self._drawn = 0.0
@@ -31,6 +32,15 @@ class Progress:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write("\r" + fit(self._parts(done, total, note, now), width).ljust(width))
             sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar. Without `--json`."""
+        if self._json:
+            return
+        if self._drawn:
+            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+        print(line, file=sys.stderr, flush=True)
+        self._drawn = 0.0
 
     def __enter__(self) -> "Progress":
         return self

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import CacheError, TrainError
-from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Setting, closest_name
+from ..setting import COLOR, COLORS, DECIMALS, NUMBERS, OPTIONS, Setting, closest_name
 
 USAGE = 2
 _TITLES = {"images": "image", "captions": "caption", "masks": "mask", "samples": "sample image"}
@@ -18,6 +18,7 @@ _VALUE_NAMES = {
     bool: "true|false",
     tuple: "TEXT|TEXT…",
     NUMBERS: "N",
+    DECIMALS: "X,…",
     OPTIONS: "NAME=VALUE,…",
 }
 _TABLES = {
@@ -64,6 +65,21 @@ class Parser(argparse.ArgumentParser):
         if add_flags:
             add_flags(self)
         return self
+
+    def given(self, args: argparse.Namespace, without: Callable[[str], bool]) -> list[str]:
+        """The flags that these arguments were parsed from, for another process, without those whose name is left out.
+
+        A flag that was given its default is left out too.
+        """
+        found: list[str] = []
+        for action in self.complete()._actions:
+            value = getattr(args, action.dest, None)
+            if not action.option_strings or without(action.dest) or value is None or value == action.default:
+                continue
+            flag = action.option_strings[-1]
+            many = value if isinstance(value, list) else [value]
+            found += [flag] if action.nargs == 0 else [f"{flag}={one}" for one in many]
+        return found
 
     def error(self, message: str) -> NoReturn:
         report_usage(self.prog, message)
@@ -131,6 +147,6 @@ def shown_default(setting: Setting) -> str:
         return ""
     if setting.type == COLOR:
         return next(name for name, color in COLORS.items() if color == default)
-    if setting.type == NUMBERS:
-        return " ".join(map(str, default))
+    if setting.type in (NUMBERS, DECIMALS):
+        return " ".join(f"{number:g}" for number in default)
     return f"{default:g}" if setting.type is float else "on" if default is True else str(default)

@@ -2,10 +2,11 @@
 
 TOML files, command-line flags, node inputs, documentation and validation all come from this table.
 """
+# ruff: noqa: RUF009 - `_table` makes a field
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, cast
 
 from ..dataset_cache import Limits, Setting, SettingError, check_setting
@@ -29,14 +30,15 @@ from .objective import (
 from .optimizers import OPTIMIZERS, SCHEDULES, Curve, OptimizerChoice, Rates
 
 MODES = ("resume", "new", "overwrite")
-
-
-def _limits(group: str, about: str, **limits: Any) -> dict[str, Limits]:
-    return {"limits": Limits(about, group, **limits)}
+KEEP_BY = ("last", "validation")
 
 
 def _set(default: Any, group: str, about: str, **limits: Any) -> Any:
-    return field(default=default, metadata=_limits(group, about, **limits))
+    return field(default=default, metadata={"limits": Limits(about, group, **limits)})
+
+
+def _table(group: str, about: str, **limits: Any) -> Any:
+    return field(default_factory=dict, metadata={"limits": Limits(about, group, **limits)})
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,9 @@ class TrainConfig:
     start_from: str = _set(
         "", "adapter", "LoRA file to continue training from; rank must be the same, alpha comes from the file"
     )
-    group_ranks: dict[str, float] = field(
-        default_factory=dict,
-        metadata=_limits("adapter", "Rank per module pattern, such as convolutions=8", low=1),
-    )
-    group_alphas: dict[str, float] = field(
-        default_factory=dict,
-        metadata=_limits("adapter", "Alpha per module pattern (otherwise alpha, or the rank of the module)", above=0),
+    group_ranks: dict[str, float] = _table("adapter", "Rank per module pattern, such as convolutions=8", low=1)
+    group_alphas: dict[str, float] = _table(
+        "adapter", "Alpha per module pattern (otherwise alpha, or the rank of the module)", above=0
     )
     training_adapter: str = _set(
         "",
@@ -102,17 +100,13 @@ class TrainConfig:
     save_dtype: str = _set("fp32", "adapter", "Data type of the saved LoRA", choices=tuple(DTYPES), decides=False)
 
     learning_rate: float = _set(1e-4, "learning", "Learning rate", above=0)
-    group_rates: dict[str, float] = field(
-        default_factory=dict,
-        metadata=_limits("learning", "Learning rate per module pattern (0 = do not train)", low=0),
-    )
+    group_rates: dict[str, float] = _table("learning", "Learning rate per module pattern (0 = do not train)", low=0)
     optimizer: str = _set("AdamW", "learning", "Optimizer", choices=tuple(OPTIMIZERS))
     other_optimizer: str = _set(
         "", "learning", "Name of an optimizer of pytorch-optimizer or prodigy-plus-schedule-free, instead of optimizer"
     )
-    optimizer_args: dict[str, object] = field(
-        default_factory=dict,
-        metadata=_limits("learning", "Further arguments of the optimizer, such as d_coef=2, betas=(0.9, 0.99)"),
+    optimizer_args: dict[str, object] = _table(
+        "learning", "Further arguments of the optimizer, such as d_coef=2, betas=(0.9, 0.99)"
     )
     lora_plus: float = _set(1.0, "learning", "LoRA+: factor on the learning rate of up (1 = off, usual is 16)", above=0)
     scale_weight_norms: float = _set(
@@ -220,13 +214,8 @@ class TrainConfig:
         2, "memory", "Batches to load in advance (0 = load between steps)", low=0, high=64, decides=False
     )
 
-    set_samples: dict[str, float] = field(
-        default_factory=dict,
-        metadata=_limits("data", "Samples per epoch from each set, drawn again every epoch", low=1),
-    )
-    set_weights: dict[str, float] = field(
-        default_factory=dict, metadata=_limits("data", "Share of each set per epoch (0.5 = half, 2 = twice)", above=0)
-    )
+    set_samples: dict[str, float] = _table("data", "Samples per epoch from each set, drawn again every epoch", low=1)
+    set_weights: dict[str, float] = _table("data", "Share of each set per epoch (0.5 = half, 2 = twice)", above=0)
     batch_split: str = _set(
         "even",
         "data",
@@ -243,6 +232,14 @@ class TrainConfig:
         250, "saving", "Save a resumable state every N steps (0 = only at the end)", low=0, decides=False
     )
     keep_states: int = _set(2, "saving", "Number of saved states to keep", low=1, decides=False)
+    export_every: int = _set(0, "saving", "Save a LoRA file every N steps (0 = off)", low=0, decides=False)
+    export_epochs: int = _set(0, "saving", "Save a LoRA file every N epochs (0 = off)", low=0, decides=False)
+    keep_exports: int = _set(0, "saving", "Number of these LoRA files to keep (0 = all)", low=0, decides=False)
+    keep_exports_by: str = _set(
+        "last", "saving", "Keep the last ones, or those with the lowest validation loss", choices=KEEP_BY, decides=False
+    )
+    trigger_words: str = _set("", "saving", "Trigger words, stored in the LoRA file for other tools", decides=False)
+    tag_statistics: bool = _set(True, "saving", "Store how often each tag occurs, in the LoRA file", decides=False)
 
     sample_every: int = _set(
         0,
@@ -283,6 +280,9 @@ class TrainConfig:
         if self.lora_plus != 1 and not self.other_optimizer and OPTIMIZERS[self.optimizer].one_rate:
             raise TrainError(f'lora_plus = {self.lora_plus:g}: not possible with optimizer = "{self.optimizer}", which '
                              "estimates one learning rate for all weights")  # fmt: skip
+        if self.keep_exports and self.keep_exports_by == "validation" and not self.validation_share:
+            raise TrainError('keep_exports_by = "validation": no samples are held out; set validation_share, or '
+                             'keep_exports_by = "last"')  # fmt: skip
         if self.guidance_target != 1 and self.caption_dropout:
             found = f"guidance_target = {self.guidance_target:g} and caption_dropout = {self.caption_dropout:g}"
             raise TrainError(f"{found}: a dropped caption has no guidance; turn one of them off")
@@ -333,14 +333,12 @@ class TrainConfig:
         return Curve(self.lr_schedule, steps, self.warmup_steps, *shape, warmup_from_zero=rules > 1)
 
 
+def _default(declared: Field[Any]) -> Any:
+    return declared.default_factory() if callable(declared.default_factory) else declared.default
+
+
 TRAIN_SETTINGS: dict[str, Setting] = {
-    f.name: Setting(
-        f.name,
-        type_of(f.type),
-        f.default_factory() if callable(f.default_factory) else f.default,
-        f.metadata["limits"],
-    )
-    for f in fields(TrainConfig)
+    f.name: Setting(f.name, type_of(f.type), _default(f), f.metadata["limits"]) for f in fields(TrainConfig)
 }
 
 

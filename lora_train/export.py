@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +23,7 @@ log = logging.getLogger("streamcache")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DIFFUSERS = "transformer."  # begins the keys of diffusers' models that are not a UNet
+PARTIAL = "streamcache.partial"  # in the metadata of a file that an interrupted run has left
 PREDICTIONS = {"eps": "epsilon", "v": "v", "flow": "flow"}
 
 # The part of a file that the older hash of sd-webui-additional-networks covers.
@@ -44,7 +46,7 @@ def to_tensors(
         whole = _file_parts(adapter)
         for prefix, rows in places[name].items():
             parts = whole if rows is None else split_parts(whole, rows)
-            parts = _peft_parts(parts, name) if naming == "diffusers" else parts
+            parts = peft_parts(parts, name) if naming == "diffusers" else parts
             tensors |= {f"{prefix}.{part}": value for part, value in parts.items()}
     return {key: _stored(key, value, dtype) for key, value in sorted(tensors.items())}
 
@@ -104,9 +106,18 @@ def _places(network: Network, denoiser: Denoiser, naming: Naming) -> dict[str, d
 
 
 def describe(
-    network: Network, denoiser: Denoiser, title: str, finished_at: float, facts: Mapping[str, object]
+    network: Network,
+    denoiser: Denoiser,
+    title: str,
+    finished_at: float,
+    facts: Mapping[str, object],
+    partial: str = "",
+    trigger: str = "",
 ) -> dict[str, str]:
-    """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is skipped."""
+    """The metadata of a file. `facts` (dataset_id, steps, seed, learning_rate, …) become `ss_…`; None is skipped.
+
+    `partial` says how far an interrupted run has come, such as "step 1200 of 3000".
+    """
     factors = [adapter.factors for _, adapter in network.items() if adapter.factors is not None]
     kinds = sorted({factor.kind for factor in factors})
     modules = {factor.network_module for factor in factors}
@@ -119,6 +130,7 @@ def describe(
             {"algo": ", ".join(kinds), "dora": any(a.magnitude is not None for _, a in network.items())}
         ),
         "training_finished_at": finished_at,
+        "base_model_version": getattr(denoiser, "base_version", None),
         **facts,
     }
     date = datetime.fromtimestamp(finished_at, timezone.utc)
@@ -126,10 +138,48 @@ def describe(
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": f"{getattr(denoiser, 'architecture', 'unknown')}/lora",
         "modelspec.implementation": "https://github.com/comfyanonymous/ComfyUI",
-        "modelspec.title": title,
+        "modelspec.title": f"{title} ({partial})" if partial else title,
         "modelspec.date": date.isoformat(timespec="seconds"),
         "modelspec.prediction_type": PREDICTIONS[denoiser.schedule.prediction],
+        **({"modelspec.trigger_phrase": trigger} if trigger else {}),
+        **({PARTIAL: partial} if partial else {}),
     }
+
+
+def file_bytes(network: Network, dtype: torch.dtype) -> int:
+    """About the size of a file: that of its tensors."""
+    parts = [value for _, adapter in network.items() for value in adapter.to_parts().values()]
+    return sum(value.numel() * dtype.itemsize for value in [*parts, *network.carried.values()])
+
+
+def count_files(every: int, epoch: int, accumulate: int, steps: int, step: int = 0, position: int = 0) -> int:
+    """How many files along the way are due after `step` and its batch: each `every` steps and each `epoch` batches.
+
+    One that is due by both counts twice. The last one of the run does not count.
+    """
+    by_steps = (steps - 1) // every - step // every if every else 0
+    end = position + (steps - 1 - step) * accumulate
+    return by_steps + (end // epoch - position // epoch if epoch else 0)
+
+
+def check_room(final: Path, size: int, due: int, every: int, epochs: int) -> None:
+    """Refuse export_every or export_epochs if so many files of this size, and the final one, would fill the disk."""
+    # The folder need not exist yet.
+    folder = next(folder for folder in final.absolute().parents if folder.is_dir())
+    free = shutil.disk_usage(folder).free
+    if (due + 1) * size <= free:
+        return
+    setting = f"export_every = {every}" if every else f"export_epochs = {epochs}"
+    fitting, sizes = free // size - 2, (byte_count(size), byte_count((due + 1) * size), byte_count(free))
+    if fitting < 1:
+        raise TrainError(
+            f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {final.parent} "
+            f"has {sizes[2]} free; free disk space, or save to another disk"
+        )
+    raise TrainError(
+        f"{setting}: {due + 1:,} LoRA files of {sizes[0]} are {sizes[1]}, and the disk of {final.parent} has "
+        f"{sizes[2]} free; set keep_exports = {fitting} or less, or a longer interval"
+    )
 
 
 def save(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
@@ -161,7 +211,7 @@ def _without_mid(parts: dict[str, Tensor]) -> dict[str, Tensor]:
     return parts
 
 
-def _peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def peft_parts(parts: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """PEFT's names: up and down only (mid is multiplied into down), no alpha, magnitudes along the output axis."""
     if "lora_up.weight" not in parts:
         return parts

@@ -5,30 +5,43 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from PIL import Image
 
-from ..dataset_cache import CacheError, Dataset
+from ..dataset_cache import Dataset
 from ..errors import TrainError
 from .compute import attention_kernel
 from .config import TrainConfig
 from .data import Prefetcher
 from .denoiser import Denoiser
+from .exporter import Exporter
 from .memory import compiled, saving_memory
 from .optimizers import set_rate
 from .report_page import write_report
-from .run import Events, MetricsFile, Reporter, Run, TrainProgress, check_events, open_run, partial_lora, signals_held
+from .run import (
+    Events,
+    Export,
+    MetricsFile,
+    Reporter,
+    Run,
+    TrainProgress,
+    check_events,
+    end_recorded,
+    missing_exports,
+    open_run,
+    read_run_json,
+    signals_held,
+)
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
 from .session import Session, open_session
 from .step import LossEntry, LossLedger, NonFiniteLoss, check_calls, share_windows
 
 log = logging.getLogger("streamcache")
 
-MAX_PROBLEM = 500  # characters of an error that are stored in run.json
 SAMPLE_TIMES = 8  # sample images per run if a VAE is given and no interval
 
 
@@ -39,6 +52,7 @@ class TrainHooks:
     progress: Callable[[TrainProgress], None] | None = None
     samples: Callable[[int, Sequence[Image.Image]], None] | None = None
     validation: Callable[[int, float], None] | None = None
+    exported: Callable[[Export], None] | None = None
     stop: Callable[[], bool] = lambda: False
 
 
@@ -52,6 +66,8 @@ class TrainResult:
     data_wait: float  # share of the training time, without pauses
     seconds: float
     stopped: bool = False
+    exports: tuple[Path, ...] = ()  # the LoRA files along the way, those from before a resume too
+    missing: tuple[str, ...] = ()  # the names of those that are gone
 
 
 # Called with the opened run; its hooks are used until the run ends.
@@ -112,7 +128,8 @@ def _train(
         session = open_session(denoiser, dataset, config, run)
         sampler = make_sampler(denoiser, dataset, config, run.samples, decode, prompts)
         out = out or run.lora
-        replaced = run.unfinished_lora(out)
+        before = read_run_json(run.folder) if run.resume else {}
+        exporter = Exporter(session, run, out)
         # All checks have passed. Nothing is written before this: a refused training leaves a run as it was.
         run.describe(
             **({} if run.resume else {"lora": ""}),
@@ -120,13 +137,16 @@ def _train(
             config=config.to_dict(),
             dataset=str(dataset.path),
             dataset_id=dataset.id,
+            dataset_generation=dataset.generation,
             step=session.step,
             steps=session.steps,
             problem="",
             notes="",
+            **({"prompts": [prompt.caption for prompt in sampler.prompts]} if sampler else {}),
         )
-        with watch(run) as hooks, _end_recorded(session, run):
-            result = _run(session, run, out, replaced, hooks, sampler)
+        exporter.begin()
+        with watch(run) as hooks, end_recorded(run, lambda: session.step, before):
+            result = _run(session, run, exporter, hooks, sampler)
             run.describe(status="stopped" if result.stopped else "done", step=result.step)
         return result
 
@@ -139,9 +159,7 @@ def with_sample_images(config: TrainConfig) -> TrainConfig:
     return replace(config, sample_every=max(steps // SAMPLE_TIMES, 1))
 
 
-def _run(
-    session: Session, run: Run, out: Path, replaced: Path | None, hooks: TrainHooks, sampler: Sampler | None
-) -> TrainResult:
+def _run(session: Session, run: Run, exporter: Exporter, hooks: TrainHooks, sampler: Sampler | None) -> TrainResult:
     device, config = session.denoiser.device, session.config
     with ExitStack() as stack:
         metrics = stack.enter_context(MetricsFile(run.metrics, resume_at=session.step))
@@ -152,10 +170,11 @@ def _run(
         blocks = session.denoiser.blocks()
         stack.enter_context(compiled(blocks, run.warn) if config.compile else nullcontext())
         stack.enter_context(saving_memory(blocks, config.checkpointing, config.activation_offload))
-        lora = _Loop(session, run, out, replaced, hooks, sampler, reporter, LossLedger(device)).run()
+        lora = _Loop(session, run, exporter, hooks, sampler, reporter, LossLedger(device)).run()
     reporter.end()
-    stopped = session.step < session.steps
-    result = TrainResult(session.step, session.steps, lora, reporter.data_wait(), reporter.seconds(), stopped)
+    ended = session.step, session.steps, lora, reporter.data_wait(), reporter.seconds(), session.step < session.steps
+    exports = tuple(one.path for one in exporter.along)
+    result = TrainResult(*ended, exports, tuple(missing_exports(run.folder)))
     if session.step > reporter.first or not run.report.exists():
         _report(run, session, reporter, sampler)
     return result
@@ -175,8 +194,7 @@ class _Loop:
 
     session: Session
     folder: Run
-    out: Path
-    replaced: Path | None  # an unfinished LoRA of this run from before
+    exporter: Exporter
     hooks: TrainHooks
     sampler: Sampler | None
     reporter: Reporter
@@ -247,23 +265,30 @@ class _Loop:
             self._validate()
         if config.sample_every and session.step % config.sample_every == 0:
             self._draw_samples()
+        if self.exporter.is_missing():
+            self._export_along()
 
     def _finish(self) -> Path:
         session = self.session
         self._save()
         self._validate()
         self._draw_samples()
-        with self._paused():
-            return self._export(self.out if session.step == session.steps else partial_lora(self.out, session.step))
+        return self._export_last(finished=session.step == session.steps)
 
-    def _export(self, path: Path) -> Path:
-        """Write the LoRA and record its path. An unfinished one from before is removed."""
-        self.session.export(path)
-        self.folder.describe(lora=str(path.absolute()))
-        if self.replaced not in (None, path.absolute()):
-            with suppress(OSError):  # in use
-                self.replaced.unlink()
-        return path
+    def _export_along(self) -> None:
+        self._validate()
+        with self._paused():
+            self._report(self.ledger.drain())
+            written = self.exporter.write_along(*self._measured())
+        if written is not None and self.hooks.exported is not None:
+            self.hooks.exported(written)
+
+    def _export_last(self, finished: bool) -> Path:
+        with self._paused():
+            return self.exporter.write_last(finished, *self._measured())
+
+    def _measured(self) -> tuple[float | None, float | None]:
+        return self.reporter.smooth, self.reporter.validation_at(self.session.step)
 
     def _save(self) -> None:
         """Save a state. Pending losses are checked first: a state after a nan would be useless."""
@@ -299,11 +324,11 @@ class _Loop:
         if self.changing:
             log.warning("Stopped during an update; %s", self._last_good())
             return
-        if not self.session.step:
-            return  # nothing is trained yet
+        if self.session.step == self.reporter.first:
+            return  # nothing is trained yet, or nothing since the resume
         try:
             self._save()
-            self._export(partial_lora(self.out, self.session.step))
+            self._export_last(finished=False)
         except Exception as error:
             log.warning("The state of step %d could not be saved: %s", self.session.step, error)
 
@@ -318,30 +343,3 @@ class _Loop:
             yield
         finally:
             self.reporter.paused += time.perf_counter() - began
-
-
-@contextmanager
-def _end_recorded(session: Session, run: Run) -> Iterator[None]:
-    """Store in run.json how a run ended if it did not end by itself."""
-    try:
-        yield
-    except Exception as error:
-        _describe_end(run, status="failed", step=session.step, problem=_message(error))
-        raise
-    except BaseException:
-        _describe_end(run, status="interrupted", step=session.step)
-        raise
-
-
-def _describe_end(run: Run, **facts: object) -> None:
-    """A second error, as of a full disk, does not hide the first."""
-    try:
-        run.describe(**facts)
-    except TrainError as error:
-        log.warning("How the run ended could not be recorded: %s", error)
-
-
-def _message(error: Exception) -> str:
-    """The error's message; errors that are not the pack's own get their type in front."""
-    own = isinstance(error, (TrainError, CacheError))
-    return (str(error) if own else f"{type(error).__name__}: {error}")[:MAX_PROBLEM]

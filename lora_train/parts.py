@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from .memory import choose_precision, with_data
 from .objective import ObjectiveSettings
 from .optimizers import load_optimizer, make_optimizer, was_fused
 from .other_captions import Dropout, Preservation, find_conditioning
-from .run import SavedState
+from .run import SavedState, find_exports, resumed_position
 from .step import Stepper, Weights
 
 
@@ -30,7 +31,7 @@ def make_stepper(
     if config.masked_loss and "mask" not in dataset.fields:
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
     weights = np.asarray(dataset.column("weight"))
-    network = _make_network(denoiser, config, state)
+    network = make_network(denoiser, config, state)
     _refuse_without_lora(network, config)
     groups = network.parameter_groups(config.learning_rate, config.lora_plus)
     fused = state is None or was_fused(state.optimizer)
@@ -68,11 +69,24 @@ def make_stepper(
 def check_parts(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, state: SavedState | None) -> None:
     """Refuse what `make_stepper` would refuse and a memory forecast leaves out, because it reads data."""
     if config.start_from and state is None:
-        _make_network(denoiser, config, state)
+        make_network(denoiser, config, state)
     _make_dropout(denoiser, dataset, config)
 
 
-def _make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
+def check_room(
+    config: TrainConfig, network: Network, out: Path, steps: int, batches: int, state: SavedState | None
+) -> None:
+    """Refuse LoRA files along the way that would fill the disk. Those that are there may be replaced: they are free."""
+    every, epochs = config.export_every, config.export_epochs
+    at = (state.step, resumed_position(state, batches)) if state is not None else (0, 0)
+    due = export.count_files(every, epochs * batches, config.accumulate, steps, *at)
+    kept = min(due, config.keep_exports + 1) if config.keep_exports else due
+    if every or epochs:
+        size = export.file_bytes(network, export.DTYPES[config.save_dtype])
+        export.check_room(out, size, kept - len(find_exports(out)), every, epochs)
+
+
+def make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:
     """The adapters: new ones, those of `start_from`, or those of a saved state."""
     existing = None
     if state is not None:

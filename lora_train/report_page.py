@@ -16,9 +16,11 @@ from .run import (
     BLUE,
     ORANGE,
     Curves,
+    Export,
     Reporter,
     Run,
     format_seconds,
+    list_exports,
     plot_buckets,
     plot_curve,
     plot_loss,
@@ -86,6 +88,8 @@ def write_report(run: Run, session: Session, reporter: Reporter, captions: Seque
             image.save(data, "PNG")
             replace_file(run.folder / f"{name.replace(' ', '_')}.png", data.getvalue())
             sections.append(Section(name.capitalize(), image))
+    exports = {one.path.name: _measured(one) for one in list_exports(run.folder)}
+    sections.append(Section("LoRA files", table=exports))
     sections.append(Section("Settings", table=session.config.to_dict()))
     numbers = count_numbers(session, reporter, curves)
     page = render_page(run.name, f"Trained on {session.dataset.path.name}", numbers, sections)
@@ -103,6 +107,13 @@ def count_numbers(session: Session, reporter: Reporter, curves: Curves) -> dict[
         f"of training waiting for data{since(reporter)}": f"{reporter.data_wait():.1%}",
         "samples": f"{len(session.dataset):,}",
     }
+
+
+def _measured(export: Export) -> str:
+    """The step of a LoRA file and its losses."""
+    losses = ("loss", export.loss), ("validation loss", export.validation)
+    parts = [f"{name} {value:.4f}" for name, value in losses if value is not None]
+    return ", ".join([f"step {export.step:,}", *parts, *(["unfinished"] if export.partial else [])])
 
 
 def since(reporter: Reporter) -> str:

@@ -96,6 +96,14 @@ def make_sampler(
     return Sampler(denoiser, prompts, decode, folder, config.sample_seed, config.sample_steps)
 
 
+def make_prompts(dataset: Dataset, captions: Sequence[str], conditionings: Sequence[Any]) -> list[Prompt]:
+    """Prompts that are not from the dataset, at the size of its largest bucket."""
+    if not conditionings:
+        return []
+    bucket = max(dataset.buckets().items(), key=lambda item: len(item[1]))[0]
+    return [Prompt(caption, words, tuple(bucket.shape)) for caption, words in zip(captions, conditionings)]
+
+
 def find_prompts(dataset: Dataset, captions: Sequence[str]) -> list[Prompt]:
     """Prompts with the cached conditionings of these captions, or of the first sample if none are given."""
     return [_prompt(dataset, *place) for place in _find_captions(dataset, captions) or [(0, 0)]]
@@ -115,6 +123,13 @@ def draw_history(folder: Path, captions: Sequence[str] = (), rows: int = 8) -> I
         steps = [steps[round(place * (len(steps) - 1) / (rows - 1))] for place in range(rows)]
     grid = [[Image.open(path) for _, path in sorted(found[step].items())] for step in steps]
     return draw_grid(grid, [f"step {step:,}" for step in steps], captions, "Sample images over the run", cell=160)
+
+
+def latest_image(folder: Path, step: int) -> Path | None:
+    """The first prompt's last image up to a step; None if none was drawn since the beginning."""
+    steps = [int(match[1]) for path in folder.glob("step-*-0.png") if (match := _FILE.fullmatch(path.name))]
+    drawn = [folder / sample_file_name(at, 0) for at in sorted(steps) if 0 < at <= step]
+    return next(filter(may_be_file, reversed(drawn)), None)
 
 
 def remove_later_images(folder: Path, step: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,17 +21,19 @@ from . import export
 from .adapters import Network
 from .compute import attention_kernel, check_attention
 from .config import TrainConfig
-from .data import KnownSizes, Order, SetRule, read_columns, refuse_plan
+from .data import Order, SetRule, TagCounts, count_tags, read_columns, refuse_plan
 from .denoiser import Denoiser, Naming
 from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
-from .parts import check_parts, make_stepper
+from .parts import check_parts, check_room, make_network, make_stepper
 from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position, signals_held
 from .samples import Decode, check_samples
 from .step import NonFiniteLoss, Stepper
 from .validation import HeldOut, Validation, hold_out
+
+log = logging.getLogger("streamcache")
 
 
 @dataclass
@@ -47,11 +51,18 @@ class Session:
     validation: Validation | None = None
     rules: int = RULES  # of timesteps, weights and warmup; a resumed run keeps its own
     _training_adapter: ExitStack = field(default_factory=ExitStack)  # its hooks, while they are on
+    _tags: TagCounts | None = None
     saved: int | None = None  # the step of the last saved state, also of the one that the run resumed from
 
     @property
     def network(self) -> Network:
         return self.stepper.network
+
+    def count_tags(self) -> TagCounts | None:
+        """The tags of the dataset, which are counted once; None if the LoRA file shall not have them."""
+        if self._tags is None and self.config.tag_statistics:
+            self._tags = count_tags(self.dataset)
+        return self._tags
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -98,11 +109,15 @@ class Session:
             self._training_adapter.enter_context(adapter.attached(self.denoiser.adaptable(), first=True))
 
     def measure(self) -> float | None:
-        """The validation loss, or None if no samples are held out."""
+        """The validation loss, or None if no samples are held out, or if it is nan or infinite."""
         if self.validation is None:
             return None
         with self.at_rest(), attention_kernel(self.config.attention):
-            return self.validation.measure(self.denoiser, self.stepper.precision)
+            loss = self.validation.measure(self.denoiser, self.stepper.precision)
+        if math.isfinite(loss):
+            return loss
+        log.warning("Step %d: the validation loss is %s and is left out", self.step, loss)
+        return None
 
     def save(self) -> None:
         """Save the state after the last complete step, unless it is saved already. Refused if a weight is nan."""
@@ -126,9 +141,10 @@ class Session:
         )
         self.saved = self.step
 
-    def export(self, path: Path) -> Path:
-        """Write the adapter as a LoRA file."""
-        config = self.config
+    def export(self, path: Path, partial: str = "") -> Path:
+        """Write the adapter as a LoRA file. `partial` says how far the run has come, if it was interrupted."""
+        self._refuse_bad_weights()
+        config, statistics = self.config, self.count_tags()
         facts = {
             "dataset_id": self.dataset.id,
             "dataset_generation": self.dataset.generation,
@@ -143,11 +159,14 @@ class Session:
             "num_train_images": len(self.dataset),
             "mixed_precision": self.stepper.precision.name,
             "training_adapter": Path(config.training_adapter).name or None,
+            "tag_frequency": (statistics.tags or None) if statistics else None,
+            "caption_count": statistics.captions if statistics else None,
         }
         with self.at_rest():
             naming, dtype = cast("Naming", config.naming), export.DTYPES[config.save_dtype]
             tensors = export.to_tensors(self.network, self.denoiser, naming, dtype)
-            metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts)
+            words = config.trigger_words.strip()
+            metadata = export.describe(self.network, self.denoiser, path.stem, time.time(), facts, partial, words)
         return export.save(path, tensors, metadata)
 
     def _refuse_bad_weights(self) -> None:
@@ -172,7 +191,7 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
     objective = config.objective(version)
     stepper = make_stepper(denoiser, dataset, config, objective, state)
     session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order), rules=version)
-    session.validation = _make_validation(dataset, held, config, objective, stepper.sizes)
+    session.validation = _make_validation(dataset, held, config, objective, stepper)
     if state is not None:
         session.step = state.step
         session.saved = None if changes else state.step  # accepted changes are saved even if no step follows
@@ -197,10 +216,12 @@ def rehearse(
     run: Run | None = None,
     decode: Decode | None = None,
     prompts: Sequence[Any] | None = None,
+    out: Path | None = None,
 ) -> None:
     """Raise now what training on the plan would raise after hours of encoding: what is missing or does not fit.
 
-    The model gets one sample: the latent of a blank image and the conditioning of the empty caption.
+    The model gets one sample: the latent of a blank image and the conditioning of the empty caption. The LoRA files
+    along the way are counted as far as that is known without the dataset: by steps, or by epochs of so many.
     """
     needed = (plan.image_encoder, "an image encoder", "VAE"), (plan.text_encoder, "a text encoder", "CLIP")
     for encoder, what, name in needed:
@@ -228,12 +249,21 @@ def rehearse(
         with denoiser.session(), open_cache(path) as blank:
             # A blank image has no mask, and the empty caption.
             settings = replace(config, masked_loss=False, preservation_caption="")
-            make_stepper(denoiser, blank, settings, config.objective(RULES), state)
+            stepper = make_stepper(denoiser, blank, settings, config.objective(RULES), state)
             _try_model(denoiser, blank, config)
+            if out is not None and not config.epochs:
+                check_room(replace(config, export_epochs=0), stepper.network, out, config.steps, 1, state)
+            elif out is not None and state is None:  # as if an epoch were a step
+                check_room(replace(config, export_every=0, accumulate=1), stepper.network, out, config.epochs, 1, None)
 
 
 def check_training(
-    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run, decode: Decode | None = None
+    denoiser: Denoiser,
+    dataset: Dataset,
+    config: TrainConfig,
+    run: Run,
+    decode: Decode | None = None,
+    out: Path | None = None,
 ) -> None:
     """Raise now what training would raise before its first step and a memory forecast does not see.
 
@@ -249,6 +279,10 @@ def check_training(
         check_origin(state, dataset, config)
     check_samples(dataset, config, decode, None)
     check_parts(denoiser, dataset, config, state)
+    if config.export_every or config.export_epochs:
+        order, _ = make_order(dataset, config)
+        network = make_network(denoiser, config, state)
+        check_room(config, network, out or run.lora, count_steps(config, order), len(order), state)
 
 
 def count_steps(config: TrainConfig, order: Order) -> int:
@@ -294,12 +328,12 @@ def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
 
 
 def _make_validation(
-    dataset: Dataset, held: HeldOut, config: TrainConfig, objective: ObjectiveSettings, sizes: KnownSizes
+    dataset: Dataset, held: HeldOut, config: TrainConfig, objective: ObjectiveSettings, stepper: Stepper
 ) -> Validation | None:
     if not held.samples:
         return None
     samples = held.samples[: config.validation_samples]
-    return Validation(dataset, samples, config.batch_size, objective, sizes)
+    return Validation(dataset, samples, config.batch_size, objective, stepper.sizes, stepper.empty)
 
 
 def _store_blank(plan: Plan, path: Path) -> Path:

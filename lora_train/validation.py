@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from .data import KnownSizes
 from .denoiser import Denoiser
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
+from .other_captions import with_conditionings
 
 MIN_ROWS = 32  # rows of (sample, noise, timestep) that are measured even if fewer samples are held out
 
@@ -60,9 +62,13 @@ class Validation:
     batch_size: int
     objective: ObjectiveSettings
     sizes: KnownSizes
+    empty: Any = None  # the conditioning of the empty caption, for guided targets, as in training
 
     def measure(self, denoiser: Denoiser, precision: Precision) -> float:
-        """The mean loss of the held-out samples. Shares no random generator with training."""
+        """The mean loss of the held-out samples, on the scale of the reported loss of steps.
+
+        Shares no random generator with training.
+        """
         random, pixels = seeded_generator("validation times"), self.sizes.pixels(self.rows)
         times = draw_times(len(self.rows), denoiser.schedule, self.objective, random, pixels)
         losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
@@ -87,8 +93,12 @@ class Validation:
         prepared = denoiser.prepare(batch)
         noise = [draw_noise(one[None], self.objective, seeded_generator(f"validation {row}"))
                  for one, row in zip(prepared.latents, rows)]  # fmt: skip
+        bare = None
+        if self.empty is not None:
+            bare = denoiser.prepare(with_conditionings(batch, [self.empty] * len(rows))).conditioning
+        drawn = torch.cat(noise), times
         with precision.autocast(), self.sizes.explained(self.rows[rows[0]], prepared.latents.shape):
-            return evaluate(denoiser, prepared, torch.cat(noise), times, self.objective, batch.masks)
+            return evaluate(denoiser, prepared, *drawn, self.objective, batch.masks, without_caption=bare)
 
 
 def _hash(dataset: Samples, index: int) -> float:

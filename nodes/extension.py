@@ -14,12 +14,13 @@ from . import (
     preview,
     realize,
     select,
-    train,
 )
-from .host.app import protect_examples, register_host_types, state_root
+from .grid import NODES as GRID_NODES
+from .host.app import protect_examples, register_host_types, register_recipes, state_root
 from .server import add_routes
+from .training import NODES as TRAINING_NODES
 
-MODULES = (image_folder, captioning, encode, cache, select, realize, preview, merge, clean, loaders, train)
+MODULES = (image_folder, captioning, encode, cache, select, realize, preview, merge, clean, loaders)
 
 
 class StreamCacheExtension(ComfyExtension):
@@ -27,7 +28,8 @@ class StreamCacheExtension(ComfyExtension):
         register_host_types()
         use_memory_folder(state_root())
         protect_examples()
+        register_recipes()
         add_routes()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [node for module in MODULES for node in module.NODES]
+        return [*(node for module in MODULES for node in module.NODES), *TRAINING_NODES, *GRID_NODES]

@@ -9,6 +9,7 @@ from comfy_api.latest import io
 
 from ..dataset_cache import COLOR, COLORS, NUMBERS, OPTIONS, Setting, parse_setting
 from ..lora_train import RENAMED_SETTINGS, TRAIN_SETTINGS
+from . import setting_groups
 from .host import HOST_SETTINGS
 from .host.app import find_lora, list_loras
 
@@ -39,6 +40,12 @@ LATER = (
     "offload_share",
     "compile",
     "attention",
+    "export_every",
+    "export_epochs",
+    "keep_exports",
+    "keep_exports_by",
+    "trigger_words",
+    "tag_statistics",
 )
 FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file
@@ -76,12 +83,16 @@ def read_inputs(settings: Mapping[str, Setting], values: Mapping[str, Any]) -> d
     return {**found, **numbers}
 
 
-def setting_input(setting: Setting, optional: bool = False, advanced: bool = False) -> io.Input:
+def setting_input(
+    setting: Setting, optional: bool = False, advanced: bool = False, extra: Mapping[str, Any] | None = None
+) -> io.Input:
     """The input for a setting, with its widget's own range and step if it has them."""
     limits = setting.limits
     default, shared = setting.default, {"optional": optional, "tooltip": _sentence(limits.about)}
     if advanced:
         shared["advanced"] = True
+    if extra:
+        shared["extra_dict"] = dict(extra)
     if setting.type == COLOR:
         names = {color: name for name, color in COLORS.items()}
         return io.Combo.Input(setting.name, options=list(COLORS), default=names[default], **shared)
@@ -113,7 +124,10 @@ def _range(setting: Setting) -> tuple[float, float]:
 
 def _train_input(setting: Setting, advanced: bool) -> io.Input:
     # Optional, although all have widgets: a workflow from another version that lacks one still runs, with the default.
-    shared = {"optional": True, "advanced": advanced, "tooltip": _sentence(setting.limits.about)}
+    shown = setting_groups.shown_with(setting)
+    shared = {
+        "optional": True, "advanced": advanced, "tooltip": _sentence(setting.limits.about), "extra_dict": shown,
+    }  # fmt: skip
     if setting.name in FILES:
         files = list_loras()
         return io.Combo.Input(setting.name, options=files, default=files[0], **shared)
@@ -124,7 +138,7 @@ def _train_input(setting: Setting, advanced: bool) -> io.Input:
         return io.Int.Input(
             setting.name, default=setting.default, min=low, max=high, control_after_generate=fixed, **shared
         )
-    return setting_input(setting, optional=True, advanced=advanced)
+    return setting_input(setting, optional=True, advanced=advanced, extra=shown)
 
 
 def _value(name: str, value: Any) -> Any:

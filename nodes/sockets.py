@@ -14,7 +14,7 @@ Options = io.Custom("STREAMCACHE_OPTIONS")  # training settings
 
 OPEN: Any = object()  # the default of an input in `validate_inputs`: it is not connected
 CATEGORY = "StreamCache"
-ADVANCED = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
+ADVANCED: dict[str, Any] = {"optional": True, "advanced": True}  # inputs that are shown only under "advanced"
 
 
 def first(value: Any) -> Any:
@@ -25,6 +25,11 @@ def first(value: Any) -> Any:
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
     """The single values of a node with `is_input_list`, which gets every input as a list."""
     return {name: value[0] if isinstance(value, list) and value else None for name, value in values.items()}
+
+
+def words(name: str, tooltip: str) -> io.Input:
+    """A conditioning, or text."""
+    return io.MultiType.Input(name, [io.Conditioning, io.String], optional=True, tooltip=tooltip)
 
 
 def image(pil: Image.Image) -> torch.Tensor:

@@ -3,10 +3,12 @@
 from .denoiser import ReferenceDenoiser
 from .encoders import ReferenceImageEncoder, ReferenceTextEncoder, decode_images
 from .model import load_model
+from .painter import ReferencePainter
 
 __all__ = [
     "ReferenceDenoiser",
     "ReferenceImageEncoder",
+    "ReferencePainter",
     "ReferenceTextEncoder",
     "decode_images",
     "load_model",

@@ -19,6 +19,7 @@ from streamcache.setting import parse_setting
         ("learning_rate", "fast", "a number"),
         ("rank", 0, "at least 1"),
         ("rank", 1.5, "a whole number"),
+        ("seed", 2**63, "at most 9,223,372,036,854,775,807"),
         ("batch_size", True, "a whole number"),
         ("steps", 0, "at least 1"),
         ("caption_dropout", 1.1, "at most 1"),

@@ -13,7 +13,8 @@ import { ENCODE, showMissingEncoder, watchEncoders } from "./nodes/encode_notice
 import { keepPanelsFresh } from "./nodes/node_panel.js";
 import { speakInLists, speakInNotes, speakOnNodes } from "./nodes/node_words.js";
 import { LOAD, SAVE, showLastSummary, showSummary } from "./nodes/summary.js";
-import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage, TRAIN } from "./training/node_chart.js";
+import { TRAIN } from "./training/again.js";
+import { hideImages, showLastRuns, showLiveRuns, showRun, setNodeMessage } from "./training/node_chart.js";
 import { TrainingPanel } from "./training/panel.js";
 import { store } from "./training/runs.js";
 

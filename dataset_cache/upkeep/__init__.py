@@ -30,6 +30,7 @@ from .info import (
     usage,
     usage_of,
 )
+from .lettering import drawable, font_for
 from .merge import IF_EXISTS, Part, gather, merge
 from .origin import FROM_LISTS, refuse_other_origin
 from .repair import RepairReport, repair
@@ -58,9 +59,11 @@ __all__ = [
     "contact_sheet",
     "convert",
     "draw_sheet",
+    "drawable",
     "duplicate",
     "evenly_spaced",
     "export",
+    "font_for",
     "free_name",
     "gather",
     "merge",

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ...errors import CacheError
 from ..read import Dataset, Sample, Samples
 from ..sources import THUMBNAIL, decode_thumbnail
 from .info import samples_by_bucket
+from .lettering import drawable, font_for
 
-_MARGIN, _TITLE = 8, 22
+_MARGIN, _TITLE, _LETTERS = 8, 22, 13
 _PAPER, _INK = (24, 24, 24), (220, 220, 220)
 _MAX_ROWS = 400  # image viewers struggle with larger sheets
 
@@ -58,13 +59,13 @@ def draw_sheet(
     width = min(columns, max((len(row.samples) for row in rows), default=1) or 1)
     cell = side + _MARGIN
     height = sum(_TITLE if row.is_title else cell for row in rows)
-    font = ImageFont.load_default(13)
-    least = max((round(font.getlength(_drawable(row.title))) for row in rows), default=0) + 2 * _MARGIN
+    lengths = (font_for(row.title, _LETTERS).getlength(drawable(row.title)) for row in rows)
+    least = round(max(lengths, default=0)) + 2 * _MARGIN
     sheet = Image.new("RGB", (max(width * cell + _MARGIN, least), height + _MARGIN), _PAPER)
     pen, top = ImageDraw.Draw(sheet), _MARGIN
     for row in rows:
         if row.is_title:
-            pen.text((_MARGIN, top), _drawable(row.title), fill=_INK, font=font)
+            pen.text((_MARGIN, top), drawable(row.title), fill=_INK, font=font_for(row.title, _LETTERS))
             top += _TITLE
             continue
         for column, number in enumerate(row.samples):
@@ -96,10 +97,6 @@ def _rows(groups: Mapping[str, Sequence[int]], title: str, columns: int) -> Iter
             yield _Row(name)
         for start in range(0, len(samples), columns):
             yield _Row(samples=tuple(samples[start : start + columns]))
-
-
-def _drawable(text: str) -> str:
-    return text.replace("×", "x")  # missing from Pillow's own font
 
 
 def _paste(sheet: Image.Image, image: Image.Image, place: tuple[int, int], side: int) -> None:

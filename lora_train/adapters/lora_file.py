@@ -41,16 +41,25 @@ ENDINGS = [
 
 # Adapters that ComfyUI or PEFT can apply, but nothing here can train.
 UNTRAINABLE = {
-    "GLoRA": re.compile(r".+\.[ab][12]\.weight"),
-    "BOFT": re.compile(r".+\.boft_[RPs](?:\..+)?"),
-    "(IA)³": re.compile(r".+\.(?:on_input|ia3_l(?:\..+)?)"),
-    "VeRA": re.compile(r".+\.vera_lambda_[bd](?:\..+)?"),
-    "LoRA that replaces or enlarges weights": re.compile(r".+\.(?:set_weight|reshape_weight)"),
+    "GLoRA": re.compile(r"(.+)\.[ab][12]\.weight"),
+    "BOFT": re.compile(r"(.+)\.boft_[RPs](?:\..+)?"),
+    "(IA)³": re.compile(r"(.+)\.(?:on_input|ia3_l(?:\..+)?)"),
+    "VeRA": re.compile(r"(.+)\.vera_lambda_[bd](?:\..+)?"),
+    "LoRA that replaces or enlarges weights": re.compile(r"(.+)\.(?:set_weight|reshape_weight)"),
 }
 
 # Prefixes that trainers put before the model's own names.
 WRAPPINGS = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "unet.", "model.")
 FLAT_WRAPPINGS = ("lora_unet_", "lora_transformer_", "lycoris_")
+
+
+@dataclass(frozen=True)
+class SortedKeys:
+    """The keys of a file: prefix → part → key; prefix → kind and key of what cannot be trained; keys of no adapter."""
+
+    modules: dict[str, dict[str, str]]
+    untrainable: dict[str, tuple[str, str]]
+    unknown: list[str]
 
 
 @dataclass(frozen=True)
@@ -123,39 +132,59 @@ def split_lora(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, where: str = "LoRA"
 ) -> LoraFile:
     """Sort a file's tensors by module and part."""
-    modules: dict[str, dict[str, Tensor]] = {}
-    unknown: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        found = _part(key)
-        if found is None:
-            _refuse_untrainable(key, where)
-            unknown[key] = tensor
-            continue
-        prefix, part = found
-        if part in modules.setdefault(prefix, {}):
-            raise TrainError(f"{where}: {prefix}: found two tensors for {part} (one is {key}); expected one adapter")
-        if not (tensor.is_floating_point() or (part == "alpha" and not tensor.is_complex())):
-            raise TrainError(f"{where}: {key}: found {tensor.dtype}, expected floating-point numbers")
-        modules[prefix][part] = tensor
+    keys = sort_keys(tensors, where)
+    for kind, key in keys.untrainable.values():
+        trained = ", ".join(known.label for known in KINDS.values())
+        raise TrainError(f'{where}: a {kind} file (it has "{key}"); only {trained} files can be continued')
+    modules = {
+        prefix: {part: _floating(part, key, tensors[key], where) for part, key in parts.items()}
+        for prefix, parts in keys.modules.items()
+    }
+    unknown = {key: tensors[key] for key in keys.unknown}
     file = LoraFile(where, modules, dict(metadata or {}), unknown)
     for prefix, parts in modules.items():
         _complete(parts, file.metadata, prefix, f"{where}: {prefix}")
     return file
 
 
-def _part(key: str) -> tuple[str, str] | None:
+def sort_keys(keys: Iterable[str], where: str) -> SortedKeys:
+    """Sort keys by module and part."""
+    found = SortedKeys({}, {}, [])
+    for key in keys:
+        prefix, part = _split(key)
+        if not part:
+            kind, prefix = _untrainable(key)
+            if kind:
+                found.untrainable.setdefault(prefix, (kind, key))
+            else:
+                found.unknown.append(key)
+        elif part in found.modules.setdefault(prefix, {}):
+            raise TrainError(f"{where}: {prefix}: found two tensors for {part} (one is {key}); expected one adapter")
+        else:
+            found.modules[prefix][part] = key
+    return found
+
+
+def _split(key: str) -> tuple[str, str]:
     for pattern, part in ENDINGS:
         match = pattern.fullmatch(key)
         if match:
             return match[1], part or match[2]
-    return None
+    return key, ""
 
 
-def _refuse_untrainable(key: str, where: str) -> None:
+def _untrainable(key: str) -> tuple[str, str]:
     for kind, pattern in UNTRAINABLE.items():
-        if pattern.fullmatch(key):
-            trained = ", ".join(known.label for known in KINDS.values())
-            raise TrainError(f'{where}: a {kind} file (it has "{key}"); only {trained} files can be continued')
+        match = pattern.fullmatch(key)
+        if match:
+            return kind, match[1]
+    return "", key
+
+
+def _floating(part: str, key: str, tensor: Tensor, where: str) -> Tensor:
+    if not (tensor.is_floating_point() or (part == "alpha" and not tensor.is_complex())):
+        raise TrainError(f"{where}: {key}: found {tensor.dtype}, expected floating-point numbers")
+    return tensor
 
 
 def _complete(parts: dict[str, Tensor], metadata: Mapping[str, str], prefix: str, where: str) -> None:

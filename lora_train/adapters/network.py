@@ -196,22 +196,30 @@ def build_network(
     return network.moved(denoiser.device)
 
 
-def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
-    """The adapters of a file on the CPU, to be applied and not trained. A file for another model is refused."""
+def restore_network(denoiser: Denoiser, file: LoraFile) -> Network:
+    """The adapters of a file on the CPU, and in `carried` what no layer of this model owns. Nothing is trained."""
     modules = denoiser.adaptable()
     other_names = denoiser.other_names() if isinstance(denoiser, OtherNames) else {}
     entries, left = file.resolve((denoiser.export_names(naming) for naming in NAMINGS), other_names)
+    settings = AdapterSettings()
+    network = Network({name: _restore(name, modules[name], found, settings, file) for name, found in entries.items()})
+    network.carried = left
+    return network.requires_grad_(False).eval()
+
+
+def load_fixed(denoiser: Denoiser, file: LoraFile) -> Network:
+    """The adapters of a file on the CPU, to be applied and not trained. A file for another model is refused."""
+    network = restore_network(denoiser, file)
+    left, network.carried = network.carried, {}
     if left:
         log.warning("%s: %d tensors belong to no layer of this model (%s, …)", file.where, len(left), next(iter(left)))
-    settings = AdapterSettings()
-    adapters = {name: _restore(name, modules[name], found, settings, file) for name, found in entries.items()}
-    scaled = [name for name, adapter in adapters.items() if adapter.magnitude is not None]
+    scaled = [name for name, adapter in network.items() if adapter.magnitude is not None]
     if scaled:
         raise TrainError(f"{file.where}: {scaled[0]} is a DoRA, which cannot be a training adapter; use a LoRA")
-    for name, adapter in adapters.items():
+    for name, adapter in network.items():
         if not all(tensor.float().isfinite().all() for tensor in (*adapter.parameters(), *adapter.buffers())):
             raise TrainError(f"{file.where}: {name} has weights that are nan or infinite; use another file")
-    return Network(adapters).requires_grad_(False).eval()
+    return network
 
 
 def _create(name: str, layer: Layer, module: nn.Module, settings: AdapterSettings) -> Adapter:

@@ -3,6 +3,7 @@
 from .order import BatchPlan, Order, SetRule, read_columns
 from .prefetch import Loaded, Prefetcher, map_batch, refuse_plan
 from .sizes import VAE_SCALE, KnownSizes
+from .tags import TagCounts, count_tags
 
 __all__ = [
     "VAE_SCALE",
@@ -12,6 +13,8 @@ __all__ = [
     "Order",
     "Prefetcher",
     "SetRule",
+    "TagCounts",
+    "count_tags",
     "map_batch",
     "read_columns",
     "refuse_plan",

@@ -1,5 +1,21 @@
 """A run on disk: its folder, saved states, metrics and plots."""
 
+from .ending import end_recorded
+from .events import Events, check_events
+from .exports import (
+    Export,
+    describe_exports,
+    export_path,
+    export_step,
+    find_exports,
+    has_name,
+    is_written,
+    list_exports,
+    missing_exports,
+    recorded_exports,
+    superfluous,
+    written_files,
+)
 from .folder import (
     Run,
     can_begin,
@@ -12,27 +28,46 @@ from .folder import (
     read_run_json,
 )
 from .metrics import (
+    SMOOTHING,
+    Clock,
     Curves,
-    Events,
     MetricsFile,
     Reporter,
     TrainProgress,
-    check_events,
     format_seconds,
+    is_finite,
     read_curves,
-    smooth_curve,
-    thin_curve,
+    read_metrics,
 )
-from .plots import BLUE, ORANGE, draw_grid, plot_buckets, plot_curve, plot_loss, plot_share
+from .plots import (
+    BLUE,
+    FADED,
+    INK,
+    ORANGE,
+    Canvas,
+    draw_grid,
+    plot_buckets,
+    plot_curve,
+    plot_loss,
+    plot_share,
+    wrap_text,
+)
 from .run_files import may_be_file, open_run_file, read_from
 from .saved_state import SavedState, StateFolder, StateOrigin, check_origin, resumed_position
 from .signals import signals_held
+from .smoothing import smooth_curve, thin_curve
 
 __all__ = [
     "BLUE",
+    "FADED",
+    "INK",
     "ORANGE",
+    "SMOOTHING",
+    "Canvas",
+    "Clock",
     "Curves",
     "Events",
+    "Export",
     "MetricsFile",
     "Reporter",
     "Run",
@@ -44,12 +79,22 @@ __all__ = [
     "check_events",
     "check_origin",
     "check_run_name",
+    "describe_exports",
     "draw_grid",
+    "end_recorded",
+    "export_path",
+    "export_step",
+    "find_exports",
     "format_seconds",
+    "has_name",
     "hold_run",
+    "is_finite",
     "is_run_locked",
+    "is_written",
     "latest_run",
+    "list_exports",
     "may_be_file",
+    "missing_exports",
     "open_run",
     "open_run_file",
     "partial_lora",
@@ -59,9 +104,14 @@ __all__ = [
     "plot_share",
     "read_curves",
     "read_from",
+    "read_metrics",
     "read_run_json",
+    "recorded_exports",
     "resumed_position",
     "signals_held",
     "smooth_curve",
+    "superfluous",
     "thin_curve",
+    "wrap_text",
+    "written_files",
 ]

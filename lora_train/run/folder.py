@@ -36,7 +36,7 @@ log = logging.getLogger("streamcache")
 
 _FILES = ("run.json", "metrics.jsonl", "report.html", "loss.png", "samples.png", "time.png", "buckets.png")
 LOCK = ".lock"
-_FOLDERS = ("states", "samples", "events")
+_FOLDERS = ("states", "samples", "events", "grid")
 LOCK_SECONDS = 0.3  # to wait for the lock: checking whether it is held takes it for a moment
 CLOCK_SECONDS = 60.0  # by which the clocks of two hosts may differ
 _NAME = re.compile(r"[^\s./\\:*?\"<>|~][^/\\:*?\"<>|]*")
@@ -50,6 +50,7 @@ class Run:
     folder: Path
     resume: bool = False
     begin: Callable[[], None] = field(default=lambda: None, compare=False)  # see `open_run`
+    mode: str = "new"  # of `MODES`; without a saved state, "resume" starts at step 0
 
     @property
     def name(self) -> str:
@@ -78,10 +79,17 @@ class Run:
     def describe(self, **facts: Any) -> None:
         """Update run.json with these values; the run begins, if it has not."""
         self.begin()
-        body = {**read_run_json(self.folder), **facts, "name": self.name, "updated": round(time.time(), 1)}
+        self.amend(**facts, updated=round(time.time(), 1))
+
+    def amend(self, **facts: Any) -> None:
+        """Change these values in run.json, and not when the run was updated."""
+        self.restore({**read_run_json(self.folder), **facts, "name": self.name})
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Make these the content of run.json."""
         path = self.folder / "run.json"
         try:
-            replace_file(path, json.dumps(body, indent=1).encode())
+            replace_file(path, json.dumps(facts, indent=1).encode())
         except OSError as error:
             raise TrainError(f"{path}: could not be written ({error.strerror}); free disk space, then resume") from None
 
@@ -130,7 +138,7 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
         resume = mode == "resume" and bool(StateFolder(folder / "states").files())
         if mode == "resume" and not resume:
             log.info("%s has no saved state; starting at step 0", folder.name)
-        yield Run(folder, resume, _Beginning(folder, stack, locked=found, keep=mode == "resume"))
+        yield Run(folder, resume, _Beginning(folder, stack, locked=found, keep=mode == "resume"), mode)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ import torch
 from ...dataset_cache import replace_file
 from ...errors import TrainError
 from ..compute import allocated_bytes
+from .events import Events
 from .run_files import read_run_file
+from .smoothing import Average
 
 FLUSH_SECONDS = 1.0
 RATE_WINDOW = 50  # steps over which the shown speed is averaged
@@ -68,8 +70,12 @@ class MetricsFile:
         self.path, self.resume_at = path, resume_at
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = _remove_after(path, resume_at)
-        # The last step that has a validation loss; it is not measured again.
-        self.validated = max((row["step"] for row in kept if "validation" in row), default=None)
+        self.seconds = max((row["time"] for row in kept if is_finite(row.get("time"))), default=0.0)
+        self.losses = [float(row["loss"]) for row in kept if "loss" in row]  # of the steps before
+        # The last step that has a validation loss, which is not measured again, and this loss.
+        self.validated = max(
+            ((row["step"], float(row["validation"])) for row in kept if "validation" in row), default=None
+        )
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
         self._flushed = time.monotonic()
 
@@ -113,6 +119,8 @@ class Reporter:
         self._began = time.perf_counter()
         self._ended: float | None = None
         self._average = Average(SMOOTHING)
+        for loss in metrics.losses:  # a resumed run shows the same average as an uninterrupted one
+            self._average.add(loss)
         self._memory, self._measured = 0, -MEMORY_SECONDS
         self.waited = self.paused = 0.0  # seconds spent on data, and on saving, validation and sample images
 
@@ -152,7 +160,7 @@ class Reporter:
             loss=loss,
             learning_rate=learning_rate,
             waited=round(waited, 4),
-            time=round(now - self._began, 3),
+            time=round(self._metrics.seconds + now - self._began, 3),
             gradient_norm=gradient_norm,
         )
         for name, value in (("loss", loss), ("learning_rate", learning_rate), ("gradient_norm", gradient_norm)):
@@ -165,7 +173,7 @@ class Reporter:
         """Report a validation loss. Validations are rare, so each is flushed at once."""
         self._metrics.write(step=step, validation=loss)
         self._metrics.flush()
-        self._metrics.validated = step
+        self._metrics.validated = step, loss
         self._event("validation", loss, step)
 
     def data_wait(self, now: float | None = None) -> float:
@@ -183,7 +191,17 @@ class Reporter:
 
     def is_validated(self, step: int) -> bool:
         """Whether the validation loss after this step is in the metrics, also from before a resume."""
-        return self._metrics.validated == step
+        return self.validation_at(step) is not None
+
+    def validation_at(self, step: int) -> float | None:
+        """The validation loss after this step, if it was the last one to be validated."""
+        last = self._metrics.validated
+        return last[1] if last is not None and last[0] == step else None
+
+    @property
+    def smooth(self) -> float | None:
+        """The running average of the loss, as it is shown."""
+        return self._average.value
 
     @property
     def first(self) -> int:
@@ -209,36 +227,18 @@ class Reporter:
             self._events.add_scalar(name, value, step)
 
 
-class Average:
-    """A running average in which each value counts `keep` times as much as the next; unbiased from the first value."""
+class Clock:
+    """Seconds of training over all resumes, from the times in lines: those of older files begin again at each."""
 
-    def __init__(self, keep: float) -> None:
-        self._keep, self._sum, self._weight = keep, 0.0, 0.0
+    def __init__(self) -> None:
+        self._before = self._last = 0.0
 
-    def add(self, value: float) -> float:
-        """Add a value; returns the average so far."""
-        keep = self._keep
-        self._sum, self._weight = keep * self._sum + (1 - keep) * value, keep * self._weight + (1 - keep)
-        return self._sum / self._weight
-
-
-def smooth_curve(values: Sequence[float], keep: float) -> list[float]:
-    """The running average at each value; `keep` from 0 (no smoothing) to below 1."""
-    average = Average(keep)
-    return [average.add(value) for value in values]
-
-
-def thin_curve(values: Sequence[float], most: int) -> list[int]:
-    """Positions of at most `most` values: the lowest and highest of each stretch, so that every peak stays visible."""
-    count = len(values)
-    if count <= most:
-        return list(range(count))
-    stretches = max((most - 2) // 2, 1)
-    chosen = {0, count - 1}
-    for number in range(stretches):
-        stretch = range(number * count // stretches, (number + 1) * count // stretches)
-        chosen |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
-    return sorted(chosen)
+    def add(self, seconds: Any) -> float:
+        """Add the time of a line, if it has one; returns the seconds until then."""
+        if is_finite(seconds) and seconds >= 0:
+            self._before += self._last if seconds < self._last else 0.0
+            self._last = float(seconds)
+        return self._before + self._last
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
@@ -251,7 +251,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line.decode(errors="replace"))
         except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and _is_step(row.get("step")) and all(map(_is_finite, _losses(row))):
+        if isinstance(row, dict) and _is_step(row.get("step")) and all(map(is_finite, _losses(row))):
             yield row
 
 
@@ -262,50 +262,10 @@ def read_curves(path: Path) -> Curves:
         if "loss" in row:
             curves.losses.append((row["step"], float(row["loss"])))
             for name, series in (("learning_rate", curves.rates), ("gradient_norm", curves.norms)):
-                series += [(row["step"], float(row[name]))] if _is_finite(row.get(name)) else []
+                series += [(row["step"], float(row[name]))] if is_finite(row.get(name)) else []
         elif "validation" in row:
             curves.validation.append((row["step"], float(row["validation"])))
     return curves
-
-
-def check_events() -> type[Any]:
-    """TensorBoard's writer, or a TrainError with the command that installs it."""
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        raise TrainError('tensorboard = true: needs tensorboardX; run "pip install tensorboardX"') from None
-    return SummaryWriter
-
-
-class Events:
-    """The TensorBoard log of a run. TensorBoard no longer shows what was logged before for steps after `resume_at`.
-
-    A flush ends the file and the next value begins another: tensorboardX's own flush leaves out what is still queued.
-    """
-
-    def __init__(self, folder: Path, resume_at: int = 0) -> None:
-        self._make, self._folder = check_events(), folder
-        self._taken_back: int | None = resume_at + 1  # steps from here on, by the first file
-        self._writer: Any = None
-
-    def __enter__(self) -> Events:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.flush()
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        if self._writer is None:
-            # Without a suffix, two files that begin within a second would have one name.
-            name = {"filename_suffix": f".{time.time_ns()}"}
-            self._writer = self._make(str(self._folder), purge_step=self._taken_back, flush_secs=1, **name)
-            self._taken_back = None
-        self._writer.add_scalar(tag, value, step)
-
-    def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 def memory_in_use(device: torch.device) -> int:
@@ -335,13 +295,20 @@ def _is_step(value: Any) -> bool:
     return type(value) is int and 0 <= value < MAX_STEP
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Whether a value from JSON is a finite number."""
     return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < MAX_STEP)
 
 
 def _remove_after(path: Path, step: int) -> list[dict[str, Any]]:
-    """Remove the lines of later steps; of step 0 a run that starts there has none. Returns the others."""
-    kept = [row for row in read_metrics(path) if step and row["step"] <= step]
+    """Remove the lines of later steps; of step 0 a run that starts there has none. Returns the others.
+
+    Their times become those of the whole run, which the next lines continue.
+    """
+    kept, clock = [row for row in read_metrics(path) if step and row["step"] <= step], Clock()
+    for row in kept:
+        if "time" in row:
+            row["time"] = round(clock.add(row["time"]), 3)
     try:
         if os.path.lexists(path):
             replace_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())

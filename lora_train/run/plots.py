@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from ...dataset_cache import plural
-from .metrics import format_seconds, smooth_curve, thin_curve
+from ...dataset_cache import drawable, font_for, plural
+from .metrics import format_seconds
+from .smoothing import smooth_curve, thin_curve
 
 OVERSIZE = 3  # drawn pixels per shown pixel, in each direction
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 46  # margins around the plotted area
@@ -62,7 +62,7 @@ class Canvas:
     def text(self, at: Point, words: str, size: int = 13, color: str = INK, anchor: str = "la") -> None:
         """Draw text; `anchor` is Pillow's: l m r across, a m s up and down."""
         x, y = at[0] * OVERSIZE, at[1] * OVERSIZE
-        self._draw.text((x, y), _drawable(words), fill=color, font=_font(size * OVERSIZE), anchor=anchor)
+        self._draw.text((x, y), drawable(words), fill=color, font=font_for(words, size * OVERSIZE), anchor=anchor)
 
     def image(self) -> Image.Image:
         """The drawing at its shown size."""
@@ -188,7 +188,7 @@ def draw_grid(
 ) -> Image.Image:
     """Images in named rows and columns. Large images shrink to the cell; small ones grow by whole factors."""
     gap, left = 8, 24 + (max((text_width(name) for name in row_names), default=-16) + 16)
-    names = [_lines(name, cell) for name in column_names]
+    names = [wrap_text(name, cell) for name in column_names]
     lines = max((len(name) for name in names), default=0)
     top = 24 + (34 if title else 0) + (8 + 17 * lines if lines else 0)
     columns = max((len(row) for row in rows), default=0)
@@ -230,7 +230,21 @@ def label(value: float) -> str:
 
 def text_width(words: str, size: int = 13) -> float:
     """The width of the text in shown pixels."""
-    return _font(size * OVERSIZE).getlength(_drawable(words)) / OVERSIZE
+    return font_for(words, size * OVERSIZE).getlength(drawable(words)) / OVERSIZE
+
+
+def wrap_text(name: str, width: float, most: int = 3) -> list[str]:
+    """The name wrapped to this width; text that does not fit ends in an ellipsis."""
+    lines: list[str] = []
+    for word in name.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1] + " …"]
+    return [_shorten(line, width) for line in lines]
 
 
 def _smoothed(series: Series) -> list[tuple[int, float]]:
@@ -254,20 +268,6 @@ def _range(losses: Series, validation: Series) -> tuple[float, float]:
     return max(float(low - room), 0.0) if low >= 0 else float(low - room), float(high + room)
 
 
-def _lines(name: str, width: float, most: int = 3) -> list[str]:
-    """The name wrapped to this width; text that does not fit ends in an ellipsis."""
-    lines: list[str] = []
-    for word in name.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    if len(lines) > most:
-        lines = [*lines[: most - 1], lines[most - 1] + " …"]
-    return [_shorten(line, width) for line in lines]
-
-
 def _shorten(line: str, width: float) -> str:
     if text_width(line) <= width:
         return line
@@ -289,13 +289,3 @@ def _fit(image: Image.Image, cell: int) -> Image.Image:
 def _share(value: float, bounds: tuple[float, float]) -> float:
     low, high = bounds
     return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
-
-
-def _drawable(words: str) -> str:
-    # Pillow's built-in font has no multiplication sign.
-    return words.replace("×", "x")
-
-
-@lru_cache(maxsize=32)
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)

@@ -190,8 +190,8 @@ def check_origin(state: SavedState, dataset: Dataset | None, config: TrainConfig
         changes.insert(0, f"dataset: content was {state.origin.generation[:12]}, is {dataset.generation[:12]}")
     if changes and not config.accept_changes:
         raise TrainError(
-            f"the run was at step {state.step} with other inputs: {'; '.join(changes)}. Set accept_changes = true to "
-            'resume with the new ones, or mode = "new" to start again'
+            f"the run was at step {state.step} with other inputs: {'; '.join(changes)}. Set them back, or "
+            'accept_changes = true to resume with the new ones, or mode = "overwrite" to start again'
         )
     for change in changes:
         log.warning("Resuming with a change: %s", change)

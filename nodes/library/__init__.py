@@ -19,8 +19,9 @@ from .paths import (
     problem_of,
 )
 from .run_caches import made_for_run, run_of, saved_names
-from .sample_images import SampleImages
+from .sample_images import SampleImages, check_texts, make_sample_images, prompt_names, split_prompts
 from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
+from .trained_files import describe_files, trained_files
 
 __all__ = [
     "DATASETS",
@@ -32,8 +33,10 @@ __all__ = [
     "SampleImages",
     "Saved",
     "check_given",
+    "check_texts",
     "close_idle",
     "contained",
+    "describe_files",
     "encoded_before",
     "forget_result",
     "handle_of",
@@ -42,6 +45,7 @@ __all__ = [
     "list_folders",
     "list_names",
     "made_for_run",
+    "make_sample_images",
     "nothing_given",
     "parse_name",
     "path_of_folder",
@@ -50,6 +54,7 @@ __all__ = [
     "path_to_open",
     "path_to_save",
     "problem_of",
+    "prompt_names",
     "published_generation",
     "published_manifest",
     "record_result",
@@ -58,5 +63,7 @@ __all__ = [
     "save",
     "save_parts",
     "saved_names",
+    "split_prompts",
     "summarize",
+    "trained_files",
 ]

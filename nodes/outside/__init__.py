@@ -1,6 +1,6 @@
 """What comes from outside: requests, the names in them, and values from files that anyone may have written."""
 
-from .patterns import SAMPLE_FILE, TRASH_ID
+from .patterns import GRID_FILE, SAMPLE_FILE, TRASH_ID
 from .untrusted import (
     ALLOWED_HOSTS,
     Refused,
@@ -17,6 +17,7 @@ from .untrusted import (
 
 __all__ = [
     "ALLOWED_HOSTS",
+    "GRID_FILE",
     "SAMPLE_FILE",
     "TRASH_ID",
     "Refused",

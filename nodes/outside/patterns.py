@@ -26,6 +26,7 @@ _PART = rf"(?!{_DEVICE}[{_SPACE}]*(?:[./]|$)){_SHORT}{_EDGE}(?:[^{_FORBIDDEN}]*{
 CACHE_NAME = rf"^{_PART}(?:/{_PART}){{0,7}}$"  # group/my_set
 RUN_NAME = rf"^(?!~){_PART}$"
 SAMPLE_FILE = r"^step-([0-9]{1,12})-([0-9]{1,4})\.png$"
+GRID_FILE = r"^[0-9a-f]{16,64}\.png$"
 TRASH_ID = r"^[0-9a-f]{32}$"
 JOB_ID = r"^[0-9a-f]{16}$"
 SEARCH = rf"^[{_SPACE}]*(?:[^{_SPACE}]+[{_SPACE}]+){{0,19}}[^{_SPACE}]*$"  # at most 20 words

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import web
 from comfy.cli_args import args
@@ -92,11 +93,11 @@ class Params:
             raise Refused(f"{name}: expected a number from {least:g} to {most:g}")
         return float(number)
 
-    def texts(self, name: str, most: int = MAX_ITEMS) -> list[str]:
+    def texts(self, name: str, most: int = MAX_ITEMS, least: int = 1) -> list[str]:
         value = self._take(name, None)
         texts = isinstance(value, list) and all(isinstance(each, str) and len(each) <= MAX_TEXT for each in value)
-        if not texts or not 1 <= len(value) <= most:
-            raise Refused(f"{name}: expected a list of 1 to {most:,} texts")
+        if not texts or not least <= len(value) <= most:
+            raise Refused(f"{name}: expected a list of {least} to {most:,} texts")
         return value
 
     def table(self, name: str) -> Params | None:
@@ -133,7 +134,8 @@ class Params:
         return value
 
 
-Handler = Callable[[Params], dict[str, Any] | FileResponse]
+# A path is sent as a download, piece by piece: a file may be larger than memory.
+Handler = Callable[[Params], dict[str, Any] | FileResponse | Path]
 
 
 class Routes:
@@ -272,6 +274,9 @@ async def _respond(handler: Handler, read_params: Callable[[], Params]) -> web.S
     except Exception as error:  # a bug of ours: the page still gets JSON, and the log has the traceback
         log.exception("A route failed")
         return _refusal(500, f"internal error ({type(error).__name__}); see the server's log")
+    if isinstance(found, Path):
+        headers = {"Content-Disposition": _attachment(found.name), "X-Content-Type-Options": "nosniff"}
+        return web.FileResponse(found, headers={**headers, "Content-Type": "application/octet-stream", **_NO_STORE})
     if isinstance(found, FileResponse):
         lifetime = "private, max-age=31536000, immutable" if found.immutable else "no-cache"
         headers = {"Cache-Control": lifetime, "X-Content-Type-Options": "nosniff", **(found.headers or {})}
@@ -279,8 +284,12 @@ async def _respond(handler: Handler, read_params: Callable[[], Params]) -> web.S
     return web.Response(body=found, content_type="application/json", charset="utf-8", headers=_NO_STORE)
 
 
-def _serialize(found: dict[str, Any] | FileResponse) -> FileResponse | bytes:
-    return found if isinstance(found, FileResponse) else json.dumps(found, allow_nan=False).encode()
+def _attachment(name: str) -> str:
+    return f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+
+
+def _serialize(found: dict[str, Any] | FileResponse | Path) -> FileResponse | Path | bytes:
+    return found if isinstance(found, FileResponse | Path) else json.dumps(found, allow_nan=False).encode()
 
 
 def _query(request: web.Request) -> Params:

@@ -10,10 +10,11 @@ from ..host.app import cache_roots, caches_changed, lora_folder, runs_folder, so
 from . import curation_routes, folder_routes, upkeep_routes
 from .cache_list import cache_row, list_rows
 from .cache_view import MAX_PAGE, View, cache_detail, open_view, sample_page
+from .grid_view import list_pictures, read_picture
 from .http import FileResponse, Params, Routes, cache_param
 from .live_runs import RUNS
 from .moves import RUN, Root, list_trash, move_to_trash
-from .runs import RunPlaces, Runs
+from .runs import MAX_TAGS, RunPlaces, Runs
 from .thumbnail import TYPE, thumbnail
 
 SMOOTHING = 980  # thousandths; the same as the trainer's default
@@ -32,10 +33,17 @@ def register_routes() -> None:
     folder_routes.add(routes)
     curation_routes.add(routes)
     routes.get("/runs", list_runs)
+    routes.get("/runs/stamp", show_stamp)
     routes.get("/run", show_run)
     routes.get("/run/sample", show_run_sample)
     routes.get("/run/report", show_run_report)
+    routes.get("/run/grid", show_run_grid)
+    routes.get("/run/grid/picture", show_grid_picture)
+    routes.get("/run/table", show_run_table)
+    routes.get("/run/lora", send_lora)
     routes.post("/run/stop", stop_run)
+    routes.post("/run/label", label_run)
+    routes.post("/run/rename", rename_run)
     routes.post("/run/delete", delete_run)
     routes.close()
 
@@ -76,12 +84,19 @@ def list_runs(params: Params) -> dict[str, Any]:
     return {"runs": _runs().rows(client)}
 
 
+def show_stamp(params: Params) -> dict[str, Any]:
+    """For pages that ask again and again whether a run of another process has changed."""
+    params.refuse_unknown()
+    return {"stamp": _runs().stamp()}
+
+
 def show_run(params: Params) -> dict[str, Any]:
     name, client = params.text("name"), params.text("client", "")
     points = params.integer("points", 50, 5000, 1000)
     smoothing = params.integer("smoothing", 0, 999, SMOOTHING)
+    first, last = params.integer("first", 0, _MAX_NUMBER, 0), params.integer("last", 0, _MAX_NUMBER, _MAX_NUMBER)
     params.refuse_unknown()
-    return _runs().describe(name, points, smoothing / 1000, client)
+    return _runs().describe(name, points, smoothing / 1000, client, first, last)
 
 
 def show_run_sample(params: Params) -> FileResponse:
@@ -99,12 +114,56 @@ def show_run_report(params: Params) -> FileResponse:
     return FileResponse(_runs().report(name), "text/html", headers=_REPORT_HEADERS)
 
 
+def show_run_grid(params: Params) -> dict[str, Any]:
+    """The test images that LoRA Test Grid has made for a run."""
+    name = params.text("name")
+    params.refuse_unknown()
+    return {"pictures": list_pictures(_runs().folder(name))}
+
+
+def show_grid_picture(params: Params) -> FileResponse:
+    name, file, mtime = params.text("name"), params.text("file"), params.text("mtime", "")
+    params.refuse_unknown()
+    found = read_picture(_runs().folder(name), file)
+    return FileResponse(found.data, "image/png", immutable=found.mtime == mtime)
+
+
+def show_run_table(params: Params) -> FileResponse:
+    name = params.text("name")
+    params.refuse_unknown()
+    headers = {"Content-Disposition": 'attachment; filename="run.csv"'}
+    return FileResponse(_runs().table(name).encode(), "text/csv", headers=headers)
+
+
+def send_lora(params: Params) -> Path:
+    name, file = params.text("name"), params.text("file")
+    params.refuse_unknown()
+    return _runs().lora(name, file)
+
+
 def stop_run(params: Params) -> dict[str, Any]:
     """Stop like the trainer itself: finish the step, save state and LoRA, and let the node end normally."""
     name = params.text("name")
     params.refuse_unknown()
     RUNS.stop(_runs().folder(name).name)
     return {}
+
+
+def label_run(params: Params) -> dict[str, Any]:
+    """Replace the tags and the comment of a run. Refused during training, which writes the same file."""
+    name, tags, comment = params.text("name"), params.texts("tags", MAX_TAGS, least=0), params.text("comment", "")
+    params.refuse_unknown()
+    _runs().label(name, tags, comment)
+    caches_changed()
+    return {}
+
+
+def rename_run(params: Params) -> dict[str, Any]:
+    name, to = params.text("name"), params.text("to")
+    params.refuse_unknown()
+    renamed = _runs().rename(name, to)
+    caches_changed()
+    return {"name": renamed.name}
 
 
 def delete_run(params: Params) -> dict[str, Any]:

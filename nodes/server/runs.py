@@ -1,7 +1,8 @@
-"""Training runs on pages: the list of their folders, and one run with its curves, settings and sample images."""
+"""Training runs on pages: the list of their folders, and one run with its curves, settings, files and sample images."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -16,22 +17,28 @@ from ...lora_train import (
     Run,
     TrainError,
     check_run_name,
+    find_exports,
+    has_name,
     hold_run,
     is_run_locked,
+    list_exports,
     open_run_file,
     partial_lora,
     read_from,
     read_run_json,
+    written_files,
 )
-from ..library import contained
-from ..outside import SAMPLE_FILE, Refused, as_count, as_dict, as_time, cut, cut_text
-from .curves import CurveReader
+from ..library import contained, forget_result, parse_name
+from ..outside import SAMPLE_FILE, Refused, as_count, as_dict, as_list, as_time, cut, cut_text
+from .curves import MAX_STEP, CurveReader
 from .live_runs import LiveRun, LiveRuns
-from .moves import Move
+from .moves import Move, move_folder
 
 MAX_RUNS = 500  # listed, latest first
 MAX_SAMPLES = 2000  # images per run
 MAX_REPORT = 256 << 20
+MAX_TAGS, MAX_TAG = 20, 40  # characters of a tag
+MAX_COMMENT = 2000
 TAIL_BYTES = 4096
 REPORT = "report.html"
 ENDS = ("done", "stopped", "interrupted", "failed")
@@ -67,12 +74,20 @@ class Runs:
 
     def rows(self, client: str = "") -> list[dict[str, Any]]:
         """One row per run. Only the page `client` learns which of its nodes a run belongs to."""
-        if not self.places.runs.is_dir():
-            return []
-        below = [Path(entry.path) for entry in os.scandir(self.places.runs) if entry.is_dir(follow_symlinks=False)]
-        folders = [f for f in below if os.path.isfile(f / "run.json") and f.name[0] != "."]
+        folders = [folder for folder in self._folders() if os.path.isfile(folder / "run.json")]
         found = [self.row(folder, client) for folder in folders]
         return sorted(found, key=lambda row: (not row["live"], -row["updated"]))[:MAX_RUNS]
+
+    def stamp(self) -> str:
+        """Changes when a run appears, goes on, ends, or gets other tags, in whichever process. Reads no file."""
+        files = (folder / name for folder in sorted(self._folders()) for name in ("run.json", "metrics.jsonl"))
+        return hashlib.blake2b(repr([_stamp(file) for file in files]).encode(), digest_size=16).hexdigest()
+
+    def _folders(self) -> list[Path]:
+        if not self.places.runs.is_dir():
+            return []
+        below = [entry for entry in os.scandir(self.places.runs) if entry.is_dir(follow_symlinks=False)]
+        return [Path(entry.path) for entry in below if entry.name[0] != "."]
 
     def row(self, folder: Path, client: str = "") -> dict[str, Any]:
         live = self.live.find(folder.name)
@@ -95,23 +110,32 @@ class Runs:
             "saved_step": saved,
             "problem": cut_text(str(problem or described.get("problem") or "")) if status == "failed" else "",
             "notes": cut_text(str(described.get("notes") or "")),
+            "tags": _tags(described),
+            "comment": cut_text(str(described.get("comment") or "")),
         }
         if live is None:
             return row
         return {**row, "status": "running", "problem": "", **live.to_json(), "updated": round(time.time(), 1)}
 
-    def describe(self, name: str, points: int, smoothing: float, client: str = "") -> dict[str, Any]:
-        """One run with its curves, settings and sample images."""
+    def describe(
+        self, name: str, points: int, smoothing: float, client: str = "", first: int = 0, last: int = MAX_STEP
+    ) -> dict[str, Any]:
+        """One run with its curves from step `first` to `last`, settings, LoRA files and sample images."""
         folder = self.folder(name)
         live, run = self.live.find(folder.name), Run(folder)
         described = read_run_json(folder)
         settings = as_dict(described.get("config"))
+        recent = list(live.recent) if live else ()
         report = folder / REPORT
+        prompts = as_list(described.get("prompts")) or as_list(settings.get("sample_captions"))
         return {
             "run": self.row(folder, client),
             "settings": cut(settings),
-            "curves": self.reader.curves(run.metrics, points, smoothing, list(live.recent) if live else ()),
+            "host_settings": cut(as_dict(described.get("host"))),
+            "curves": self.reader.curves(run.metrics, points, smoothing, recent, first, last),
             "samples": list_samples(run.samples),
+            "prompts": [cut_text(str(text)) for text in prompts[:MAX_SAMPLES]],
+            "exports": self._exports(folder),
             "memory": cut(as_dict(described.get("memory"))),
             "lora": self._lora(folder.name, described),
             "report": f"{self.places.runs.name}/{folder.name}/{report.name}" if report.is_file() else "",
@@ -132,6 +156,58 @@ class Runs:
         if opened.size > MAX_REPORT:
             raise Refused(f"the report of {name} is larger than {MAX_REPORT >> 20} MiB", 409)
         return read_from(opened)
+
+    def table(self, name: str) -> str:
+        """The measurements of every step of a run, as CSV."""
+        return self.reader.table(Run(self.folder(name)).metrics)
+
+    def lora(self, name: str, file: str) -> Path:
+        """The path of one of the run's LoRA files."""
+        folder = self.folder(name)
+        known = [*(row["file"] for row in self._exports(folder)), self._lora(folder.name, read_run_json(folder))]
+        if not file or file not in known:
+            raise Refused(f"{name} has no LoRA file {cut_text(file, 200)}", 404)
+        return contained(self.places.loras, [file], file)
+
+    def label(self, name: str, tags: Sequence[str], comment: str) -> None:
+        """Store what the user says about a run."""
+        tags = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+        if len(tags) > MAX_TAGS or any(len(tag) > MAX_TAG for tag in tags):
+            raise Refused(f"tags: expected at most {MAX_TAGS} tags of at most {MAX_TAG} characters")
+        with self.unused(name):
+            self._described(name).amend(tags=tags, comment=comment.strip())
+
+    def rename(self, name: str, to: str) -> Path:
+        """Give a run another name. Its LoRA files keep theirs."""
+        check_run_name(to, new=True)
+        target = contained(self.places.runs, [parse_name(to)[0]], to)
+        folder = self.folder(name)
+        if os.path.lexists(target.with_name(spelled(target.parent, target.name))):
+            raise Refused(f"another run named {to} exists; choose another name", 409)
+        self._refuse_loras_of_others(folder, to)
+        with self.unused(name) as move:
+            run, before = self._described(name), read_run_json(folder)
+            lora = self._lora(folder.name, before)
+            if lora and "lora" not in before:  # of an earlier version, whose LoRA is found by its name
+                run.amend(lora=str(self.places.loras / lora))
+            move_folder(folder, target, move=move)
+            Run(target).amend()
+        forget_result(folder)
+        return target
+
+    def _refuse_loras_of_others(self, folder: Path, to: str) -> None:
+        """LoRA files may outlive their run; one that got its name would overwrite them when it goes on."""
+        final = self.places.loras / spelled(self.places.loras, f"{to}.safetensors")
+        for path in (final, *find_exports(final).values()):
+            if os.path.lexists(path) and not has_name(path, written_files(folder)):
+                raise Refused(f"the LoRA {cut_text(path.name, 200)} of another run exists; choose another name", 409)
+
+    def _described(self, name: str) -> Run:
+        """A run whose run.json can be changed."""
+        run = Run(self.folder(name))
+        if not read_run_json(run.folder):
+            raise Refused(f"run.json of {name} is damaged; it cannot be changed", 409)
+        return run
 
     def folder(self, name: str) -> Path:
         """The folder of a run. Names that point elsewhere are refused."""
@@ -154,6 +230,20 @@ class Runs:
             except OSError:  # also if that cannot be found out
                 raise refusal from None
             yield move
+
+    def _exports(self, folder: Path) -> list[dict[str, Any]]:
+        """The LoRA files of a run in the order of steps, those that ComfyUI's folder of LoRAs has."""
+        return [
+            {
+                "file": each.path.name,
+                "step": each.step,
+                "epoch": each.epoch,
+                "loss": each.loss,
+                "validation": each.validation,
+                "partial": each.partial,
+            }
+            for each in list_exports(folder, self.places.loras)
+        ]
 
     def _lora(self, name: str, described: Mapping[str, Any]) -> str:
         """The file of the LoRA: the one that the run wrote last.
@@ -208,6 +298,19 @@ def _status(folder: Path, described: Mapping[str, Any], live: LiveRun | None) ->
         return "running"
     # Its process was killed; without a status, before its first step.
     return "interrupted" if status else "failed"
+
+
+def _tags(described: Mapping[str, Any]) -> list[str]:
+    found = [tag for tag in as_list(described.get("tags")) if isinstance(tag, str)]
+    return [cut_text(tag, MAX_TAG) for tag in found[:MAX_TAGS]]
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return str(path), 0, 0
+    return str(path), found.st_mtime_ns, found.st_size
 
 
 def _step(folder: Path, described: Mapping[str, Any], status: str) -> int:

@@ -169,6 +169,37 @@ class Page:
             mouse.move(left + (x - left) * share, top + (y - top) * share)
         mouse.up()
 
+    def sweep(self, element: str, begin: float, end: float) -> None:
+        """Drag with the mouse across an element, between two shares of its width."""
+        left, top, width, height = self._box(element)
+        mouse = self._tab.mouse
+        mouse.move(left + width * begin, top + height / 2)
+        mouse.down()
+        for share in (0.1, 0.5, 1):
+            mouse.move(left + width * (begin + (end - begin) * share), top + height / 2)
+        mouse.up()
+
+    def turn_wheel(self, element: str, pixels: float, at: float = 0.5) -> None:
+        """Turn the mouse wheel over an element, at a share of its width."""
+        left, top, width, height = self._box(element)
+        self._tab.mouse.move(left + width * at, top + height / 2)
+        self._tab.mouse.wheel(0, pixels)
+
+    def saved_file(self, element: str) -> tuple[str, bytes]:
+        """Click an element that saves a file; returns its name and content."""
+        with self._tab.expect_download() as download:
+            self.click(element)
+        return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+    def _box(self, element: str) -> tuple[float, float, float, float]:
+        def measure(found: ElementHandle) -> tuple[float, float, float, float]:
+            found.scroll_into_view_if_needed()
+            box = found.bounding_box()
+            assert box is not None
+            return box["x"], box["y"], box["width"], box["height"]
+
+        return self._with_element(element, measure)
+
     def drop_files(self, x: float, y: float, *paths: Path) -> None:
         """Drop files or folders of this machine at a place, as from a file manager."""
         session = self._tab.context.new_cdp_session(self._tab)

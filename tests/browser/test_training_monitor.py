@@ -73,6 +73,18 @@ def test_a_training_draws_its_curve_and_stopping_it_saves_the_lora(training: Tra
     training.shot("stopped")
 
 
+def test_i1_the_files_of_a_live_run_appear_as_they_are_written(training: TrainingPage, server: Server):
+    page = training.page
+    files = f"[...{CARD}.querySelectorAll('.sc-files li')].filter((each) => each.checkVisibility())"
+    training.build("exporting", export_every=40)
+    training.open_tab()
+    training.queue()
+    page.wait_for(f"{CARD}?.innerText.includes('exporting') && {files}.length >= 2", 120)
+    assert run_row(server, "exporting")["live"] and page.run(f"{files}[1].dataset.step") == "80"
+    page.click(f"{CARD}.querySelector('.sc-stop')")
+    wait_until_stopped(training, server, "exporting")
+
+
 def test_a_reload_during_a_run_restores_the_chart_on_tab_and_node(training: TrainingPage, server: Server):
     page = training.page
     node = training.build("reloaded")

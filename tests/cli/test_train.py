@@ -15,41 +15,21 @@ from safetensors.torch import load_file
 from streamcache.cli import train as cli_train
 from streamcache.cli.main import build_parser, main
 from streamcache.cli.train import collect_config
-from streamcache.dataset_cache import CacheWriter, open_cache
+from streamcache.dataset_cache import open_cache
 from streamcache.lora_train.config import TRAIN_SETTINGS, TrainConfig
 from streamcache.lora_train.config_file import RENAMED_SETTINGS
 from streamcache.reference import model as reference
 from streamcache.reference.denoiser import ReferenceDenoiser
-from streamcache.reference.encoders import ReferenceTextEncoder, encode_caption, encode_image, latent_scale
-from streamcache.reference.images import creatures
+from streamcache.reference.encoders import ReferenceTextEncoder, latent_scale
 from streamcache.setting import OPTIONS, parse_setting
+
+from ..reference.awake import awake
 
 BASIC = ["train", "--reference", "--dataset", "set", "--out", "my_lora.safetensors", "--model", "base.safetensors"]
 
 
 def config_of(*flags: str):
     return collect_config(build_parser().parse_args([*BASIC, *flags]))
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> list[str]:
-    """Arguments of a small real training."""
-    import numpy as np
-    import torch
-
-    size = reference.ModelSize(width=32, depth=1, heads=2)
-    reference.save_model(tmp_path / "base.safetensors", reference.ReferenceModel(size))
-    with CacheWriter(tmp_path / "set") as writer:
-        for picture in creatures(6):
-            pixels = torch.from_numpy(np.asarray(picture.image, np.float32) / 255)
-            writer.add(
-                latent={"samples": encode_image(pixels)},
-                conditioning=encode_caption(picture.caption),
-                caption=picture.caption,
-            )
-    paths = {"dataset": "set", "out": "out/my_lora.safetensors", "model": "base.safetensors"}
-    flags = [part for name, path in paths.items() for part in (f"--{name}", str(tmp_path / path))]
-    return ["train", "--reference", *flags, "--rank", "2", "--batch-size", "2"]
 
 
 def test_every_setting_is_a_flag() -> None:
@@ -114,6 +94,18 @@ def test_it_trains_resumes_and_prints_json(small, tmp_path, capsys) -> None:
     assert "Trained 6 of 6 steps" in capsys.readouterr().out
     assert load_file(tmp_path / "out/my_lora.safetensors")
     assert not (tmp_path / "out/runs/my_lora-2").exists()
+
+
+def test_i1_the_files_along_the_way_are_named_while_they_are_written_and_at_the_end(small, tmp_path, capsys) -> None:
+    assert main([*small, "--steps", "5", "--export-every", "2", "--keep-exports", "1"]) == 0
+    said = capsys.readouterr()
+    assert "Saved my_lora-000002.safetensors (step 2, loss " in said.err and "my_lora-000004" in said.err
+    assert f"1 LoRA file of earlier steps in {tmp_path / 'out'}: my_lora-000004.safetensors" in said.out
+    assert main([*small, "--steps", "7", "--resume", "--export-every", "2", "--json"]) == 0
+    said = capsys.readouterr()
+    names = [Path(path).name for path in json.loads(said.out)["exports"]]
+    assert names == ["my_lora-000004.safetensors", "my_lora-000006.safetensors"]
+    assert not said.err.count("Saved ")
 
 
 def test_ctrl_c_stops_after_the_step_and_resume_continues(small, tmp_path, capsys) -> None:
@@ -294,3 +286,40 @@ def test_a_dry_run_is_not_refused_because_the_output_exists(small: list[str], tm
     assert main([*small, "--dry-run"]) == 0
     assert "Memory: the training needs " in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+
+def test_i3_prompts_are_encoded_once_before_the_training_and_recorded(small, tmp_path, monkeypatch) -> None:
+    encoded, encode = [], ReferenceTextEncoder.encode
+
+    def counting(self, items):
+        assert not (tmp_path / "out/runs").exists()
+        encoded.extend(items)
+        return encode(self, items)
+
+    monkeypatch.setattr(ReferenceTextEncoder, "encode", counting)
+    reference.save_model(tmp_path / "base.safetensors", awake())
+    prompts = ["--prompt", "a blue cat", "--prompt", "a red dog", "--prompt", "a blue cat"]
+    assert main([*small, "--steps", "2", "--sample-every", "1", "--sample-steps", "1", *prompts]) == 0
+    assert encoded == ["a blue cat", "a red dog"]
+    run = tmp_path / "out/runs/my_lora"
+    assert json.loads((run / "run.json").read_text())["prompts"] == ["a blue cat", "a red dog", "a blue cat"]
+    assert len(list((run / "samples").glob("step-*.png"))) == 3 * 3
+    first, other = (run / "samples" / f"step-00000000-{number}.png" for number in (0, 1))
+    assert first.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--comfyui", "x", "--prompt", "a cat", "--vae", "v"], "--prompt: needs a text encoder; add --clip NAME"),
+        (["--comfyui", "x", "--negative-prompt", "a", "--vae", "v"], "--negative-prompt: needs a text encoder"),
+        (["--comfyui", "x", "--prompt", "a cat", "--clip", "c"], "--prompt: sample images need a VAE"),
+        (["--comfyui", "x", "--clip", "c"], "--clip: is for --prompt"),
+        (["--reference", "--prompt", "a cat", "--clip", "c"], "--clip: needs --comfyui FOLDER"),
+        (["--reference", "--prompt", " "], "--prompt: is empty"),
+    ],
+)
+def test_i3_a_prompt_without_a_text_encoder_is_refused_before_anything_starts(options, words, tmp_path, capsys) -> None:
+    command = ["train", "--dataset", "no_set", "--out", str(tmp_path / "my_lora.safetensors"), "--model", "m"]
+    assert main([*command, *options]) == 2
+    assert words in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ import streamcache
 from streamcache.cli.main import COMMANDS
 
 from ..support.package import run_python
-from .test_comfy_server import DONE, ID, frame, message, upgrade
+from .remote.test_comfy_server import DONE, ID, frame, message, upgrade
 
 STANDALONE = ("torch", "numpy", "PIL", "safetensors", "xxhash", "filelock", "psutil")
 

@@ -39,8 +39,8 @@ NOTE = """# Train a LoRA on {base}
 1. Put 10 to 50 images into **input/my_images** below ComfyUI's folder, each with a caption: **cat.png** with \
 **cat.txt**. Then press **R** and choose the folder in **Image Folder Dataset**.
 2. {choose} If a file is missing, ComfyUI offers to download it.
-3. Press **Run**. Images are encoded once. Sample images and the loss appear in **Train LoRA** and in the tab \
-Training (Shift+T).
+3. Press **Run**. Images are encoded once. Sample images and the loss appear in **Train LoRA (StreamCache)** and in \
+the tab Training (Shift+T).
 
 {memory}The LoRA is saved to **output/loras**, where Load LoRA finds it. Stopping keeps the progress: run again with \
 mode **resume**.

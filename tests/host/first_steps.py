@@ -11,7 +11,7 @@ Press **Run**. Nothing to download, and any computer will do: it takes about a m
 
 1. **Image Folder Dataset** reads 12 example images with captions.
 2. **Encode Dataset** and **Streamable Cache Save** encode them once.
-3. **Train LoRA** teaches the tiny model what a *zogglewump* is.
+3. **Train LoRA (StreamCache)** teaches the tiny model what a *zogglewump* is.
 4. The pictures on the right: the same prompt and seed, without and with the LoRA.
 
 **Next:** change the prompt, for example to *a zogglewump on green*, and run again: only the pictures are drawn again. \

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streamcache import dev
-from streamcache.cli.comfy_server import ComfyServer, Event, Outcome
+from streamcache.cli.remote.comfy_server import ComfyServer, Event, Outcome
 
 from .published import ROOT, published_files
 

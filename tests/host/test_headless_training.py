@@ -52,6 +52,8 @@ def test_training_on_a_model_of_the_host_draws_sample_images(
     assert printed["step"] == 4 and Path(printed["lora"]) == tmp_path / "a.safetensors"
     assert all(key.startswith("diffusion_model.") for key in load_file(tmp_path / "a.safetensors"))
     assert len(list((tmp_path / "runs" / "a" / "samples").glob("step-*.png"))) == 3
+    described = json.loads((tmp_path / "runs" / "a" / "run.json").read_text(encoding="utf-8"))
+    assert (described["model"], described["host"]["guidance"]) == (FLOW_MODEL, 1.5)
 
 
 def test_a_vae_draws_sample_images_even_without_an_interval(host: dev.Host, base: Path, dataset: Path, tmp_path: Path):

@@ -9,11 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from streamcache import __version__
+from streamcache.lora_train import KeptPicture, KeptPictures
 from streamcache.nodes.outside.patterns import CACHE_NAME, RUN_NAME
 from streamcache.tests.host.asking import Answer, get, post, send_zip, wait_for_job
 from streamcache.tests.host.schemas import DOCUMENT, PREFIX, longest_body, operations, parameters, problems, takes_json
@@ -219,6 +221,18 @@ def test_responses_about_runs_are_as_documented(server: Server):
     assert report.headers["content-disposition"].startswith("attachment"), "scripts in it must not run here"
     run = check(get(server, "/run", name="documented"), "GET", "/run")
     check(get(server, "/run", name="nothing"), "GET", "/run")
+    assert check(get(server, "/runs/stamp"), "GET", "/runs/stamp")["stamp"]
+    assert get(server, "/run/table", name="documented").headers["content-type"].startswith("text/csv")
+    check(get(server, "/run/table", name="nothing"), "GET", "/run/table")
+    check(get(server, "/run/lora", name="documented", file="x.safetensors"), "GET", "/run/lora")
+    labels = {"name": "documented", "tags": ["best"], "comment": "good hands"}
+    check(post(server, "/run/label", labels), "POST", "/run/label")
+    check(post(server, "/run/label", {**labels, "name": "nothing"}), "POST", "/run/label")
+    check(post(server, "/run/rename", {"name": "documented", "to": "documented"}), "POST", "/run/rename")
+    check(post(server, "/run/rename", {"name": "documented", "to": "documented-2"}), "POST", "/run/rename")
+    check(post(server, "/run/rename", {"name": "documented-2", "to": "documented"}), "POST", "/run/rename")
+    run = check(get(server, "/run", name="documented"), "GET", "/run")
+    assert run["run"]["tags"] == ["best"] and run["run"]["comment"] == "good hands"
     check(post(server, "/run/stop", {"name": "documented"}), "POST", "/run/stop")
     check(post(server, "/run/stop", {"name": "nothing"}), "POST", "/run/stop")
     number = check(post(server, "/run/delete", {"name": "documented"}), "POST", "/run/delete")["trash"]
@@ -226,6 +240,22 @@ def test_responses_about_runs_are_as_documented(server: Server):
     back = check(post(server, "/trash/restore", {"id": number}), "POST", "/trash/restore")
     assert back == {"name": "documented", "kind": "run"}
     assert check(get(server, "/run", name="documented"), "GET", "/run") == run
+
+
+def test_responses_about_a_grid_are_as_documented(server: Server):
+    folder = server.base / "output" / "streamcache_runs" / "gridded"
+    write_run(folder)
+    assert check(get(server, "/run/grid", name="gridded"), "GET", "/run/grid")["pictures"] == []
+    for number, step in enumerate((None, 500)):
+        key = f"{number:032x}"
+        row = KeptPicture(key, f"{key}.png", "a cat", "", 1, "cat.safetensors", "cat", step, 0.6, {"steps": 2})
+        KeptPictures(folder / "grid").keep(row, torch.zeros(1, 4, 2, 2), torch.zeros(1, 16, 16, 3))
+    (_, row) = check(get(server, "/run/grid", name="gridded"), "GET", "/run/grid")["pictures"]
+    picture = get(server, "/run/grid/picture", name="gridded", file=row["file"], mtime=row["mtime"])
+    assert picture.headers["content-type"] == "image/png" and "immutable" in picture.headers["cache-control"]
+    check(get(server, "/run/grid/picture", name="gridded", file=f"{'f' * 32}.png"), "GET", "/run/grid/picture")
+    check(get(server, "/run/grid/picture", name="gridded", file="index.json"), "GET", "/run/grid/picture")
+    check(get(server, "/run/grid", name="nothing"), "GET", "/run/grid")
 
 
 def test_refusals_of_bodies_are_as_documented(server: Server):

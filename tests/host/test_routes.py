@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from streamcache.cli.comfy_server import Messages
+from streamcache.cli.remote.comfy_server import Messages
 from streamcache.dataset_cache import CacheWriter, PublishLock, open_cache
 from streamcache.tests.host.asking import get, post, snapshot, wait_for_job
 from streamcache.tests.host.graph import Graph, save_folder

@@ -83,6 +83,35 @@ class TestAFinishedRun:
         assert ["immutable" in answer.headers["cache-control"] for answer in answers] == [True, False, False]
         assert {answer.data for answer in answers} == {path.read_bytes()}
 
+    def test_its_lora_is_downloaded_whole_or_in_part(self, server: Server, shown: dict[str, Any]):
+        assert [(row["file"], row["step"]) for row in shown["exports"]] == [("routes_done.safetensors", STEPS)]
+        data = (server.base / "output" / "loras" / "routes_done.safetensors").read_bytes()
+        answer = get(server, "/run/lora", name="routes_done", file="routes_done.safetensors")
+        assert (answer.status, answer.data) == (200, data)
+        assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''routes_done.safetensors"
+        part = ask(server, "/run/lora?name=routes_done&file=routes_done.safetensors", Range="bytes=8-99")
+        assert part == (206, data[8:100]), "a broken download can go on"
+
+    def test_its_table_has_every_step(self, server: Server, shown: dict[str, Any]):
+        status, table = ask(server, "/run/table?name=routes_done")
+        rows = [line.split(",") for line in table.decode().splitlines()[1:]]
+        assert status == 200 and [int(row[0]) for row in rows] == list(range(STEPS + 1))
+        assert [[int(row[0]), pytest.approx(float(row[3]), rel=1e-4)] for row in rows[1:]] == shown["curves"]["loss"]
+
+    def test_its_prompts_and_settings_are_stored(self, shown: dict[str, Any]):
+        assert len(shown["prompts"]) == len({sample["prompt"] for sample in shown["samples"]}) and shown["prompts"][0]
+        assert shown["host_settings"]["sample_cfg"] == 4.0
+
+    def test_a_refused_resume_changes_nothing_of_it(self, server: Server, shown: dict[str, Any]):
+        folders = server.base / "output" / "streamcache_runs" / "routes_done", server.base / "output" / "loras"
+        before = [{path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} for folder in folders]
+        for changes in ({"rank": 3}, {"adapter": "LoKr"}, {"targets": "nothing_like_this"}):
+            graph = train_graph(server, "routes_done", STEPS + 5, mode="resume", **changes)
+            assert server.run(graph.prompt).status in ("failed", "refused")
+        assert before == [
+            {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} for folder in folders
+        ]
+
     def test_it_cannot_be_stopped(self, server: Server, shown: dict[str, Any]):
         status, answer = ask(server, "/run/stop", {"name": "routes_done"})
         assert status == 409 and "not training on this server" in answer["error"]
@@ -130,7 +159,7 @@ class TestALiveRun:
         )
         assert lora_steps(server, row["lora"].removesuffix(".safetensors")) == str(row["step"])
         shown = stopped["outcome"].outputs[train_node(stopped["graph"])]
-        expected = f"Stopped at step {row['step']:,} of {LONG:,}; saved as {row['lora']}. "
+        expected = f"Stopped at step {row['step']:,} of {LONG:,}; the unfinished LoRA is saved as {row['lora']}. "
         assert shown["text"] == [expected + "To continue, run again with mode = resume"]
         assert shown["streamcache"][0]["stopped"] and shown["streamcache"][0]["run"] == "routes_live"
 
@@ -178,8 +207,17 @@ def test_a_name_that_points_elsewhere_is_refused(server: Server, name: str):
     for path in (*paths, f"/run/sample?name={quote(name)}&file=step-00000000-0.png"):
         status, answer = ask(server, path)
         assert 400 <= status < 500 and answer["error"]
-    for path in ("/run/stop", "/run/delete"):
-        assert 400 <= ask(server, path, {"name": name})[0] < 500
+    status, answer = ask(server, f"/run/lora?name={quote(name)}&file=x.safetensors")
+    assert 400 <= status < 500 and answer["error"]
+    for path, more in {
+        "/run/stop": {},
+        "/run/delete": {},
+        "/run/label": {"tags": []},
+        "/run/rename": {"to": "x"},
+    }.items():
+        assert 400 <= ask(server, path, {"name": name, **more})[0] < 500
+    if "%" not in name:  # which is a plain character in JSON
+        assert 400 <= ask(server, "/run/rename", {"name": "routes_live", "to": name})[0] < 500
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from streamcache.cli.comfy_server import Event
+from streamcache.cli.remote.comfy_server import Event
 from streamcache.dataset_cache import (
     CacheBusy,
     CacheWriter,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from streamcache.cli.comfy_server import Event, Outcome
+from streamcache.cli.remote.comfy_server import Event, Outcome
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train import RENAMED_SETTINGS
 from streamcache.tests.host.families import FAMILIES
@@ -92,7 +92,7 @@ class TestFromFolderToLora:
     @staticmethod
     def runs(server: Server, request: pytest.FixtureRequest) -> dict[str, Any]:
         family = request.param
-        graph, node = train_folder(server, family, f"http_{family}")
+        graph, node = train_folder(server, family, f"http_{family}", export_every=2)
         events: tuple[list[Event], list[Event]] = ([], [])
         outputs = server.succeed(graph.prompt, events[0])
         before = lora_path(server, f"http_{family}").stat().st_mtime_ns
@@ -117,6 +117,20 @@ class TestFromFolderToLora:
         assert not any("Encoding" in event.text for event in told[first_step:]), "no encoder runs during training"
         samples = server.base / "output" / "streamcache_runs" / f"http_{family}" / "samples"
         assert len(list(samples.glob("step-*.png"))) >= 2
+
+    def test_i4_sample_images_plot_and_loras_are_outputs_of_the_job(self, server: Server, runs: dict[str, Any]):
+        name, shown = f"http_{runs['family']}", runs["shown"]
+        saved = [*shown["images"], *shown["loras"]]
+        assert [file["filename"] for file in shown["loras"]] == [f"{name}-000002.safetensors", f"{name}.safetensors"]
+        assert {"step-00000004-0.png", "loss.png"} <= {file["filename"] for file in shown["images"]}
+        assert all((server.base / "output" / file["subfolder"] / file["filename"]).is_file() for file in saved)
+        jobs = server.client.get("/api/jobs?limit=500")["jobs"]
+        asked = [
+            server.client.get(f"/api/jobs/{job['id']}") for job in jobs if job.get("outputs_count", 0) >= len(saved)
+        ]
+        outputs = [node for job in asked for node in job["outputs"].values()]
+        assert any(node.get("loras") == shown["loras"] and node["images"] == shown["images"] for node in outputs)
+        assert f"LoRA files of earlier steps (1): {name}-000002.safetensors" in shown["text"][0]
 
     def test_j2_the_memory_forecast_is_told_before_the_first_step(self, server: Server, runs: dict[str, Any]):
         told = runs["events"][0]
@@ -174,6 +188,19 @@ def test_the_stop_button_stops_within_a_step_and_the_run_resumes_later(server: S
     assert metadata(lora_path(server, "http_stopped"))["ss_steps"] == str(goal)
 
 
+def test_a_new_run_says_that_one_of_its_name_was_stopped_and_how_to_go_on(server: Server):
+    graph, node = train_folder(server, "flow", "http_left", "left", steps=LONG, save_every=0)
+    run_until(server, graph, lambda event: step_of(event) >= 2, server.client.interrupt)
+    step = run_facts(server, "http_left")["step"]
+    graph.prompt[node]["inputs"] |= {"mode": "new", "steps": 1}
+    text = server.succeed(graph.prompt)[node]["text"][0]
+    assert f"http_left was stopped at step {step} of {LONG:,}, and this is a new run" in text
+    assert "set mode = resume and name = http_left; to start it again, mode = overwrite" in text
+    assert run_facts(server, "http_left")["step"] == step and run_facts(server, "http_left-2")["status"] == "done"
+    graph.prompt[node]["inputs"] |= {"mode": "new", "steps": 2}
+    assert "was stopped" not in server.succeed(graph.prompt)[node]["text"][0], "the latest of the name is done"
+
+
 def test_resuming_an_unknown_run_is_refused_and_leaves_nothing(server: Server):
     graph, node = train_folder(server, "flow", "http_unknown", "unknown", mode="resume")
     outcome = server.fail(graph.prompt)
@@ -187,6 +214,8 @@ def test_resuming_an_unknown_run_is_refused_and_leaves_nothing(server: Server):
     [
         ({"optimizer": "AdamWScheduleFree", "beta1": 0.0}, "needs beta1 above 0"),
         ({"sample_captions": "never written"}, "is not a caption of the dataset"),
+        ({"naming": "diffusers", "adapter": "lokr"}, "choose comfyui"),
+        ({"rank": 100_000}, "rank"),
     ],
 )
 def test_settings_that_training_refuses_are_found_before_anything_is_encoded(server: Server, settings, words):

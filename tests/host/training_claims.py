@@ -54,7 +54,7 @@ def make_case(name: str) -> Case:
 
 def train(case: Case, label: str, **changes: Any) -> Any:
     """The result of the node. As in ComfyUI, every input is a list."""
-    from streamcache.nodes.train import StreamCacheTrain
+    from streamcache.nodes.training.train import StreamCacheTrain
 
     inputs = {"model": case.models.model, "dataset": case.handle, **SETTINGS, "name": f"{case.name}-{label}", **changes}
     lists = {"latents", "conditioning", "prompts"}
@@ -84,7 +84,7 @@ def interrupted_after(case: Case, steps: int, name: str, **changes: Any) -> None
     """Press stop while step `steps` is reported; ComfyUI's interrupt must be raised."""
     import comfy.model_management as management
 
-    from streamcache.nodes import train_watch
+    from streamcache.nodes.training import watch as train_watch
 
     own: Callable[..., None] = train_watch.TrainWatch.step
 
@@ -153,9 +153,9 @@ def through_lora_loader_the_image_is_that_of_the_live_adapter_and_without_streng
 
 @claim
 def sample_events_distinguish_the_images_of_an_overwritten_run(case: Case) -> None:
-    from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server.runs import list_samples
+    from streamcache.nodes.training import watch as train_watch
 
     own, seen = train_watch.send_event, []
     pictures = {"vae": case.models.vae, "sample_every": 1, "sample_steps": 1, "steps": 1}
@@ -212,7 +212,7 @@ def interrupted_and_resumed_equals_uninterrupted_and_stopping_takes_one_step(cas
 
 @claim
 def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) -> None:
-    from streamcache.nodes import train_watch
+    from streamcache.nodes.training import watch as train_watch
 
     before = sample(case, case.models.model)
     own = train_watch.TrainWatch.step
@@ -235,9 +235,9 @@ def after_an_error_the_model_samples_as_before_and_the_work_is_kept(case: Case) 
 
 @claim
 def a_run_whose_resume_fails_stays_interrupted(case: Case) -> None:
-    from streamcache.nodes import train_watch
     from streamcache.nodes.host.app.folders import runs_folder
     from streamcache.nodes.server import routes
+    from streamcache.nodes.training import watch as train_watch
 
     interrupted_after(case, 2, "killed", save_every=1)
     name = f"{case.name}-killed"
@@ -382,8 +382,27 @@ def a_cache_deleted_after_loading_is_a_clear_error(case: Case) -> None:
 
 
 @claim
+def a_killed_run_is_offered_to_go_on_unless_another_program_trains_it(case: Case) -> None:
+    from streamcache.lora_train import TrainConfig, open_run
+    from streamcache.nodes.host.app.folders import runs_folder
+    from streamcache.nodes.training.train import _describe_left
+
+    name = f"{case.name}-cut-off"
+    file = runs_folder() / name / "run.json"
+    file.parent.mkdir(parents=True)
+    config, facts = TrainConfig(name=name), {"status": "running", "step": 2, "steps": 4}
+    file.write_text(json.dumps(facts), encoding="utf-8")
+    assert f"{name} was stopped at step 2 of 4, and this is a new run" in _describe_left(config)[0]
+    with open_run(runs_folder(), name, "resume"):
+        assert _describe_left(config) == []
+    for odd in ("2", None, [2]):
+        file.write_text(json.dumps({**facts, "step": odd}), encoding="utf-8")
+        assert _describe_left(config) == []
+
+
+@claim
 def options_override_the_node_and_old_names_still_load(case: Case) -> None:
-    from streamcache.nodes.train import StreamCacheTrainOptions
+    from streamcache.nodes.training.options import StreamCacheTrainOptions
 
     options = StreamCacheTrainOptions.execute(adapter="lokr", targets="attention").args[0]
     tensors = train(case, "options", options=options, learning_rate=None, lr=0.02)[0]
@@ -392,8 +411,108 @@ def options_override_the_node_and_old_names_still_load(case: Case) -> None:
 
 
 @claim
+def i6_a_recipe_gives_way_to_options_and_to_what_is_changed_on_the_node(case: Case) -> None:
+    from streamcache.nodes.training.options import StreamCacheTrainOptions
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    options, words = StreamCacheRecipe.execute("sd15", "character", "none").args
+    assert "rank = 16: " in words and 'lr_schedule = "cosine": ' in words
+    options = StreamCacheTrainOptions.execute(options=options, lr_schedule="linear").args[0]
+    train(case, "recipe", options=options)
+    facts = run_facts(case, "recipe")
+    config = facts["config"]
+    assert config["weighting"] == "min_snr", "of the recipe"
+    assert config["lr_schedule"] == "linear" and config["rank"] == 2 and config["steps"] == 4, "a person's own"
+    assert "Recipe sd15/character; your own settings win: learning_rate = 0.01" in facts["notes"]
+
+
+@claim
+def i6_a_setting_of_a_recipe_that_does_not_fit_is_named_and_can_be_left_out(case: Case) -> None:
+    from streamcache.errors import TrainError
+    from streamcache.nodes.training.options import join_settings
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    def joined(without: str) -> Any:
+        options = StreamCacheRecipe.execute("sdxl", "style", "none", without=without).args[0]
+        return join_settings({"guidance_target": 3.0}, options)
+
+    config, _, notes = joined("caption_dropout")
+    assert config.caption_dropout == 0 and config.rank == 32 and "without caption_dropout" in notes[0]
+    try:
+        joined("")
+    except TrainError as refused:
+        assert "; of the recipe: caption_dropout; to keep the default, name it in without" in str(refused), refused
+    else:
+        raise AssertionError("accepted")
+
+
+@claim
+def i6_the_recipe_of_a_model_is_that_of_its_family(case: Case) -> None:
+    from streamcache.errors import TrainError
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    if case.name == "eps":
+        assert (
+            "Recipe sd15/style" in StreamCacheRecipe.execute("auto", "style", "auto", model=case.models.model).args[1]
+        )
+    for model, words in (
+        (None, "connect model, or choose a base"),
+        (case.models.model, "choose the base that is most"),
+    ):
+        if model is not None and case.name == "eps":
+            continue
+        try:
+            StreamCacheRecipe.execute("auto", "style", "auto", model=model)
+        except TrainError as refused:
+            assert words in str(refused), refused
+        else:
+            raise AssertionError("accepted")
+
+
+@claim
+def i6_the_klein_recipe_is_for_the_klein_models_and_not_for_dev(case: Case) -> None:
+    from types import SimpleNamespace
+
+    from comfy.supported_models import Flux2
+
+    from streamcache.lora_train.recipes import base_for
+    from streamcache.nodes.host.model import families_of
+
+    def base(width: int) -> str | None:
+        found = Flux2({"image_model": "flux2", "hidden_size": width})
+        return base_for(families_of(SimpleNamespace(model=SimpleNamespace(model_config=found))))
+
+    assert [base(width) for width in (3072, 4096, 6144)] == ["flux2_klein", "flux2_klein", None]
+
+
+@claim
+def i6_a_recipe_of_ones_own_is_chosen_by_name_from_the_user_folder(case: Case) -> None:
+    import folder_paths
+
+    from streamcache.errors import TrainError
+    from streamcache.nodes.host.app.folders import RECIPES, list_recipes, register_recipes
+    from streamcache.nodes.training.recipe import StreamCacheRecipe
+
+    register_recipes()
+    folder = Path(folder_paths.folder_names_and_paths[RECIPES][0][0])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{case.name}.toml").write_text('recipe = "sd15/style"\n[settings]\nrank = 7\n', encoding="utf-8")
+    folder_paths.filename_list_cache.clear()
+    assert f"{case.name}.toml" in list_recipes()
+    options = StreamCacheRecipe.execute("auto", "none", "none", file=f"{case.name}.toml").args[0]
+    assert options["recipe"].values()["rank"] == 7
+    for name in ("../run.toml", "/etc/passwd", "missing.toml"):
+        try:
+            StreamCacheRecipe.execute("auto", "none", "none", file=name)
+        except TrainError as refused:
+            assert "choose one from the list" in str(refused)
+        else:
+            raise AssertionError(f"{name} was accepted")
+
+
+@claim
 def unknown_settings_and_names_outside_the_root_are_refused(case: Case) -> None:
-    from streamcache.nodes.train import StreamCacheTrain
+    from streamcache.nodes.training.train import StreamCacheTrain
 
     try:
         train(case, "unknown", learning_rat=0.1)
@@ -454,3 +573,57 @@ def j4_a_training_adapter_trains_as_on_the_base_with_that_lora_and_is_not_in_the
 def a_new_run_replaces_nothing(case: Case) -> None:
     first, second = train(case, "twice", steps=1)[2], train(case, "twice", steps=1)[2]
     assert Path(first).stem == f"{case.name}-twice" and Path(second).stem == f"{case.name}-twice-2"
+
+
+@claim
+def i1_files_along_the_way_load_in_lora_loader_and_the_best_is_the_one_of_a_run_that_ends_there(case: Case) -> None:
+    import folder_paths
+
+    train(case, "ends", steps=2, ema_decay=0.5)
+    _, _, path, _ = train(case, "along", export_every=2, ema_decay=0.5)
+    name = f"{case.name}-along-000002.safetensors"
+    assert name in folder_paths.get_filename_list("loras")
+    along, _ = read(folder_paths.get_full_path("loras", name))
+    ended, _ = read(folder_paths.get_full_path("loras", f"{case.name}-ends.safetensors"))
+    assert equal(along, ended) and not equal(along, read(path)[0])
+    (patched,) = call("LoraLoaderModelOnly", model=case.models.model, lora_name=name, strength_model=1.0)
+    assert not torch.equal(sample(case, patched), sample(case, case.models.model))
+    assert [fact["step"] for fact in run_facts(case, "along")["exports"]] == [2, 4]
+    # A new run of this name takes another one: it would write the same files.
+    Path(path).unlink()
+    assert train(case, "along", steps=1)[2].endswith(f"{case.name}-along-2.safetensors")
+
+
+@claim
+def i4_the_host_reads_base_tags_and_preview_of_the_file(case: Case) -> None:
+    from app.assets.services.metadata_extract import extract_file_metadata
+    from app.model_manager import ModelFileManager
+
+    _, _, path, _ = train(case, "told", vae=case.models.vae, sample_steps=1, steps=2, trigger_words="zxq cat")
+    known = extract_file_metadata(path)
+    assert known.base_model == {"flow": "sd3", "eps": "sd_v1"}[case.name], known.base_model
+    assert known.trained_words is not None and len(known.trained_words) >= 1, known.trained_words
+    (preview,) = ModelFileManager().get_model_previews(path)
+    assert Path(str(preview)).name == f"{case.name}-told.preview.png"
+    _, metadata = read(path)
+    assert metadata["modelspec.trigger_phrase"] == "zxq cat"
+    architecture = metadata["modelspec.architecture"]
+    assert architecture == {"flow": "stable-diffusion-v3/lora", "eps": "stable-diffusion-v1/lora"}[case.name]
+
+
+@claim
+def i4_families_have_the_names_that_other_tools_know_and_a_new_one_its_own(case: Case) -> None:
+    from streamcache.nodes.host.model.denoiser import HostDenoiser
+
+    from .small_families import make_patcher
+
+    expected = {
+        "SDXL": ("stable-diffusion-xl-v1-base", "sdxl_base_v1-0"),
+        "Flux": ("flux-1-dev", "flux1"),
+        "Wan": ("wan2.1", "wan2.1"),
+        "Qwen-Image": ("qwen-image", "qwen_image"),
+        "Ernie": ("ernieimage", "ernieimage"),
+    }
+    for name, names in expected.items():
+        denoiser = HostDenoiser(make_patcher(name))
+        assert (denoiser.architecture, denoiser.base_version) == names, (name, denoiser.architecture)

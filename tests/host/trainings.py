@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
-from streamcache.cli.comfy_server import Outcome
+from streamcache.cli.remote.comfy_server import Outcome
 
 from .families import FAMILIES
 from .graph import Graph, save_folder

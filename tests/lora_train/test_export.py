@@ -16,6 +16,8 @@ from streamcache.lora_train.adapters import AdapterSettings, build_network, lora
 from streamcache.lora_train.denoiser import LayerRows
 from streamcache.lora_train.objective.noise_schedule import DiffusionSchedule, FlowSchedule, scaled_linear_alphas
 
+from ..support.small_parts import SmallDenoiser, make_dataset, run_training
+
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
 
@@ -260,3 +262,29 @@ def test_j7_names_that_the_loader_here_does_not_know_are_warned_of(caplog):
     caplog.clear()
     export.warn_of_unread_names(trained(toy), toy, "comfyui")
     assert not caplog.text
+
+
+def test_i4_trigger_words_base_and_tags_are_where_other_tools_look_for_them(tmp_path) -> None:
+    class Known(SmallDenoiser):
+        architecture, base_version = "stable-diffusion-xl-v1-base", "sdxl_base_v1-0"
+
+    dataset = make_dataset(tmp_path / "set")
+    found = []
+    for counted in (True, False):
+        settings = {"trigger_words": " zxq cat ", "tag_statistics": counted}
+        lora = run_training(tmp_path / str(counted), dataset, Known(), **settings).lora
+        with safe_open(lora, "pt") as file:
+            found.append(file.metadata())
+    assert found[0]["modelspec.architecture"] == "stable-diffusion-xl-v1-base/lora"
+    assert found[0]["ss_base_model_version"] == "sdxl_base_v1-0"
+    assert found[0]["modelspec.trigger_phrase"] == "zxq cat"
+    tags = json.loads(found[0]["ss_tag_frequency"])
+    assert tags == {"": {f"caption {number}": 1 for number in range(24)}} and found[0]["ss_caption_count"] == "24"
+    assert "ss_tag_frequency" not in found[1] and "ss_caption_count" not in found[1]
+
+
+def test_i4_without_trigger_words_or_a_known_base_nothing_is_claimed(tmp_path) -> None:
+    with safe_open(run_training(tmp_path, make_dataset(tmp_path / "set")).lora, "pt") as file:
+        found = file.metadata()
+    assert "modelspec.trigger_phrase" not in found and "ss_base_model_version" not in found
+    assert "streamcache.partial" not in found

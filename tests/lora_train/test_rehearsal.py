@@ -17,7 +17,7 @@ from streamcache.dataset_cache import (
     make_plan,
     open_cache,
 )
-from streamcache.lora_train import TrainConfig, TrainError, open_run, rehearse, train
+from streamcache.lora_train import TrainConfig, TrainError, check_training, open_run, rehearse, train
 from streamcache.reference import ReferenceDenoiser, ReferenceImageEncoder, ReferenceTextEncoder, decode_images
 from streamcache.reference.model import ReferenceModel
 
@@ -134,7 +134,7 @@ def test_everything_at_once_passes(denoiser):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"rank": 4}, "rank: was 2, is 4"), ({"learning_rate": 1.0}, "Set accept_changes = true")]
+    ("changes", "words"), [({"rank": 4}, "rank: was 2, is 4"), ({"learning_rate": 1.0}, "accept_changes = true")]
 )
 def test_a_run_that_cannot_resume_with_these_settings_is_found(tmp_path, denoiser, changes, words):
     encode(plan(), tmp_path / "cache")
@@ -183,3 +183,24 @@ def test_j4_j5_settings_for_distilled_bases_that_do_not_fit_are_found_before_any
             rehearse(denoiser, made, TrainConfig(steps=1, **settings))
     rehearse(denoiser, made, TrainConfig(steps=1, preservation_weight=1.0, preservation_caption="one"))
     assert made.counts.decoded == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"steps": 10**12, "export_every": 1}, "export_every = 1: 1,000,000,000,000 LoRA files of .* has .* free"),
+        ({"epochs": 10**12, "export_epochs": 2}, "export_epochs = 2: 500,000,000,000 LoRA files of .* has .* free"),
+        ({"steps": 10**12, "export_every": 1, "keep_exports": 10**11}, "100,000,000,002 LoRA files"),
+    ],
+)
+def test_i1_files_that_would_fill_the_disk_are_found_before_anything_is_encoded(denoiser, tmp_path, settings, words):
+    made, out = plan(), tmp_path / "loras" / "cat.safetensors"
+    with pytest.raises(TrainError, match=words):
+        rehearse(denoiser, made, TrainConfig(**settings), out=out)
+    rehearse(denoiser, made, TrainConfig(**{**settings, "keep_exports": 2}), out=out)
+    assert made.counts.decoded == 0 and not out.parent.exists()
+    encode(plan(), tmp_path / "cache")
+    with open_run(tmp_path / "runs", "cat") as run, open_cache(tmp_path / "cache") as cache:
+        with pytest.raises(TrainError, match=words):
+            check_training(denoiser, cache, TrainConfig(**settings), run, out=out)
+        check_training(denoiser, cache, TrainConfig(**{**settings, "keep_exports": 2}), run)

@@ -6,6 +6,7 @@ from PIL import Image
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.loop import TrainHooks, with_sample_images
+from streamcache.lora_train.run import read_run_json
 from streamcache.lora_train.samples import draw_history
 
 from ..support.small_parts import make_dataset, run_training
@@ -24,6 +25,12 @@ def test_samples_are_drawn_at_intervals_with_the_same_seed(tmp_path) -> None:
     overview = draw_history(folder, settings["sample_captions"])
     assert Image.open(tmp_path / "runs/test/samples.png").tobytes() == overview.tobytes()
     assert overview.height > draw_history(folder).height  # by the captions
+
+
+def test_i3_a_run_records_the_text_of_each_prompt_of_its_sample_images(tmp_path) -> None:
+    settings = {"sample_every": 6, "sample_captions": ("caption 3", "caption 5"), "sample_steps": 1}
+    run_training(tmp_path, make_dataset(tmp_path / "set"), **settings)
+    assert read_run_json(tmp_path / "runs/test")["prompts"] == ["caption 3", "caption 5"]
 
 
 def test_a_sample_caption_that_is_not_cached_is_refused(tmp_path) -> None:

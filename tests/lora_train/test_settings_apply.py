@@ -100,6 +100,16 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "validation_samples": (2, {"validation_share": 0.3}),
     "save_every": (2, {}),
     "keep_states": (3, {"save_every": 1}),
+    "export_every": (2, {}),
+    "export_epochs": (1, {"batch_size": 8}),
+    "keep_exports": (1, {"export_every": 2}),
+    "keep_exports_by": (
+        "validation",
+        # The rate is far too high, so that the last is not the best.
+        {"export_every": 1, "keep_exports": 1, "validation_share": 0.3, "learning_rate": 3.0, "clip_norm": 1.0},
+    ),
+    "trigger_words": ("zxq cat", {}),
+    "tag_statistics": (False, {}),
     "sample_every": (2, {}),
     "sample_captions": (("caption 3",), {"sample_every": 3, "sample_steps": 1}),
     "sample_steps": (2, {"sample_every": 3}),
@@ -154,6 +164,9 @@ def outcome(folder: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, set
     seen += [{**row, "time": 0, "waited": 0} for row in read_metrics(run.metrics)]
     with safe_open(run.lora, framework="pt") as file:
         seen += [(name, str(file.get_tensor(name))) for name in sorted(file.keys())]
+        told = ("modelspec.trigger_phrase", "ss_caption_count")
+        seen += [(name, file.metadata().get(name)) for name in told]
+    seen += sorted(path.name for path in run.folder.glob("*.safetensors"))
     seen += sorted(path.name for path in (run.folder / "states").iterdir())
     pictures = sorted(run.samples.glob("*")) if run.samples.exists() else []
     seen += [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in pictures]

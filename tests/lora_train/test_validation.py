@@ -1,16 +1,22 @@
 """Held-out loss."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import pytest
+import torch
 
+from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.run.folder import open_run
+from streamcache.lora_train.run.metrics import read_curves
 from streamcache.lora_train.session import open_session
+from streamcache.lora_train.step import NonFiniteLoss
 from streamcache.lora_train.validation import hold_out
 
-from ..support.small_parts import SmallDenoiser, make_dataset, run_training
+from ..support.small_parts import SHAPES, SmallDenoiser, latent_of, make_dataset, run_training, words_of
 from .short_runs import losses
 
 
@@ -51,3 +57,42 @@ def test_the_rows_of_a_validation_are_listed_once_however_many_batches_are_measu
     losses = [validation.measure(denoiser, session.stepper.precision) for _ in range(2)]
     assert losses[0] == losses[1] and len(denoiser.calls) > 10
     assert Counted.walks == 1
+
+
+def test_a_validation_loss_that_overflows_is_left_out_and_does_not_end_the_run(tmp_path, caplog) -> None:
+    diverges = {"learning_rate": 1e9, "optimizer": "SGD", "clip_norm": 0.0, "steps": 2, "validation_every": 1}
+    with suppress(NonFiniteLoss):
+        run_training(tmp_path, make_dataset(tmp_path / "set"), validation_share=0.2, **diverges)
+    assert "the validation loss is" in caplog.text and len(losses(tmp_path)) >= 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"guidance_target": 3.0},
+        {"weighting": "min_snr"},
+        {"accumulate": 3, "prior_weight": 5.0},
+        {"noise_offset": 0.5, "timesteps": "logit_normal", "shift": 3.0},
+        {"masked_loss": True, "normalise_masks": True},
+        {"preservation_weight": 2.0},
+    ],
+    ids=str,
+)
+def test_train_and_held_out_loss_are_on_one_scale_whatever_is_weighted(tmp_path, settings) -> None:
+    """All samples are alike and the rate is next to nothing, so that both estimate the same number."""
+    with CacheWriter(tmp_path / "set") as writer:
+        for number in range(60):
+            shape = SHAPES[number % 3]
+            mask = torch.zeros(1, *shape)
+            mask[:, : shape[0] // 2] = 1
+            facts = {"mask": mask, "weight": 4.0 if number % 2 else 0.25, "set": "class" if number >= 40 else "main"}
+            writer.add(latent_of(number, shape), words_of(0), "alike", source=f"{number}.png", **facts)
+        writer.describe_set("class", {"prior": True})
+        writer.put("nothing said", words_of(-1), "conditioning")
+        writer.name("empty caption", "nothing said")
+    still = {"steps": 300, "learning_rate": 1e-12, "save_every": 0, "validation_share": 0.4, "validation_every": 1000}
+    run_training(tmp_path, open_cache(tmp_path / "set"), **{**still, **settings})
+    curves = read_curves(tmp_path / "runs/test/metrics.jsonl")
+    trained, (_, held) = np.mean([loss for _, loss in curves.losses]), curves.validation[-1]
+    assert held == pytest.approx(trained, rel=0.1)

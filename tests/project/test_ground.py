@@ -104,6 +104,12 @@ def test_every_subpackage_is_in_the_wheel():
     assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(".".join(("streamcache", *f)) for f in folders)
 
 
+def test_every_recipe_is_in_the_wheel():
+    room = ROOT / "lora_train" / "recipes"
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["streamcache.lora_train.recipes"]
+    assert {file for pattern in patterns for file in room.glob(pattern)} == set(room.rglob("*.toml")) != set()
+
+
 def test_every_folder_with_code_is_a_package():
     bare = {file.parent for file in shipped_files() if not (file.parent / "__init__.py").exists()}
     assert not bare, "folders without __init__.py are missing from the wheel"

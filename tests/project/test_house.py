@@ -35,7 +35,11 @@ ROOMS = (
     "lora_train.objective",
     "lora_train.optimizers",
     "lora_train.run",
+    "lora_train.grid",
     "lora_train.forecast",
+    "lora_train.lora_tools",
+    "lora_train.queue",
+    "lora_train.recipes",
     "lora_train",
     "reference",
     "nodes.host.app",
@@ -47,7 +51,11 @@ ROOMS = (
     "nodes.outside",
     "nodes.folders",
     "nodes.server",
+    "nodes.training",
+    "nodes.grid",
     "nodes",
+    "cli.jobs",
+    "cli.remote",
     "cli",
 )
 # Other layers enter these through the layer's own door only. `nodes` has none: it needs the host, its rooms do not all.

@@ -29,6 +29,8 @@ ELSEWHERE = {
 HOST = (
     "nodes/*.py",
     "nodes/host/**/*.py",
+    "nodes/training/*.py",
+    "nodes/grid/*.py",
     "nodes/library/saving.py",
     "nodes/server/*routes.py",
     "nodes/server/http.py",

@@ -23,6 +23,7 @@ BUILT = (
     "duplicate.",
     "encoders.",
     "export.",
+    "groups.",
     "folders.",
     "folders.count_",
     "folders.reason_",

@@ -16,9 +16,11 @@ EXAMPLES = sorted((ROOT / "example_workflows").glob("*.json"))
 # Choices that are names or have the same name in Chinese.
 NAMES = re.compile(
     r"(Ada|SGD|Prodigy)\w*|lora|loha|lokr|oft|b?fp?\d+|b?float\d+|\d+|cpu|mse|huber|l1|min_snr|comfyui|kohya|diffusers|flux|sd3|flash|cudnn"
+    r"|\d+GB|chroma|flux1|flux2_klein|qwen_image|sd15|sdxl|wan|z_image"
 )
 SAME = {"Alpha", "Epsilon", "Latent", "StreamCache", "TensorBoard", "my_images"}  # texts that are the same in Chinese
-NAMED_BY_USERS = re.compile(r"folder|name|start_from|training_adapter|type|.*_name\d?")
+# Names that people gave, and samplers and schedulers, which are ComfyUI's.
+NAMED_BY_USERS = re.compile(r"folder|file|name|start_from|training_adapter|type|sampler|scheduler|.*_name\d?")
 
 
 def placeholders(text: str) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from streamcache.cli.comfy_server import read_message
-from streamcache.cli.run import apply_change, describe_outputs, node_label, read_workflow
+from streamcache.cli.remote.comfy_server import read_message
+from streamcache.cli.remote.run import apply_change, describe_outputs, node_label, read_workflow
 from streamcache.dataset_cache import CacheError
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig

@@ -1,4 +1,5 @@
-"""Messages for people in the code, as patterns: "%1%: cannot be read: %2%". They are collected from the source."""
+"""Messages for people in the code, as patterns: "%1%: cannot be read: %2%". They are collected from the source, and
+from the recipes, whose reasons are shown too."""
 
 import ast
 import re
@@ -38,15 +39,20 @@ SHOWN = {
 MAKERS = {
     "_describe",
     "_describe_end",
+    "_describe_left",
     "_doubts",
     "_no_samples",
     "_report_lines",
     "_warnings",
+    "card_advice",
     "cross_site",
     "cut_captions",
+    "describe_files",
+    "explain",
     "foreign_host",
     "missing_parts",
     "name_problem",
+    "note",
     "notes",
     "nothing_given",
     "refuse",
@@ -73,6 +79,9 @@ def messages() -> dict[str, str]:
                 # Log lines have %s.
                 if _WORD.search(re.sub(r"%\d+%", "", pattern)) and "%s" not in pattern:
                     found.setdefault(pattern, f"{path.relative_to(ROOT)}:{line}")
+    for path in sorted((ROOT / "lora_train" / "recipes").rglob("*.toml")):
+        for text in re.findall(r'^(?:about|why) = "(.*)"$', path.read_text(encoding="utf-8"), re.M):
+            found.setdefault(text, str(path.relative_to(ROOT)))
     return found
 
 

@@ -56,3 +56,17 @@ export function valueOn(path, name) {
   if (Number(link.origin_id) !== SUBGRAPH_INPUTS) return undefined;
   return valueOn(path.slice(0, -1), outer.subgraph.inputs[link.origin_slot].name);
 }
+
+/** Sets such a value where a person would: on the node with the subgraph if that has an input for it. Whether there is a widget. */
+export function setValueOn(path, name, value) {
+  const [node, outer] = [path.at(-1), path.at(-2)];
+  const link = linkOf(node, name);
+  if (link && Number(link.origin_id) === SUBGRAPH_INPUTS) {
+    return setValueOn(path.slice(0, -1), outer.subgraph.inputs[link.origin_slot].name, value);
+  }
+  const widget = link ? undefined : node.widgets?.find((each) => each.name === name);
+  if (!widget) return false;
+  widget.value = value;
+  widget.callback?.(value);
+  return true;
+}

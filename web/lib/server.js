@@ -6,7 +6,7 @@ import { words } from "./words.js";
 
 const PREFIX = "/streamcache";
 const OWN = "streamcache.";
-const EVENTS = ["streamcache.caches", "streamcache.folders", "streamcache.job", "streamcache.sample", "streamcache.training"];
+const EVENTS = ["streamcache.caches", "streamcache.folders", "streamcache.grid", "streamcache.job", "streamcache.sample", "streamcache.training"];
 
 // ComfyUI logs events that have had no listener, such as those of a run that trains while the page is loaded.
 for (const event of EVENTS) api.addEventListener(event, () => {});

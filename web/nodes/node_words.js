@@ -7,7 +7,7 @@ import { loadMessages, translate, translateIn, translateWhole, translateWord } f
 import { onLanguageChange } from "../lib/host.js";
 
 const OWN = /^StreamCache/;
-const NAMES = /^(folder|name|start_from|type|.*_name\d?)$/; // lists of files and folders
+const NAMES = /^(folder|file|name|start_from|type|.*_name\d?)$/; // lists of files and folders
 const NOTES = ["MarkdownNote", "Note"];
 
 /** Starts to translate. Call once, after the messages are loaded. */

@@ -2,7 +2,7 @@
 
 import { LineChart } from "../lib/chart.js";
 import { button, fill, h, iconButton } from "../lib/dom.js";
-import { pathsOf, pathTo, valueOn } from "../lib/graph.js";
+import { pathsOf, pathTo, setValueOn, valueOn } from "../lib/graph.js";
 import { openTab, TRAINING_TAB } from "../lib/host.js";
 import { setName } from "../lib/names.js";
 import { useStyle } from "../lib/style.js";
@@ -10,12 +10,13 @@ import { shortNumber } from "../lib/ticks.js";
 import { bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addPanel } from "../nodes/node_panel.js";
+import { couldBe, TRAIN } from "./again.js";
 import { badge, message } from "./now.js";
 import { bySteps, enlarge, keyOf, thumbnail } from "./images.js";
 import { store } from "./runs.js";
 import { lossSeries } from "./series.js";
 
-export const TRAIN = "StreamCacheTrain";
+const LEFT = ["stopped", "interrupted"]; // how a run ended that can go on
 const HEIGHTS = { base: 92, chart: 130, images: 70, text: 36 }; // on the classic canvas
 
 class NodeChart {
@@ -26,12 +27,14 @@ class NodeChart {
     this.state = h("span");
     this.title = h("b");
     this.stop = button("", () => this.#stop(), { look: "sc-stop" });
+    this.goOn = button("", () => this.#goOn(), { look: "plain sc-go-on" });
+    this.goOn.hidden = true;
     this.open = iconButton("window-maximize", "", () => openTab(TRAINING_TAB));
     this.chart = new LineChart({ height: 120, compact: true, read: (step) => words("training.at_step", { step: number(step) }) });
     this.chart.element.hidden = true; // until there is something to draw
     this.facts = h("div", { class: "sc-run-facts sc-small sc-number" });
     this.images = h("div", { class: "sc-pictures small" });
-    const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.stop, this.open);
+    const head = h("div", { class: "sc-row" }, this.title, this.state, h("span", { class: "sc-grow" }), this.goOn, this.stop, this.open);
     this.element = h("div", { class: "sc sc-node sc-run-panel" }, head, this.chart.element, this.facts, this.images, this.text);
     this.#label();
     this.panel = addPanel(node, this.element, {
@@ -58,10 +61,11 @@ class NodeChart {
     fill(this.state, badge(row));
     this.stop.hidden = !row.live;
     this.stop.disabled = Boolean(row.stopping);
-    const series = lossSeries([this.run], store.curves, { raw: true, validation: true });
+    const series = lossSeries([this.run], store.curves, { raw: true, validation: true, axis: "step" });
+    this.#offer(row);
     this.#drawChart(series, row);
     fill(this.facts, facts(row, curves).map(([key, value]) => h("span", {}, h("span", { class: "sc-soft" }, words(`training.${key}`)), " ", value)));
-    this.#draw(curves?.samples ?? []);
+    this.#draw(curves?.samples ?? [], curves?.prompts ?? []);
     if (row.live) this.message = undefined;
     this.text.classList.toggle("bad", Boolean(this.message) || (!row.live && row.status === "failed"));
     this.#showText((this.message ?? message(row)[1]) || this.running || "");
@@ -109,17 +113,36 @@ class NodeChart {
     const hidden = !row.live && series.every((each) => each.points.length === 0);
     const fits = hidden === this.chart.element.hidden;
     this.chart.element.hidden = hidden;
-    this.chart.show({ series });
+    this.chart.show({ series, clip: true });
     if (!fits) this.panel.fit();
   }
 
-  #draw(samples) {
+  #draw(samples, prompts) {
     const latest = [...bySteps(samples).values()].at(-1) ?? [];
     const key = keyOf(this.run, latest);
     if (key === this.key) return;
     this.key = key;
-    fill(this.images, latest.map((sample) => thumbnail(this.run, sample, () => enlarge(this.run, samples, sample))));
+    fill(this.images, latest.map((sample) => thumbnail(this.run, sample, prompts, () => enlarge(this.run, samples, sample, prompts))));
     this.panel.fit();
+  }
+
+  /** A stopped run goes on only if mode is resume. */
+  #offer(row) {
+    this.goOn.hidden = row.live || !LEFT.includes(row.status) || !row.step || row.step >= row.steps || !this.#path();
+    this.goOn.textContent = words("training.go_on", { run: row.name });
+    this.goOn.title = words("training.go_on_tip", { run: row.name });
+  }
+
+  /** The path to the training node, if it would start another run or the same again. */
+  #path() {
+    const path = [...pathsOf(TRAIN)].find((nodes) => nodes.includes(this.node));
+    return path && ["new", "overwrite"].includes(valueOn(path, "mode")) ? path : undefined;
+  }
+
+  #goOn() {
+    const path = this.#path();
+    if (path && setValueOn(path, "mode", "resume")) setValueOn(path, "name", this.run);
+    this.show();
   }
 
   async #stop() {
@@ -190,10 +213,4 @@ export function showLiveRuns() {
     const path = pathTo(id);
     if (path.at(-1)?.comfyClass === TRAIN && store.rows.get(run)?.live && couldBe(path, run)) showOn(path, run);
   }
-}
-
-/** Another workflow with a node of the same id may be open by now. */
-function couldBe(path, run) {
-  const name = valueOn(path, "name");
-  return typeof name !== "string" || run === name || (run.startsWith(`${name}-`) && /^\d+$/.test(run.slice(name.length + 1)));
 }

@@ -7,6 +7,7 @@ import { shortNumber } from "../lib/ticks.js";
 import { age, bytes, duration, number, percent } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { openReport } from "./report.js";
+import { RunResult } from "./result.js";
 import { store } from "./runs.js";
 
 const LOOKS = { running: "good", stopping: "warn", done: "", stopped: "warn", interrupted: "warn", failed: "bad" };
@@ -20,7 +21,9 @@ export function badge(row) {
 }
 
 export class RunCard {
-  constructor() {
+  /** `edit(row)` asks for its name, tags and comment. */
+  constructor({ edit }) {
+    this.result = new RunResult(edit);
     this.title = h("h3", { class: "sc-run-title" });
     this.state = h("span");
     this.stop = button(words("training.stop"), () => this.#stop(), {
@@ -35,7 +38,7 @@ export class RunCard {
     this.message = h("div", { role: "status" });
     this.report = button(words("training.report"), () => this.#openReport(), { look: "plain sc-report", title: words("training.report_tip") });
     const head = h("div", { class: "sc-row wrap" }, this.title, this.state, this.stop, this.report);
-    this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.message, this.tiles);
+    this.element = h("section", { class: "sc-run-card", "aria-label": words("training.now") }, head, this.progress, this.line, this.message, this.tiles, this.result.element);
   }
 
   show(row, curves) {
@@ -59,6 +62,7 @@ export class RunCard {
     fill(this.line, h("span", {}, of), h("span", { class: "sc-grow" }), h("span", {}, row.live && row.time_left === undefined ? "" : right));
     fill(this.tiles, tiles(row, curves).map(([name, value, title]) => h("div", { title }, h("dt", {}, words(`training.${name}`)), h("dd", { class: NAMES.includes(name) ? "words" : "" }, value))));
     this.#showMessage(row);
+    this.result.show(row, curves);
   }
 
   #showMessage(row) {

@@ -6,6 +6,8 @@ import { notify } from "../lib/host.js";
 import { keepKeys } from "../lib/keys.js";
 import { words } from "../lib/words.js";
 import { Comparison } from "./compare.js";
+import { GridView } from "./grid.js";
+import { editLabels } from "./labels.js";
 import { RunList } from "./list.js";
 import { RunCard } from "./now.js";
 import { SampleImages } from "./images.js";
@@ -15,13 +17,14 @@ import { giveColors } from "./series.js";
 const MINUTE = 60000; // after which ages are drawn again
 
 // The selection is kept while the page is open, even if the tab is closed.
-const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, validation: true, log: false } };
+const state = { chosen: [], byHand: false, followed: "", undo: null, view: { raw: true, rawSeveral: false, validation: true, log: false, clip: true, axis: "step" } };
 
 export class TrainingPanel {
   constructor(element) {
-    this.card = new RunCard();
+    this.card = new RunCard({ edit: (row) => this.#edit(row) });
     this.comparison = new Comparison(state.view);
     this.images = new SampleImages();
+    this.grid = new GridView();
     this.list = new RunList({ choose: (...change) => this.#choose(...change), open: (name) => this.#open(name), remove: (name) => this.#remove(name) });
     this.notice = h("div", { role: "status" });
     const head = h("header", { class: "sc-head" }, h("h2", {}, words("training.title")), iconButton("refresh", words("training.refresh"), () => store.load()));
@@ -33,19 +36,22 @@ export class TrainingPanel {
     this.leave = store.subscribe(() => this.show());
     this.show();
     this.clock = setInterval(() => this.show(), MINUTE);
+    this.unwatch = store.watch();
     store.start();
   }
 
   destroy() {
     clearInterval(this.clock);
+    this.unwatch();
     this.leave();
     this.comparison.destroy();
+    this.grid.destroy();
     this.root.remove();
   }
 
   show() {
     const rows = [...store.rows.values()].sort((a, b) => b.live - a.live || b.updated - a.updated);
-    const parts = rows.length ? [this.card, this.notice, this.comparison, this.images, this.list] : [this.notice];
+    const parts = rows.length ? [this.card, this.notice, this.comparison, this.images, this.grid, this.list] : [this.notice];
     const wanted = [...parts.map((part) => part.element ?? part), ...(rows.length ? [] : [this.#nothing()])];
     if (wanted.some((each, place) => this.body.children[place] !== each)) fill(this.body, wanted);
     this.#follow(rows);
@@ -54,6 +60,7 @@ export class TrainingPanel {
     this.card.show(focus, store.curves.get(focus?.name));
     this.comparison.show(state.chosen);
     this.#showImages(focus?.name);
+    this.grid.show(state.chosen.length ? state.chosen : focus ? [focus.name] : []);
     this.root.setAttribute("aria-busy", String(store.loading > 0 || state.chosen.some((name) => store.curves.get(name)?.asked)));
     this.list.show(rows, state.chosen);
     this.#offerUndo();
@@ -63,7 +70,7 @@ export class TrainingPanel {
   #showImages(otherwise) {
     const samples = (name) => store.curves.get(name)?.samples ?? [];
     const name = state.chosen.find((each) => samples(each).length) ?? otherwise;
-    this.images.show(name, samples(name), state.chosen.length > 1);
+    this.images.show(name, store.curves.get(name), state.chosen.length > 1);
   }
 
   /** Drawn only when it changes: the user may be about to press its buttons. */
@@ -105,6 +112,13 @@ export class TrainingPanel {
     Object.assign(state, { byHand: true, chosen: [name] });
     this.show();
     this.card.element.scrollIntoView({ block: "nearest" });
+  }
+
+  async #edit(row) {
+    const name = await editLabels(row);
+    if (name && name !== row.name) state.chosen = state.chosen.map((each) => (each === row.name ? name : each)).filter((each) => store.rows.has(each));
+    if (name && !state.chosen.includes(name)) this.#open(name); // the list came without the old name before the new one was known
+    this.show();
   }
 
   async #remove(name) {

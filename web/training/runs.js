@@ -5,14 +5,15 @@ import { debounce } from "../lib/dom.js";
 import { setting } from "../lib/host.js";
 import { get, listen, post } from "../lib/server.js";
 
-const POINTS = 1200;
+export const POINTS = 1200;
 const MAX_POINTS = 3000; // of a live curve before it is loaded again, thinned
-const LIVE_ONLY = ["points", "validation", "run", "node"];
+const LOOK_AGAIN = 5000; // milliseconds between two questions whether other processes have changed a run
+const LIVE_ONLY = ["points", "validation", "exported", "run", "node"];
 
 class RunStore {
   constructor() {
     this.rows = new Map(); // name → row
-    this.curves = new Map(); // name → {loss, smooth, validation, learning_rate, samples, settings, report}
+    this.curves = new Map(); // name → {loss, smooth, …, samples, prompts, settings, exports, report}
     this.nodes = new Map(); // id of a node on this page → name of its run
     this.listeners = new Set();
     this.loaded = false;
@@ -38,7 +39,9 @@ class RunStore {
     this.loading += 1;
     this.notify();
     try {
+      const { stamp } = await get("/runs/stamp"); // before the list, which may be newer
       const { runs } = await get("/runs", { client: api.clientId });
+      this.stamp = stamp;
       this.rows = new Map(runs.map((row) => [row.name, row]));
       for (const row of runs) if (row.node) this.nodes.set(String(row.node), row.name);
       this.error = null;
@@ -57,7 +60,7 @@ class RunStore {
     // A response counts only for the request that is still current: the run may have restarted meanwhile.
     const mine = { ...(before ?? empty()), asked: true };
     this.curves.set(name, mine);
-    const query = { name, points: POINTS, smoothing: thousandths(), client: api.clientId };
+    const query = { name, points: POINTS, smoothing: smoothing(), client: api.clientId };
     const found = await get("/run", query).catch((error) => ({ error }));
     if (this.curves.get(name) !== mine) return;
     if (found.error) this.#notFound(name, before, found.error);
@@ -88,6 +91,25 @@ class RunStore {
     await this.load();
   }
 
+  async label(name, tags, comment) {
+    await post("/run/label", { name, tags, comment });
+    await this.load();
+  }
+
+  /** Resolves to the new name. */
+  async rename(name, to) {
+    const found = await post("/run/rename", { name, to });
+    this.curves.delete(name);
+    await this.load();
+    return found.name;
+  }
+
+  /** While someone looks, runs of other processes appear and go on by themselves. Returns a function that ends it. */
+  watch() {
+    const timer = setInterval(() => !document.hidden && this.#lookAgain(), LOOK_AGAIN);
+    return () => clearInterval(timer);
+  }
+
   live() {
     return [...this.rows.values()].filter((row) => row.live);
   }
@@ -112,9 +134,20 @@ class RunStore {
     return Promise.all([this.load(), ...names.map((name) => this.follow(name))]);
   }
 
-  #found(name, live, { curves, samples, settings, run, report }) {
+  /** Loads what another process has changed. Whether one is still running is in no file: such runs are always loaded. */
+  async #lookAgain() {
+    const elsewhere = [...this.rows.values()].some((row) => row.status === "running" && !row.live);
+    const { stamp } = await get("/runs/stamp").catch(() => ({}));
+    if (!stamp || (stamp === this.stamp && !elsewhere)) return;
+    const before = this.rows;
+    await this.load();
+    const changed = [...this.rows.values()].filter((row) => !row.live && this.curves.has(row.name) && row.updated !== before.get(row.name)?.updated);
+    await Promise.all(changed.map((row) => this.follow(row.name, true)));
+  }
+
+  #found(name, live, { curves, samples, run, ...rest }) {
     const whole = Object.fromEntries(Object.entries(curves).map(([key, points]) => [key, join(points, live[key])]));
-    this.curves.set(name, { ...whole, samples: joinSamples(samples, live.samples), settings, report });
+    this.curves.set(name, { ...whole, ...rest, samples: joinSamples(samples, live.samples) });
     this.rows.set(name, { ...this.rows.get(name), ...run });
   }
 
@@ -137,12 +170,12 @@ class RunStore {
     if (begins || !this.curves.has(name)) this.follow(name);
     else this.#grow(name, facts);
     if (!live || !known) this.load();
-    if (!live) this.follow(name, true);
+    if (!live || facts.exported) this.follow(name, true); // its list of LoRA files has changed
   }
 
   #grow(name, facts) {
     const curves = this.curves.get(name);
-    const keep = thousandths() / 1000;
+    const keep = smoothing() / 1000;
     for (const [step, loss] of facts.points ?? []) {
       if (step <= (curves.loss.at(-1)?.[0] ?? 0)) continue;
       const count = curves.loss.length;
@@ -151,13 +184,22 @@ class RunStore {
       curves.loss.push([step, loss]);
       curves.smooth.push([step, average / (1 - keep ** (count + 1))]);
     }
-    if (facts.learning_rate !== undefined && facts.step > (curves.learning_rate.at(-1)?.[0] ?? 0)) {
-      curves.learning_rate.push([facts.step, facts.learning_rate]);
+    for (const key of ["learning_rate", "gradient_norm"]) {
+      const known = typeof facts[key] === "number" && facts.step > (curves[key].at(-1)?.[0] ?? 0);
+      if (known) curves[key].push([facts.step, facts[key]]);
     }
+    this.#goOn(curves, facts);
     if (facts.validation && facts.validation[0] > (curves.validation.at(-1)?.[0] ?? -1)) {
       curves.validation.push(facts.validation);
     }
     if (curves.loss.length > MAX_POINTS && !curves.asked) this.follow(name, true);
+  }
+
+  /** The places of the newest step on the axes of time and epochs, until they are loaded. */
+  #goOn({ time, epoch }, { step, rate, epoch: now }) {
+    const [last, seconds] = time.at(-1) ?? [0, 0];
+    if (rate > 0 && step > last) time.push([step, seconds + (step - last) / rate]);
+    if (now > (epoch.at(-1)?.[1] ?? 0)) epoch.push([step - 1, now]);
   }
 
   #addSample({ run, step, prompt, file, mtime }) {
@@ -175,7 +217,8 @@ class RunStore {
 }
 
 function empty() {
-  return { loss: [], smooth: [], validation: [], learning_rate: [], samples: [], settings: {}, report: "" };
+  const lines = { loss: [], smooth: [], validation: [], learning_rate: [], gradient_norm: [], epoch: [], time: [] };
+  return { ...lines, samples: [], prompts: [], settings: {}, host_settings: {}, exports: [], report: "" };
 }
 
 /** Events that came while the response was on its way are newer. */
@@ -192,7 +235,8 @@ function joinSamples(samples, live) {
   return [...samples.map(latest), ...live.filter((sample) => !known.has(sample.file))];
 }
 
-function thousandths() {
+/** Of the loss, in thousandths. */
+export function smoothing() {
   return Math.round(Math.max(0, Math.min(0.999, setting("StreamCache.Smoothing", 0.9))) * 1000);
 }
 

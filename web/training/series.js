@@ -1,9 +1,10 @@
-// The lines of the chart: all lines of a single run, or one smoothed line per run.
+// The lines of the charts: all lines of a single run, or one smoothed line per run.
 
 import { words } from "../lib/words.js";
+import { placesOf } from "./axes.js";
 
-const COLORS = ["#4c9be8", "#f28e2b", "#4fae6a", "#e0605e", "#b07cc6", "#3bb0b5", "#d4ac2b", "#e583b0"];
-const VALIDATION = "#f28e2b";
+const COLORS = 12; // of the palette in training.css; further runs have the same colors, dashed
+const DASHES = ["", "dash-1", "dash-2"];
 const places = new Map(); // name of a chosen run → index of its color
 
 /** A run keeps its color while it is chosen, even if other runs are added or removed. */
@@ -17,40 +18,46 @@ export function giveColors(names) {
 }
 
 export function colorOf(name) {
-  return COLORS[(places.get(name) ?? 0) % COLORS.length];
+  return `var(--sc-run-${(places.get(name) ?? 0) % COLORS})`;
 }
 
-/** `names` are the chosen runs in order; `view` says what to show: {raw, validation}. */
+/** The dashes that distinguish a run from others of the same color. */
+export function dashOf(name) {
+  return DASHES[Math.floor((places.get(name) ?? 0) / COLORS) % DASHES.length];
+}
+
+/** `names` are the chosen runs in order; `view` says what to show: {raw, validation, axis}. Validation has marks, in every color. */
 export function lossSeries(names, curves, view) {
-  if (names.length === 1) return oneRun(curves.get(names[0]), view, colorOf(names[0]));
+  const several = names.length > 1;
   return names.flatMap((name) => {
     const found = curves.get(name);
     if (!found) return [];
-    const color = colorOf(name);
+    const [color, dash, on] = [colorOf(name), dashOf(name), placer(view.axis, found)];
+    const called = (key) => (several ? name : words(`training.${key}`));
     const series = [];
-    if (view.raw) series.push({ name, color, points: found.loss, look: "faint many", quiet: true });
-    series.push({ name, color, points: found.smooth });
+    if (view.raw) series.push({ name: called("raw"), color, points: on(found.loss), look: several ? "faint many" : "faint", quiet: several });
+    // After a spike, an average stays high for many steps: what is an outlier, the losses tell.
+    series.push({ name: called("smoothed"), color, points: on(found.smooth), basis: on(found.loss), look: dash });
     if (view.validation && found.validation.length) {
-      series.push({ name, label: `${name}, ${words("training.validation")}`, color, points: found.validation, look: "dashed", dots: true });
+      const label = several ? `${name}, ${words("training.validation")}` : undefined;
+      series.push({ name: called("validation"), label, color, points: on(found.validation), look: "dashed", dots: true });
     }
     return series;
   });
 }
 
-function oneRun(found, view, color) {
-  if (!found) return [];
-  const series = [];
-  if (view.raw) series.push({ name: words("training.raw"), color, points: found.loss, look: "faint" });
-  series.push({ name: words("training.smoothed"), color, points: found.smooth });
-  if (view.validation && found.validation.length) {
-    series.push({ name: words("training.validation"), color: color === VALIDATION ? COLORS[0] : VALIDATION, points: found.validation, look: "dashed", dots: true });
-  }
-  return series;
+/** One line per run: its `learning_rate` or `gradient_norm`. */
+export function runSeries(names, curves, key, axis) {
+  return names.flatMap((name) => {
+    const found = curves.get(name);
+    if (!found?.[key]?.length) return [];
+    const called = names.length > 1 ? name : words(`training.${key}`);
+    return [{ name: called, color: colorOf(name), look: dashOf(name), points: placer(axis, found)(found[key]) }];
+  });
 }
 
-export function rateSeries(names, curves) {
-  return names.flatMap((name) => {
-    const points = curves.get(name)?.learning_rate ?? [];
-    return points.length ? [{ name: names.length > 1 ? name : words("training.learning_rate"), color: colorOf(name), points }] : [];
-  });
+function placer(axis = "step", curves) {
+  if (axis === "step") return (points) => points;
+  const { to } = placesOf(axis, curves);
+  return (points) => points.map(([step, value]) => [to(step), value]).filter(([place]) => Number.isFinite(place));
 }

@@ -17,7 +17,9 @@ CACHES = "streamcache"  # the folder below output, and the key under which users
 EXPORTS = "streamcache_export"
 LORAS = "loras"
 RUNS = "streamcache_runs"
+RECIPES = "streamcache_recipes"  # the key under which users register further folders of recipes
 NO_LORA = "[none]"
+NO_RECIPE = "[none]"
 EXAMPLES_LOCKED = (
     "the example images come with StreamCache and are read-only; to edit them, add a copy: Add an example dataset in "
     "the Datasets tab, or copy the folder to ComfyUI's input folder"
@@ -80,6 +82,28 @@ def lora_folder() -> Path:
 def runs_folder() -> Path:
     """Outside `output/loras`: LoRA loaders would list the saved states of runs too."""
     return Path(folder_paths.get_output_directory()) / RUNS
+
+
+def register_recipes() -> None:
+    """People put recipes of their own into this folder of ComfyUI's user directory."""
+    own = Path(folder_paths.get_user_directory()) / "default" / CACHES / "recipes"
+    folders, extensions = folder_paths.folder_names_and_paths.get(RECIPES, ([], set()))
+    folder_paths.folder_names_and_paths[RECIPES] = (list(dict.fromkeys([str(own), *folders])), extensions | {".toml"})
+
+
+def list_recipes() -> list[str]:
+    """The files in the folders of recipes. ComfyUI caches the list until a folder changes."""
+    return [NO_RECIPE, *folder_paths.get_filename_list(RECIPES)]
+
+
+def find_recipe(name: str) -> Path | None:
+    """The path of a recipe by its name in that list; None for none."""
+    if name in ("", NO_RECIPE):
+        return None
+    path = folder_paths.get_full_path(RECIPES, name) if name in list_recipes() else None
+    if path is None:
+        raise TrainError(f'file = "{name}": recipe not found in ComfyUI; choose one from the list')
+    return Path(path)
 
 
 def list_loras() -> list[str]:

@@ -5,6 +5,7 @@ other object is hashed in memory, once, and again if a sample of its values show
 is one from files, if some of its values are not those that it had when it was seen first.
 """
 
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from ....dataset_cache import digest_of, files_identity, object_identity
 CODE = 1  # raise it when the same model would encode the same image or text to other values
 SAMPLED = 1024  # values per tensor that are compared to notice a change
 PLACES, VALUES = 8, 128  # per tensor of a model from files: few places, as its memory may not be read from disk yet
+_PROCESS = uuid.uuid4().hex
 _HASHED: "weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, str]]" = weakref.WeakKeyDictionary()  # sample, identity
 _SEEN: "weakref.WeakKeyDictionary[torch.nn.Module, str]" = weakref.WeakKeyDictionary()  # sample at first sight
 
@@ -73,6 +75,25 @@ def clip_identity(clip: Any) -> str:
     return clip_with_settings(with_patches(base, patches_of(clip.patcher)), clip)
 
 
+def model_identity(patcher: Any) -> str:
+    """The identity of a MODEL in memory, with everything that other nodes set on it."""
+    loader, arguments = _unedited_origin(patcher.model, patcher)
+    if loader == "load_diffusion_model":
+        base = [files_identity([arguments[0]]), describe_patch(arguments[1])]
+    elif loader == "load_checkpoint_guess_config":
+        base = [files_identity([arguments[0]]), "checkpoint", describe_patch(arguments[6])]
+    else:
+        base = [type(patcher.model).__name__, _weights(patcher.model, patcher)]
+    settings = [describe_patch(patcher.model_options), describe_patch(patcher.object_patches)]
+    place = [str(patcher.model.get_dtype()), str(patcher.load_device.type)]
+    return with_patches(digest_of(["model", CODE, base, settings, place]), patches_of(patcher))
+
+
+def conditioning_identity(conditioning: Any) -> str:
+    """The identity of a conditioning in memory."""
+    return digest_of(["conditioning", CODE, describe_patch(conditioning)])
+
+
 def clip_with_settings(base: str, clip: Any) -> str:
     """Adds clip-skip and tokenizer settings, which are kept outside the weights."""
     settings = [clip.layer_idx, {str(k): repr(v) for k, v in clip.tokenizer_options.items()}, clip.use_clip_schedule]
@@ -98,6 +119,12 @@ def describe_patch(value: Any) -> Any:
         return object_identity(dict(_plain("", value)))
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
+    if isinstance(value, (torch.dtype, torch.device)):
+        return str(value)
+    if isinstance(value, torch.nn.Module):  # such as a noise schedule with another shift
+        plain = {name: item for name, item in sorted(vars(value).items()) if isinstance(item, (str, int, float, bool))}
+        kinds = [each.__qualname__ for each in type(value).__mro__]
+        return [kinds, plain, object_identity(dict(value.state_dict()))]
     if isinstance(value, (list, tuple)):
         return [describe_patch(item) for item in value]
     if isinstance(value, dict):
@@ -105,8 +132,25 @@ def describe_patch(value: Any) -> Any:
     if hasattr(value, "weights"):
         return [type(value).__name__, describe_patch(list(value.weights))]
     name = getattr(value, "__qualname__", None)
-    # Two lambdas have the same name but may differ, so each counts as itself.
-    return name if name and "<" not in name else f"{type(value).__name__} {id(value)}"
+    if name and "<" not in name:
+        return name
+    if hasattr(value, "__code__"):  # made within another function, such as the CFG of RescaleCFG with its multiplier
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__module__, name, digest_of([value.__code__.co_code.hex()]), [_describe_plain(c) for c in cells]]
+    return _only_itself(value)
+
+
+def _describe_plain(value: Any) -> Any:
+    """What a function has taken from around it: numbers, texts and tensors; anything else counts as itself."""
+    if isinstance(value, (list, tuple)):
+        return [_describe_plain(item) for item in value]
+    plain = isinstance(value, (str, int, float, bool, type(None), torch.Tensor))
+    return describe_patch(value) if plain else _only_itself(value)
+
+
+def _only_itself(value: Any) -> str:
+    """A name that no other object has, nor one of another process at the same address."""
+    return f"{type(value).__name__} {id(value)} {_PROCESS}"
 
 
 def _origin(patcher: Any) -> tuple[str, tuple]:

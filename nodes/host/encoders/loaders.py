@@ -97,6 +97,16 @@ def open_vae(name: str) -> OnDemandVae:
     return vae_on_demand(name)
 
 
+def open_clip(names: Sequence[str], kind: str) -> OnDemandClip:
+    """A text encoder that is loaded when texts are encoded, and freed afterwards."""
+    for name in names:
+        if name not in clip_names():
+            raise TrainError(_not_found("--clip", name, clip_names()))
+    if kind not in clip_types():
+        raise TrainError(_not_found("--clip-type", kind, clip_types()))
+    return clip_on_demand(clip_files(names), kind)
+
+
 def named_encoders(vae: str | None, clips: Sequence[str], kind: str) -> dict[str, Any]:
     """The encoders of a plan by the names that ComfyUI's loaders list, for commands without a server."""
     wanted = [("--vae", vae, vae_names()), *(("--clip", clip, clip_names()) for clip in clips)]

@@ -37,6 +37,7 @@ from .borrowed import (
     normal_weights,
     nothing_recorded,
 )
+from .family import base_names
 from .frozen import frozen_layers
 from .inplace import Blocks
 from .kernels import differentiable_kernels
@@ -72,6 +73,8 @@ class HostDenoiser:
         self.device = torch.device(patcher.load_device)
         self._levels = ModelSchedule(patcher.get_model_object("model_sampling"))
         self.schedule: NoiseSchedule = self._levels
+        names = base_names(self.model, self._levels.prediction)
+        self.architecture, self.base_version = names.architecture, names.version
         self.offload, self.offload_share, self.guidance = offload, offload_share, guidance
         self.ram = torch.device(patcher.offload_device)
         self.downscale = int(self.model.latent_format.spacial_downscale_ratio)
@@ -91,11 +94,6 @@ class HostDenoiser:
     @property
     def model(self) -> Any:
         return self.patcher.model
-
-    @property
-    def architecture(self) -> str:
-        """The family: the name of ComfyUI's configuration class, in lower case."""
-        return fit.family(self.model).lower()
 
     def prepare_for(self, dataset: Dataset) -> None:
         self.sizes = conds.Sizes.of(dataset)

@@ -51,6 +51,14 @@ def room(patcher: Any, device: torch.device) -> int:
     return free + int(sum(entry.model_loaded_memory() for entry in loaded))
 
 
+def device_memory() -> int:
+    """Bytes of the device in total; 0 for a CPU, which needs no saving."""
+    device = comfy.model_management.get_torch_device()
+    if comfy.model_management.is_device_cpu(device):
+        return 0
+    return int(comfy.model_management.get_total_memory(device))
+
+
 def _forget_cached() -> None:
     """Some models cache tensors per size of image in functions, where they would have no data for ever."""
     for found in gc.get_objects():

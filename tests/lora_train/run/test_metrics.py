@@ -8,6 +8,7 @@ import torch
 
 from streamcache.errors import TrainError
 from streamcache.lora_train.run.metrics import (
+    Clock,
     Events,
     MetricsFile,
     Reporter,
@@ -15,8 +16,8 @@ from streamcache.lora_train.run.metrics import (
     memory_in_use,
     read_curves,
     read_metrics,
-    smooth_curve,
 )
+from streamcache.lora_train.run.smoothing import smooth_curve
 
 CPU = torch.device("cpu")
 
@@ -97,3 +98,17 @@ def test_durations_are_formatted() -> None:
 def test_smoothing_starts_at_the_first_value_and_zero_changes_nothing() -> None:
     assert smooth_curve([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
     assert smooth_curve([1.0, 5.0, 2.0], 0.0) == [1.0, 5.0, 2.0]
+
+
+def test_times_go_on_over_a_resume_also_if_its_first_step_takes_longer_than_all_before(tmp_path) -> None:
+    path, times = tmp_path / "metrics.jsonl", [1.0, 2.0, 0.5]  # begun again once, by an older version
+    path.write_text("".join(json.dumps({"step": n + 1, "loss": 1.0, "time": at}) + "\n" for n, at in enumerate(times)))
+    for step in (4, 5):
+        with MetricsFile(path, resume_at=step - 1) as metrics:
+            reporter = Reporter(metrics, 5, CPU)
+            reporter._began -= 10.0  # a slow first step
+            reporter.step(step, 0, 1.0, 1e-3, waited=0.0)
+    found, clock = [row["time"] for row in read_metrics(path)], Clock()
+    assert found == pytest.approx([1.0, 2.0, 2.5, 12.5, 22.5], abs=0.1)
+    assert [clock.add(at) for at in found] == found
+    assert [clock.add(at) for at in (None, "3", -1.0, float("inf"))] == [found[-1]] * 4

@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 
 from streamcache.lora_train.run.plots import (
-    _lines,
     _smoothed,
     draw_grid,
     label,
@@ -15,6 +14,7 @@ from streamcache.lora_train.run.plots import (
     plot_share,
     text_width,
     ticks,
+    wrap_text,
 )
 
 
@@ -57,6 +57,6 @@ def test_buckets_shares_and_grids_are_drawn() -> None:
 
 
 def test_long_names_are_broken_and_shortened_to_their_column() -> None:
-    lines = _lines("a photograph of a supercalifragilisticexpialidocious cat in a very wide garden", 96)
+    lines = wrap_text("a photograph of a supercalifragilisticexpialidocious cat in a very wide garden", 96)
     assert len(lines) == 3 and all(text_width(line) <= 110 for line in lines) and "…" in "".join(lines)
-    assert _lines("a cat", 96) == ["a cat"] and _lines("", 96) == []
+    assert wrap_text("a cat", 96) == ["a cat"] and wrap_text("", 96) == []

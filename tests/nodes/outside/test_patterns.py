@@ -74,6 +74,9 @@ def test_the_document_has_the_patterns():
         expected["name"] = expected["to"] = patterns.RUN_NAME if path.startswith("/run") else patterns.CACHE_NAME
         if path.startswith("/folder"):
             del expected["name"]  # a file, of any name that files may have
+        expected["file"] = patterns.GRID_FILE if "/grid" in path else patterns.SAMPLE_FILE
+        if path == "/run/lora":
+            del expected["file"]  # one that the run has written, of any name
         expected["id"] = patterns.JOB_ID if path.startswith("/job") else patterns.TRASH_ID
         for name, (_, schema) in parameters(operation).items():
             assert schema.get("pattern") == expected.get(name), (path, name)

@@ -149,6 +149,13 @@ def test_the_memory_forecast_of_a_run_is_told(runs: Runs):
     )
 
 
+def test_i3_the_prompts_of_the_sample_images_are_told(runs: Runs):
+    make_run(runs, "cat", prompts=["a cat", "x" * 3000])
+    make_run(runs, "dog", prompts="not a list")
+    told = runs.describe("cat", 50, 0)["prompts"]
+    assert told[0] == "a cat" and len(told[1]) == 2000 and runs.describe("dog", 50, 0)["prompts"] == []
+
+
 def test_a_huge_report_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch):
     (make_run(runs, "cat") / "report.html").write_text("x" * 100)
     monkeypatch.setattr("streamcache.nodes.server.runs.MAX_REPORT", 99)
@@ -241,3 +248,107 @@ def test_dates_in_the_future_count_as_now(runs: Runs):
     before = time.time()
     (row,) = runs.rows()
     assert before - 1 <= row["updated"] <= time.time() + 1 and row["status"] == "done"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != LOCK}
+
+
+def test_tags_and_comment_are_kept_and_leave_the_rest_of_a_run_as_it_was(runs: Runs):
+    folder = make_run(runs, "cat", status="done", step=3, more=[1])
+    before = json.loads((folder / "run.json").read_text())
+    assert (runs.row(folder)["tags"], runs.row(folder)["comment"]) == ([], ""), "old runs have none"
+    runs.label("cat", [" best ", "best", "", "sharp"], " good hands ")
+    after = json.loads((folder / "run.json").read_text())
+    assert after == {**before, "tags": ["best", "sharp"], "comment": "good hands"}
+    assert (runs.row(folder)["tags"], runs.row(folder)["comment"]) == (["best", "sharp"], "good hands")
+    for bad in (["x" * 41], [str(number) for number in range(21)]):
+        with pytest.raises(Refused, match="at most 20 tags"):
+            runs.label("cat", bad, "")
+    (folder / "run.json").write_text("{")
+    with pytest.raises(Refused, match="damaged"):
+        runs.label("cat", [], "")
+    (folder / "run.json").write_text('{"tags": [3, "' + "y" * 90 + '"], "comment": 5}')
+    assert [len(tag) for tag in runs.row(folder)["tags"]] == [40], "also if someone else wrote them"
+
+
+def test_a_run_that_trains_is_not_changed(runs: Runs):
+    folder = make_run(runs, "cat", status="running", steps=9)
+    before = files_of(folder)
+    with filelock.FileLock(folder / LOCK):
+        for change in (lambda: runs.label("cat", ["x"], ""), lambda: runs.rename("cat", "dog")):
+            with pytest.raises(Refused, match="stop it first"):
+                change()
+    assert files_of(folder) == before
+
+
+def test_a_renamed_run_keeps_its_lora_and_its_place_in_the_list(runs: Runs):
+    runs.places.loras.mkdir()
+    for name in ("old", "new"):
+        (runs.places.loras / f"{name}.safetensors").touch()
+    folder = make_run(runs, "old", status="done", step=3)  # of an earlier version: its LoRA is not recorded
+    before = runs.row(folder)
+    renamed = runs.rename("old", "kitten")
+    assert runs.rows() == [{**before, "name": "kitten"}] and before["lora"] == "old.safetensors"
+    assert json.loads((renamed / "run.json").read_text())["name"] == "kitten" and not folder.exists()
+    make_run(runs, "taken")
+    for bad in ("taken", "../x", "", "nul", "x" * 200):
+        with pytest.raises(ValueError):
+            runs.rename("kitten", bad)
+    assert {row["name"] for row in runs.rows()} == {"kitten", "taken"}
+
+
+@pytest.mark.parametrize("left", ["cat.safetensors", "cat-000500.safetensors"])
+def test_i1_a_run_does_not_get_the_name_of_a_lora_of_another(runs: Runs, left: str):
+    loras = runs.places.loras
+    loras.mkdir()
+    make_run(runs, "dog", status="done", step=3, lora=str(loras / "dog.safetensors"))
+    (loras / left).touch()  # of a run that was deleted
+    with pytest.raises(Refused, match=f"the LoRA {left} of another run exists"):
+        runs.rename("dog", "cat")
+    make_run(runs, "dog", lora=str(loras / "cat.safetensors"), written=["cat-000500.safetensors"], loras=str(loras))
+    assert runs.rename("dog", "cat").name == "cat", "its own name from before"
+
+
+def test_only_the_lora_files_of_a_run_are_sent(runs: Runs, tmp_path: Path):
+    loras = runs.places.loras
+    loras.mkdir()
+    for name in ("cat-000002", "cat", "dog"):
+        (loras / f"{name}.safetensors").touch()
+    entry = {"file": "cat-000002.safetensors", "step": 2, "epoch": 0, "loss": 0.5, "validation": None}
+    away = {**entry, "file": "../secret.safetensors"}
+    moved = tmp_path / "before" / "cat.safetensors"  # where ComfyUI was when the run trained
+    make_run(runs, "cat", step=3, lora=str(moved), loras=str(moved.parent), exports=[away, entry])
+    (tmp_path / "secret.safetensors").touch()
+    described = runs.describe("cat", 50, 0)
+    assert [(row["file"], row["step"], row["loss"], row["partial"]) for row in described["exports"]] == [
+        ("cat-000002.safetensors", 2, 0.5, False),
+        ("cat.safetensors", 3, None, False),
+    ]
+    assert runs.lora("cat", "cat-000002.safetensors") == loras / "cat-000002.safetensors"
+    for other in ("dog.safetensors", "../secret.safetensors", "", "run.json"):
+        with pytest.raises(Refused, match="no LoRA file"):
+            runs.lora("cat", other)
+    (loras / "cat.safetensors").unlink()
+    (loras / "cat.safetensors").symlink_to(tmp_path / "secret.safetensors")
+    with pytest.raises(ValueError, match="leads out of"):
+        runs.lora("cat", "cat.safetensors")
+
+
+def test_the_stamp_changes_with_a_run_and_only_then(runs: Runs):
+    stamps = [runs.stamp()]
+    folder = make_run(runs, "cat", status="running")
+    stamps.append(runs.stamp())
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write("\n")
+    stamps.append(runs.stamp())
+    runs.rename("cat", "dog")
+    stamps.append(runs.stamp())
+    assert len(set(stamps)) == 4 and runs.stamp() == stamps[-1]
+
+
+def test_a_run_has_the_captions_of_its_sample_images(runs: Runs):
+    make_run(runs, "cat", prompts=["a cat", "x" * 5000])
+    make_run(runs, "old", config={"sample_captions": ["a dog"]})
+    assert [len(prompt) for prompt in runs.describe("cat", 50, 0)["prompts"]] == [5, 2000]
+    assert runs.describe("old", 50, 0)["prompts"] == ["a dog"], "earlier versions stored only those that were chosen"

@@ -1,0 +1,1 @@
+"""The command that runs workflows on a ComfyUI server."""

@@ -1,0 +1,5 @@
+"""The node LoRA Test Grid."""
+
+from .lora_grid import NODES
+
+__all__ = ["NODES"]
