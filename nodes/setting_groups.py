@@ -10,7 +10,7 @@ _ADAM = ("AdamW", "Adam", "Prodigy", "AdamW8bit", "AdamWScheduleFree")
 _MOMENTUM = (*_ADAM, "SGD", "SGDScheduleFree")
 _DIVISIBLE = ("lora", "loha", "lokr")  # kinds that add to the weights of a layer, not to its output
 OFF = None  # "is not at its default"
-# setting → the others that it needs, each with the values that it applies with
+# setting → the others that it needs, each with the values that it applies with; "a|b" is one of the two
 NEEDS: dict[str, dict[str, tuple[Any, ...] | None]] = {
     "dora": {"adapter": _DIVISIBLE},
     "dora_axis": {"adapter": _DIVISIBLE, "dora": (True,)},
@@ -38,7 +38,8 @@ NEEDS: dict[str, dict[str, tuple[Any, ...] | None]] = {
     "offload_share": {"offload": (True,)},
     "validation_every": {"validation_share": OFF},
     "validation_samples": {"validation_share": OFF},
-    "keep_exports_by": {"keep_exports": OFF},
+    "keep_exports": {"export_every|export_epochs": OFF},
+    "keep_exports_by": {"export_every|export_epochs": OFF, "keep_exports": OFF},
 }
 
 

@@ -89,6 +89,10 @@ def test_only_the_settings_of_the_group_that_apply_are_shown(page: Page, vue: bo
     assert "adapter" in names, "what was changed is always shown"
     choose(page, node, "loss", "huber")
     assert "huber_delta" in shown(page, node, vue)
+    choose(page, node, "group", "saving")
+    assert not {"keep_exports", "keep_exports_by"} & set(shown(page, node, vue)), "nothing is exported"
+    choose(page, node, "export_epochs", 1)
+    assert "keep_exports" in shown(page, node, vue)
 
 
 def test_the_chosen_group_is_saved_and_the_list_of_groups_is_not_queued(page: Page, vue: bool):

@@ -39,7 +39,7 @@ export function showByGroup(node) {
     node.setDirtyCanvas?.(true, true);
   }
 
-  const deciding = new Set([...specs.values()].flatMap((spec) => Object.keys(spec.needs)));
+  const deciding = new Set([...specs.values()].flatMap((spec) => Object.keys(spec.needs)).flatMap(either));
   for (const widget of node.widgets) if (deciding.has(widget.name)) after(widget, "callback", arrange);
   for (const event of ["onAdded", "onConfigure", "onConnectionsChange"]) after(node, event, arrange);
   arrange();
@@ -57,11 +57,16 @@ function readSpecs(node) {
 
 /** Whether a setting has an effect with the others as they are. One that comes from another node may have any value. */
 function applies(spec, specs, find, node) {
-  return Object.entries(spec.needs).every(([name, values]) => {
+  return Object.entries(spec.needs).every(([names, values]) => either(names).some((name) => {
     const widget = find(name);
     if (!widget || isLinked(node, name)) return true;
     return values ? values.includes(widget.value) : differs(widget.value, specs.get(name).default);
-  });
+  }));
+}
+
+/** The settings that a need names: one, or several of which one is enough. */
+function either(names) {
+  return names.split("|");
 }
 
 function differs(value, usual) {
