@@ -15,6 +15,7 @@ from ..lora_train import (
     ToolReport,
     TrainConfig,
     average_loras,
+    check_weights,
     convert_lora,
     decaying_weights,
     inspect_lora,
@@ -115,7 +116,7 @@ def run_resize(args: argparse.Namespace) -> int:
 
 
 def run_merge(args: argparse.Namespace) -> int:
-    rule, weights = _rank_rule(args), _weights(args)
+    rule, weights = _rank_rule(args), _weights(args, args.files)
     with Progress(args, "Merging", "layers") as progress:
         report = merge_loras(args.files, args.out, weights, rule, args.dtype, args.overwrite, progress)
     return _show_report(args, report)
@@ -128,7 +129,7 @@ def run_average(args: argparse.Namespace) -> int:
         raise UsageError("--weights and --decay exclude each other; give one of them")
     files = args.files or _exports_of(args.exports_of)
     with usage_errors():
-        weights = _weights(args) if args.decay is None else decaying_weights(len(files), args.decay)
+        weights = _weights(args, files) if args.decay is None else decaying_weights(len(files), args.decay)
     rule = _rank_rule(args)
     with Progress(args, "Averaging", "layers") as progress:
         report = average_loras(files, args.out, weights, args.of, rule, args.dtype, args.overwrite, progress)
@@ -200,8 +201,11 @@ def _rank_rule(args: argparse.Namespace) -> RankRule | None:
         return RankRule(args.rank, args.conv_rank, name, _number(target, "--dynamic") if name else 0.0)
 
 
-def _weights(args: argparse.Namespace) -> Sequence[float] | None:
-    return [_number(text, "--weights") for text in args.weights.split(",")] if args.weights else None
+def _weights(args: argparse.Namespace, files: Sequence[Path]) -> Sequence[float] | None:
+    if not args.weights:
+        return None
+    with usage_errors():
+        return check_weights(files, [_number(text, "--weights") for text in args.weights.split(",")])
 
 
 def _number(text: str, flag: str) -> float:

@@ -3,7 +3,7 @@
 from .average import average_loras, decaying_weights
 from .convert import convert_lora
 from .info import LoraInfo, inspect_lora
-from .merge import merge_loras
+from .merge import check_weights, merge_loras
 from .new_file import ToolReport
 from .rank import RULES, RankRule
 from .resize import resize_lora
@@ -14,6 +14,7 @@ __all__ = [
     "RankRule",
     "ToolReport",
     "average_loras",
+    "check_weights",
     "convert_lora",
     "decaying_weights",
     "inspect_lora",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import TrainError
+from ...quantity import plural
 from .change import Change, Product, add_up, change_of, concatenate
 from .matching import Sources, match_layers
 from .new_file import MADE_FROM, NewLayer, NewLora, ToolReport, WatchTool, carried_metadata, made_from
@@ -19,6 +20,7 @@ from .rank import RankRule
 from .reader import LoraReader, open_lora
 
 _MOST_FILES = 1000
+_ROUNDING = 1e-6  # a sum this much smaller than its parts is rounding: they cancel each other out
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ def combine(
             _add_sum(new, prefix, found, own, files[0].has_peft_keys)
             if watch is not None:
                 watch(done + 1, len(matched))
+        nothing = sum(bool(layer.rank) and not layer.squared for layer in new.layers)
+        if nothing:
+            new.notes.append(f"The files cancel each other out in {plural(nothing, 'layer')}: nothing is changed there")
         metadata = carried_metadata(files, one_training=False) | new.sizes()
         rank = str(rule) if rule is not None else "the largest of each layer" if largest_rank else "the sum of ranks"
         facts = {"rank": rank, "kept_energy": round(new.kept(), 6)}
@@ -147,5 +152,7 @@ def _add_sum(new: NewLora, prefix: str, found: _Found, rule: RankRule | None, pe
         total = add_up(found.changes)
         product, kept = rule.reduce(replace(total, shape=shape))
         squared = total.norm() ** 2
+    if squared <= (_ROUNDING * max(abs(weight) * change.norm() for weight, change in found.changes)) ** 2:
+        product, kept, squared = Product(product.up[:, :1] * 0, product.down[:1] * 0, shape), 1.0, 0.0
     layer = NewLayer(prefix, kind, tuple(found.ranks), product.rank, kept, squared)
     new.add_product(layer, Product(product.up, product.down, shape), 1.0, found.dtype, peft)

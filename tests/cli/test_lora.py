@@ -123,6 +123,7 @@ def test_i7_convert_asks_the_model_for_names(tmp_path: Path):
         (["resize", "a", "--rank", "0", "--out", "b.safetensors"], "rank: found 0"),
         (["merge", "a", "b", "--conv-rank", "4", "--out", "b.safetensors"], "go with --rank N"),
         (["merge", "a", "b", "--weights", "1;2", "--out", "b.safetensors"], '--weights: found "1;2"'),
+        (["merge", "a", "b", "--weights", "1,2,3", "--out", "b.safetensors"], "weights: found 3 for 2 files"),
         (["average", "--out", "b.safetensors"], "give LoRA files, or the folder of a run"),
         (["average", "a", "b", "--decay", "2", "--out", "b.safetensors"], "decay: found 2"),
         (["average", "a", "b", "--decay", ".5", "--weights", "1,2", "--out", "b.safetensors"], "exclude each other"),

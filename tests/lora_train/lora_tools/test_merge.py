@@ -50,6 +50,16 @@ def test_i7_merge_to_a_rank_is_the_nearest_change(tmp_path: Path):
     assert report.kept < 1 and "Kept energy" in "\n".join(report.lines())
 
 
+@pytest.mark.parametrize("rule", [None, RankRule(3)])
+def test_loras_that_cancel_out_change_nothing_and_are_reported(tmp_path: Path, rule: RankRule | None):
+    paths = [write(tmp_path / f"{at}.safetensors", lora(4, seed=1)) for at in range(2)]
+    report = merge_loras(paths, tmp_path / "sum.safetensors", [0.7, -0.7], rule)
+    assert all(not change.any() for change in changes(load_file(tmp_path / "sum.safetensors")).values())
+    layers = len(report.layers)
+    assert report.notes == [f"The files cancel each other out in {layers} layers: nothing is changed there"]
+    assert {layer.rank for layer in report.layers} == {1}
+
+
 def test_layers_of_one_file_alone_and_changes_of_biases_and_norms_are_kept(tmp_path: Path):
     both, more = lora(2, seed=1), lora(2, seed=2)
     extra = {"lora_unet_x.lora_up.weight": random(6, 2), "lora_unet_x.lora_down.weight": random(2, 5)}
