@@ -34,12 +34,16 @@ def run(args: argparse.Namespace) -> int:
     if args.device and not _DEVICE.fullmatch(args.device):
         raise UsageError(f"--device {args.device}: expected the number of a GPU, such as 0")
     queue = JobQueue(args.queue.absolute())
+    if args.once and not queue.folder.is_dir():
+        raise TrainError(f"{queue.folder}: no such folder; give that of a queue with --queue")
+    new = "" if queue.folder.is_dir() else ", which was made just now"
     queue.folder.mkdir(parents=True, exist_ok=True)
     host, device = _plain(socket.gethostname()), _plain(args.device or os.environ.get(VISIBLE[0]) or "0")
     place = queue.folder / f".worker-{host}-{device}"
     try:
         with hold(place, f"device {device} of {host}"):
-            return _Worker(args, queue, f"{host} {device}, process {os.getpid()}").work()
+            worker = _Worker(args, queue, f"{host} {device}, process {os.getpid()}")
+            return worker.work(f"Waiting for jobs in {queue.folder}{new}")
     except Held as error:
         message = f"{queue.folder}: this device has a worker already{error}; give another device with --device"
         raise TrainError(message) from None
@@ -55,9 +59,9 @@ class _Worker:
         if args.device:
             self._environment |= dict.fromkeys((*VISIBLE, "ASCEND_RT_VISIBLE_DEVICES"), args.device)
 
-    def work(self) -> int:
+    def work(self, greeting: str) -> int:
         """Train what waits. Without --once this ends only by Ctrl-C or SIGTERM."""
-        self._say(f"Waiting for jobs in {self._queue.folder}" if not self._args.once else "")
+        self._say(greeting if not self._args.once else "")
         while True:
             with self._queue.claim() as claim:
                 if claim is not None:

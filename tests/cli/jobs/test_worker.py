@@ -50,6 +50,18 @@ def test_i5_jobs_are_trained_in_order_and_a_failed_one_keeps_its_sentence(parts:
     assert (code, printed) == (0, "0 jobs\n")
 
 
+def test_a_worker_of_a_folder_that_is_missing_ends_or_says_that_it_made_it(tmp_path: Path, capsys) -> None:
+    assert run("worker", "--queue", tmp_path / "typo", "--once") == 1
+    assert "typo: no such folder" in capsys.readouterr().err and not (tmp_path / "typo").exists()
+    process = worker(tmp_path)
+    try:
+        greeting = f"Waiting for jobs in {tmp_path / 'queue'}, which was made just now"
+        assert process.stderr.readline().rstrip() == greeting
+    finally:
+        process.kill()
+        finish(process)
+
+
 @posix
 def test_i5_a_cancelled_job_stops_and_saves_and_the_next_one_is_trained(parts: Path) -> None:
     add(parts, "a", steps=1_000_000)
