@@ -104,7 +104,7 @@ from .run import (
     thin_curve,
     written_files,
 )
-from .samples import Decode, Prompt, make_prompts, sample_file_name
+from .samples import Decode, Prompt, make_prompts, sample_file_name, sample_images
 from .session import check_training, rehearse
 
 __all__ = [
@@ -223,6 +223,7 @@ __all__ = [
     "row_labels",
     "row_losses",
     "sample_file_name",
+    "sample_images",
     "scaled_linear_alphas",
     "smooth_curve",
     "thin_curve",

@@ -21,7 +21,7 @@ from .run import draw_grid, may_be_file
 # Latents [B, C, h, w] → one image per row.
 Decode = Callable[[torch.Tensor], Sequence[Image.Image]]
 
-_FILE = re.compile(r"step-(\d+)-(\d+)\.png")
+_FILE = re.compile(r"step-(\d{1,12})-(\d{1,4})\.png")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,16 @@ def sample_file_name(step: int, prompt: int) -> str:
     return f"step-{step:08}-{prompt}.png"
 
 
+def sample_images(folder: Path) -> dict[int, dict[int, Path]]:
+    """The images in a run's folder of samples: by step in order, then by prompt in order."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in folder.glob("step-*.png"):
+        match = _FILE.fullmatch(path.name)
+        if match and may_be_file(path):
+            found.setdefault(int(match[1]), {})[int(match[2])] = path
+    return {step: dict(sorted(found[step].items())) for step in sorted(found)}
+
+
 def check_samples(samples: Samples, config: TrainConfig, decode: Decode | None, prompts: Sequence[Any] | None) -> None:
     """Refuse sample images that cannot be drawn: without a VAE, or of captions that these samples do not have."""
     if not config.sample_every:
@@ -111,33 +121,28 @@ def find_prompts(dataset: Dataset, captions: Sequence[str]) -> list[Prompt]:
 
 def draw_history(folder: Path, captions: Sequence[str] = (), rows: int = 8) -> Image.Image | None:
     """A grid of the saved images: one row per step (evenly chosen if there are many), one column per prompt."""
-    found: dict[int, dict[int, Path]] = {}
-    for path in sorted(folder.glob("step-*.png")):
-        match = _FILE.fullmatch(path.name)
-        if match and may_be_file(path):
-            found.setdefault(int(match[1]), {})[int(match[2])] = path
+    found = sample_images(folder)
     if not found:
         return None
-    steps = sorted(found)
+    steps = list(found)
     if len(steps) > rows:
         steps = [steps[round(place * (len(steps) - 1) / (rows - 1))] for place in range(rows)]
-    grid = [[Image.open(path) for _, path in sorted(found[step].items())] for step in steps]
+    grid = [[Image.open(path) for path in found[step].values()] for step in steps]
     return draw_grid(grid, [f"step {step:,}" for step in steps], captions, "Sample images over the run", cell=160)
 
 
 def latest_image(folder: Path, step: int) -> Path | None:
     """The first prompt's last image up to a step; None if none was drawn since the beginning."""
-    steps = [int(match[1]) for path in folder.glob("step-*-0.png") if (match := _FILE.fullmatch(path.name))]
-    drawn = [folder / sample_file_name(at, 0) for at in sorted(steps) if 0 < at <= step]
-    return next(filter(may_be_file, reversed(drawn)), None)
+    drawn = [images[0] for at, images in sample_images(folder).items() if 0 < at <= step and 0 in images]
+    return drawn[-1] if drawn else None
 
 
 def remove_later_images(folder: Path, step: int) -> None:
     """Delete images of steps that a resumed run will repeat."""
-    for path in folder.glob("step-*.png"):
-        match = _FILE.fullmatch(path.name)
-        if match and (int(match[1]) > step or not step) and may_be_file(path):
-            path.unlink()
+    for at, images in sample_images(folder).items():
+        if at > step or not step:
+            for path in images.values():
+                path.unlink()
 
 
 def _find_captions(samples: Samples, captions: Sequence[str]) -> list[tuple[int, int]]:

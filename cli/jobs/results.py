@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from ...lora_train import (
     read_curves,
     read_metrics,
     read_run_json,
+    sample_images,
     smooth_curve,
 )
 from ..output import table
@@ -30,7 +30,6 @@ from .combinations import Combination
 
 _CELL = 192
 _CAPTION = 40  # characters of a prompt beside its row
-_SAMPLE = re.compile(r"step-(\d+)-(\d+)\.png")
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,7 @@ def _captions(run: Path) -> list[str]:
 
 def _last_samples(folder: Path) -> dict[int, Path]:
     """The images of the last step that has any, by prompt."""
-    steps: dict[int, dict[int, Path]] = {}
-    for path in folder.glob("step-*.png"):
-        match = _SAMPLE.fullmatch(path.name)
-        if match and path.is_file():
-            steps.setdefault(int(match[1]), {})[int(match[2])] = path
+    steps = sample_images(folder)
     return steps[max(steps)] if steps else {}
 
 

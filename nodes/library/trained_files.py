@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ...lora_train import Run, TrainResult
+from ...lora_train import Run, TrainResult, sample_images
 
 LISTED = 6  # files that are named in a text
 
 
 def trained_files(result: TrainResult, run: Run, output: Path) -> dict[str, list[dict[str, str]]]:
     """The last sample images and the loss plot, and all LoRA files; those outside of the output folder are left out."""
-    samples = sorted(run.samples.glob(f"step-{result.step:08}-*.png"), key=lambda path: (len(path.name), path.name))
+    samples = sample_images(run.samples).get(result.step, {}).values()
     return {
         "images": _saved([*samples, run.folder / "loss.png"], output),
         "loras": _saved([*result.exports, result.lora], output),

@@ -26,6 +26,7 @@ from ...lora_train import (
     partial_lora,
     read_from,
     read_run_json,
+    sample_images,
     written_files,
 )
 from ..library import contained, forget_result, parse_name
@@ -270,12 +271,10 @@ class Runs:
 
 def list_samples(folder: Path) -> list[dict[str, Any]]:
     """The sample images of a run by step, then by prompt."""
-    found = [match for path in folder.glob("step-*.png") if (match := _SAMPLE.fullmatch(path.name))]
-    rows = sorted((int(match[1]), int(match[2]), match[0]) for match in found)
+    rows = [(step, prompt, path) for step, images in sample_images(folder).items() for prompt, path in images.items()]
     return [
-        {"step": step, "prompt": prompt, "file": file, "mtime": sample_mtime(folder / file)}
-        for step, prompt, file in rows[-MAX_SAMPLES:]
-        if os.path.isfile(folder / file)
+        {"step": step, "prompt": prompt, "file": path.name, "mtime": sample_mtime(path)}
+        for step, prompt, path in rows[-MAX_SAMPLES:]
     ]
 
 
