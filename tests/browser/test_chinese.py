@@ -152,7 +152,7 @@ def test_texts_of_users_stay_and_a_message_of_many_parts_is_no_work(chinese: Tra
 
 def test_help_pages_are_chinese(chinese: TrainingPage):
     page = chinese.page
-    for name, title in (("StreamCacheEncode", "编码数据集"), ("StreamCacheTrain", "训练 LoRA")):
+    for name, title in (("StreamCacheEncode", "编码数据集"), ("StreamCacheTrain", "训练 LoRA（StreamCache）")):
         text = page.run(f"fetch('/extensions/streamcache/docs/{name}/zh.md').then((answer) => answer.text())")
         assert text.startswith(f"# {title}\n")
 

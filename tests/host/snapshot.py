@@ -9,10 +9,10 @@ from .server import Server, read_json
 
 UPDATE = "UPDATE_SNAPSHOTS"
 KEPT = ("default", "min", "max", "step", "multiline", "forceInput", "advanced", "remote", "lazy")
-# Their choices come from ComfyUI: its files and the model families that it knows.
+# Their choices come from ComfyUI: its files, the user's recipes, and the model families that it knows.
 HOSTS_CHOICES = {
     "clip_name", "clip_name2", "clip_name3", "clip_name4", "vae_name", "type", "folder", "start_from",
-    "training_adapter",
+    "training_adapter", "file",
 }  # fmt: skip
 
 
