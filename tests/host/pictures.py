@@ -5,6 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from streamcache.tests.support.fixtures import settle
+
 PICTURES = [((64, 64), "a cat"), ((64, 64), "a dog"), ((96, 64), "a bird"), ((64, 96), "a cat"), ((64, 64), "one\ntwo")]
 
 
@@ -16,6 +18,7 @@ def write_pictures(folder: Path, seed: int = 1, count: int = len(PICTURES)) -> P
         size, caption = PICTURES[number % len(PICTURES)]
         write_picture(folder / f"{number}.png", size, draw.randrange(1 << 30))
         (folder / f"{number}.txt").write_text(caption, encoding="utf-8")
+    settle()  # a server with its models loaded looks at them within a few milliseconds
     return folder
 
 
