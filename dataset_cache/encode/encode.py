@@ -10,7 +10,8 @@ from typing import Any
 
 from ...errors import CacheError
 from ...quantity import plural
-from ..format import Manifest, Place, SampleFacts, read_manifest, storage_at
+from ..format import Manifest, Place, read_manifest, storage_at
+from ..index import SampleFacts
 from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory, is_remembered, open_memory
 from ..write import CacheWriter, refuse_foreign_folder
 from .missing import count_missing, find_unreadable, refuse_unreadable

@@ -8,22 +8,8 @@ from typing import Any
 import torch
 
 from ...errors import CacheError
-from ..format import (
-    ALIGNMENT,
-    NAMES,
-    NO_BUCKET,
-    NO_LAYOUT,
-    OFFSET_BITS,
-    UNREADABLE,
-    EntryRow,
-    Index,
-    Layout,
-    TensorSpec,
-    blob_hash,
-    damage,
-    tensor_bytes,
-    tensor_distances,
-)
+from ..format import ALIGNMENT, NAMES, Layout, TensorSpec, blob_hash, tensor_bytes
+from ..index import NO_BUCKET, NO_LAYOUT, OFFSET_BITS, UNREADABLE, EntryRow, Index, damage, tensor_distances
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
 from .dataset import Batch, Fields
 from .shard_files import ShardFiles

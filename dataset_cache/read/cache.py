@@ -13,8 +13,6 @@ import torch
 from ...errors import CacheError
 from ..format import (
     ASIDE_FIELDS,
-    COLUMNS,
-    Index,
     Key,
     LazyTensor,
     Manifest,
@@ -24,12 +22,10 @@ from ..format import (
     blob_hash,
     digest_key,
     dtype_named,
-    guarded,
-    open_index,
-    split_location,
     storage_at,
     tensor_bytes,
 )
+from ..index import COLUMNS, Index, guarded, open_index, split_location
 from .batch import BatchReader
 from .buffers import BatchBuffers
 from .dataset import Batch, Bucket, Fields, Sample

@@ -13,20 +13,8 @@ import numpy as np
 
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
-from ..format import (
-    BUILD,
-    MANIFEST,
-    SHARDS,
-    Manifest,
-    Place,
-    Storage,
-    blob_table,
-    derive,
-    index_generation,
-    index_size,
-    prune,
-    read_manifest,
-)
+from ..format import BUILD, MANIFEST, SHARDS, Manifest, Place, Storage, index_generation, read_manifest
+from ..index import blob_table, derive, index_size, prune
 from ..read import holders
 from ..write import (
     CheckedGeneration,

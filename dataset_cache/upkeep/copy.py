@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import CacheError
 from ...quantity import byte_count, plural
-from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, blob_table, prune, read_manifest, storage_at
+from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, read_manifest, storage_at
+from ..index import blob_table, prune
 from ..write import (
     CheckedGeneration,
     PublishLock,

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import CacheError
-from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named, open_index, variant_cells
+from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named
+from ..index import open_index, variant_cells
 from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents, total_bytes

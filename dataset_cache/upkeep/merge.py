@@ -21,7 +21,8 @@ from typing import Any
 
 from ...errors import CacheError
 from ...quantity import plural
-from ..format import Manifest, Place, SampleFacts, Storage, read_manifest, storage_at
+from ..format import Manifest, Place, Storage, read_manifest, storage_at
+from ..index import SampleFacts
 from ..read import Cache, Dataset
 from ..write import CacheWriter, existing_storage, leased_manifest, open_checked
 from .copy import free_name, require_new

@@ -7,19 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import CacheError, CacheUnreadable
-from ..format import (
-    ASIDE_FIELDS,
-    BUILD,
-    DAMAGED,
-    MANIFEST,
-    SHARDS,
-    Manifest,
-    Place,
-    Storage,
-    read_manifest,
-    retrying,
-    variant_cells,
-)
+from ..format import ASIDE_FIELDS, BUILD, DAMAGED, MANIFEST, SHARDS, Manifest, Place, Storage, read_manifest, retrying
+from ..index import variant_cells
 from ..read import find_lost
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents

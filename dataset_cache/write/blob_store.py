@@ -10,11 +10,9 @@ import torch
 from ...errors import CacheError
 from ..format import (
     NAMES,
-    OFFSET_BITS,
     SHARDS,
     BuildShard,
     EntryRecord,
-    Index,
     Manifest,
     Recovered,
     Segment,
@@ -28,9 +26,9 @@ from ..format import (
     publish_shard,
     recover,
     remove_segment,
-    split_location,
     tensor_bytes,
 )
+from ..index import OFFSET_BITS, Index, split_location
 from ..read import ShardFiles
 
 

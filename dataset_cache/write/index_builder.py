@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import CacheError
-from ..format import (
+from ..format import Layout, Manifest
+from ..index import (
     ENTRY,
     NO_BUCKET,
     OFFSET_BITS,
@@ -18,8 +19,6 @@ from ..format import (
     SAMPLE,
     Index,
     IndexArrays,
-    Layout,
-    Manifest,
     SampleFacts,
     pack_entry_row,
     pack_sample_row,

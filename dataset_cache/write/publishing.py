@@ -18,21 +18,19 @@ from ..format import (
     BUILD,
     SHARD_NAME,
     SHARDS,
-    IndexArrays,
     Lock,
     Manifest,
     MarkerHeld,
     Place,
     Storage,
-    derive,
     has_build,
     index_generation,
     is_published,
     read_manifest,
     storage_at,
-    write_index,
     write_manifest,
 )
+from ..index import IndexArrays, derive, write_index
 from ..read import LEASES, holders, refuse_lost, were_possible
 
 PUBLISH_LOCK = ".lock"

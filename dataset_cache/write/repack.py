@@ -14,24 +14,21 @@ from ...errors import CacheError
 from ..format import (
     ALIGNMENT,
     BUILD,
-    OFFSET_BITS,
     PAD,
     SHARD_BYTES,
     SHARDS,
     Blob,
-    BlobTable,
-    IndexArrays,
     Place,
     ShardFile,
     Storage,
     StoredFile,
-    blob_table,
     header_hash,
     read_header,
     render_header,
     storage_at,
     tight_start,
 )
+from ..index import OFFSET_BITS, BlobTable, IndexArrays, blob_table
 from ..read import ShardFiles
 
 # A shard's header is read as a whole when the shard is first opened, so its size is limited.

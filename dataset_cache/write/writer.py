@@ -16,23 +16,19 @@ from ..format import (
     ASIDE_FIELDS,
     DATA,
     SHARDS,
-    IndexArrays,
     Key,
     Manifest,
     Place,
-    SampleFacts,
     ShardFile,
     Split,
-    bucket_table,
     digest_key,
     forget_stored,
-    open_index,
     plain_json,
     read_manifest,
     split,
     storage_at,
-    used_entries,
 )
+from ..index import IndexArrays, SampleFacts, bucket_table, open_index, used_entries
 from .blob_store import BlobStore, Stored
 from .checked import CheckedGeneration, lost_shards, open_checked, without_lost_shards
 from .index_builder import IndexBuilder, check_facts

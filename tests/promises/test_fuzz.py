@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, SampleFacts, open_cache, realize
-from streamcache.dataset_cache.format import LocalStorage, index, segment
+from streamcache.dataset_cache.format import LocalStorage, segment
 from streamcache.dataset_cache.format.journal import Journal, read_journal
 from streamcache.dataset_cache.format.manifest import MANIFEST
+from streamcache.dataset_cache.index import index
 
 from ..support.mutations import MUTATIONS, mutate, swap_lines
 from ..support.samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files

@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from ...errors import CacheError
+from ..format import ALIGNMENT, PAD, Layout, Manifest, Place, Storage, StoredFile, read_header, storage_at
 from .index_rows import (
     ENTRY,
     NO_ROUTE,
@@ -32,10 +33,6 @@ from .index_rows import (
     read_sample_row,
     route_row,
 )
-from .manifest import Manifest
-from .shard import ALIGNMENT, PAD, read_header
-from .skeleton import Layout
-from .storage import Place, Storage, StoredFile, storage_at
 
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash on every open: 1–2 ms
 

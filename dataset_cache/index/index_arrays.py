@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..format import ALIGNMENT, Layout
 from .index import IndexArrays, sort_order
 from .index_rows import NO_BUCKET, NO_LAYOUT, NO_ROUTE, route_type
-from .shard import ALIGNMENT
-from .skeleton import Layout
 
 
 def prune(arrays: IndexArrays, field_count: int, samples: np.ndarray, entries: np.ndarray) -> IndexArrays:
