@@ -1,29 +1,25 @@
 """The index: the flat arrays that locate everything in a generation."""
 
 from .blobs import BlobTable, blob_table, layout_texts
-from .index import (
-    UNREADABLE,
-    Index,
-    IndexArrays,
-    damage,
-    guarded,
-    index_in_memory,
-    index_size,
-    open_index,
-    sort_order,
-    write_index,
-)
+from .index import UNREADABLE, Index, damage, guarded, index_in_memory
 from .index_arrays import (
+    DERIVED,
     bucket_table,
+    concatenated,
     derive,
+    derive_after,
     find_keys,
+    join_widths,
     pack_variants,
     prune,
+    take_samples,
     tensor_distances,
     unpack_variants,
+    unpack_variants_of,
     used_entries,
     variant_cells,
 )
+from .index_file import ARRAY_TYPES, IndexArrays, continued, index_size, sort_order, write_index
 from .index_rows import (
     COLUMNS,
     ENTRY,
@@ -38,9 +34,12 @@ from .index_rows import (
     pack_sample_row,
     split_location,
 )
+from .joined import JoinedIndex, open_index
 
 __all__ = [
+    "ARRAY_TYPES",
     "COLUMNS",
+    "DERIVED",
     "ENTRY",
     "NO_BUCKET",
     "NO_LAYOUT",
@@ -52,15 +51,20 @@ __all__ = [
     "EntryRow",
     "Index",
     "IndexArrays",
+    "JoinedIndex",
     "SampleFacts",
     "blob_table",
     "bucket_table",
+    "concatenated",
+    "continued",
     "damage",
     "derive",
+    "derive_after",
     "find_keys",
     "guarded",
     "index_in_memory",
     "index_size",
+    "join_widths",
     "layout_texts",
     "open_index",
     "pack_entry_row",
@@ -69,8 +73,10 @@ __all__ = [
     "prune",
     "sort_order",
     "split_location",
+    "take_samples",
     "tensor_distances",
     "unpack_variants",
+    "unpack_variants_of",
     "used_entries",
     "variant_cells",
     "write_index",

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import CacheError
 from ..format import Blob, Layout, TensorSpec
-from .index import IndexArrays
+from .index_file import IndexArrays
 from .index_rows import OFFSET_BITS
 
 _OFFSET_MASK = np.uint64((1 << OFFSET_BITS) - 1)

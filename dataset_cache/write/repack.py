@@ -82,14 +82,17 @@ class Rewrite:
 
 
 def merge_small(
-    storage: Storage, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
+    storage: Storage, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int, first: int = 0
 ) -> tuple[IndexArrays, list[ShardFile], int]:
-    """Merge the small shards if there are many, so that small incremental runs do not leave many files."""
+    """Merge the small shards if there are many, so that small incremental runs do not leave many files.
+
+    Those before `first` stay: other arrays refer to them too.
+    """
     unchanged = arrays, list(shards), next_number
-    if sum(shard.bytes < SMALL_BYTES for shard in shards) < SMALL_SHARDS:
+    if sum(shard.bytes < SMALL_BYTES for shard in shards[first:]) < SMALL_SHARDS:
         return unchanged
     table = blob_table(arrays)
-    small = small_shards(table, shards)
+    small = [number for number in small_shards(table, shards) if number >= first]
     if len(small) < SMALL_SHARDS:
         return unchanged
     open_shard = ShardFiles(storage, shards).file

@@ -30,7 +30,8 @@ from ..format import (
 )
 from ..index import IndexArrays, SampleFacts, bucket_table, open_index, used_entries
 from .blob_store import BlobStore, Stored
-from .checked import CheckedGeneration, lost_shards, open_checked, without_lost_shards
+from .checked import CheckedGeneration, lost_shards, open_checked, open_quickly, without_lost_shards
+from .growth import Growth, find_growth, whole_index
 from .index_builder import IndexBuilder, check_facts
 from .publishing import PublishLock, publish, refuse_foreign_folder, remove_superseded
 from .repack import merge_small
@@ -81,6 +82,7 @@ class CacheWriter:
     def _begin(self, keep_samples: bool, base: CheckedGeneration | None) -> None:
         """Start from the published generation."""
         manifest, index = (base.manifest, base.index) if base else (None, None)
+        self._base = base
         self._extra = manifest.extra if manifest else {}
         self._builder = IndexBuilder(index, manifest, keep_samples)
         self._store = BlobStore(self._storage, manifest, index)
@@ -88,15 +90,17 @@ class CacheWriter:
 
     def _checked_base(self, keep_samples: bool) -> CheckedGeneration:
         """The published generation as far as it is usable: damage must not be carried into the next one."""
-        current = open_checked(self._storage, self._manifest)
-        base = without_lost_shards(current)
-        if keep_samples and base is not current:
-            lost = lost_shards(self._storage, current.manifest.shards)
+        manifest = self._manifest
+        assert manifest is not None, "there is a base"
+        lost = lost_shards(self._storage, manifest.shards)
+        if not lost:
+            return open_quickly(self._storage, manifest, None if keep_samples else True)
+        if keep_samples:
             raise CacheError(
-                f"{self.path / SHARDS / current.manifest.shards[lost[0]].file}: is missing or truncated; restore it, "
+                f"{self.path / SHARDS / manifest.shards[lost[0]].file}: is missing or truncated; restore it, "
                 f'or run "streamcache verify --repair {self.path.name}" before samples are added'
             )
-        return base
+        return without_lost_shards(open_checked(self._storage, manifest))
 
     def _recover(self) -> None:
         for entry, refs in self._store.recover():
@@ -218,37 +222,67 @@ class CacheWriter:
                 self._provenance = provenance
             self._manifest = self._publish()
             self._store.drop()
-            index = open_index(self._storage, self._manifest, check=True)
+            # Its own file was just written; those before it stay as they were found.
+            index = open_index(self._storage, self._manifest, check=None if self._manifest.segments else True)
             self._begin(True, CheckedGeneration(self._storage, self._manifest, index))
             # Only now: until here this writer had the last generation open.
             remove_superseded(self._storage, self._manifest)
             return self._manifest
 
     def _publish(self) -> Manifest:
+        storage, base = self._storage, self._base
         shards, shifts, next_shard = self._store.seal()
         self._builder.move_shards(shifts)
-        arrays, shards, next_shard = merge_small(self._storage, self._builder.finish(), shards, next_shard)
+        added = self._builder.finish()
+        growth = find_growth(base, added, self._builder.fields)
+        if growth is None:
+            arrays = whole_index(base, added, len(self._builder.fields))
+            arrays, shards, next_shard = merge_small(storage, arrays, shards, next_shard)
+            self._refuse_lost(shards)
+            return publish(storage, arrays, self._describe(arrays, shards, next_shard))
+        arrays, shards, next_shard = growth.merge_small_shards(storage, growth.arrays(), shards, next_shard)
+        self._refuse_lost(shards)
+        draft = self._describe_growth(growth, shards, next_shard)
+        if growth.changes_nothing and (same := growth.unchanged(draft)) is not None:
+            return same
+        return publish(storage, arrays, draft, [part.arrays for part in growth.kept])
+
+    def _refuse_lost(self, shards: Sequence[ShardFile]) -> None:
         lost = lost_shards(self._storage, shards)
         if lost:
             raise CacheError(
                 f"{self.path / SHARDS / shards[lost[0]].file}: has vanished or was truncated meanwhile; nothing was "
                 "published; run the same save again to store what was in it"
             )
-        return publish(self._storage, arrays, self._describe(arrays, shards, next_shard))
 
     def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
+        used = used_entries(arrays, len(self._builder.fields), self._named_entries())
+        counts = {"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())}
+        return self._draft(shards, next_shard, counts, bucket_table(self._builder.buckets, arrays.samples))
+
+    def _describe_growth(self, growth: Growth, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
+        before, buckets = growth.base.manifest, self._builder.buckets
+        counts = growth.counts(self._named_entries(), self._named.items() >= before.named.items())
+        sizes = growth.bucket_counts(len(buckets)).tolist()
+        rows = tuple({"dtype": d, "shape": list(s), "samples": sizes[n]} for (d, s), n in buckets.items())
+        draft = self._draft(shards, next_shard, counts, rows)
+        return draft.with_segments(before.index_files[: growth.stays], growth.runs)
+
+    def _named_entries(self) -> list[int]:
+        return [self._entry(bytes.fromhex(key), name) for name, key in self._named.items()]
+
+    def _draft(
+        self, shards: Sequence[ShardFile], next_shard: int, counts: dict[str, int], buckets: tuple[dict[str, Any], ...]
+    ) -> Manifest:
         builder, old = self._builder, self._manifest
-        used = used_entries(
-            arrays, len(builder.fields), [self._entry(bytes.fromhex(k), n) for n, k in self._named.items()]
-        )
         return Manifest(
             id=old.id if old else secrets.token_hex(16),
             index_bytes=0,
             index_hash="",
             shards=tuple(shards),
-            counts={"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())},
+            counts=counts,
             fields=tuple(builder.fields),
-            buckets=bucket_table(builder.buckets, arrays.samples),
+            buckets=buckets,
             sets=builder.sets,
             named=self._named,
             provenance=plain_json(self._provenance, "provenance"),

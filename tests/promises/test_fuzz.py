@@ -14,7 +14,7 @@ from streamcache.dataset_cache import Cache, CacheError, CacheWriter, SampleFact
 from streamcache.dataset_cache.format import LocalStorage, segment
 from streamcache.dataset_cache.format.journal import Journal, read_journal
 from streamcache.dataset_cache.format.manifest import MANIFEST
-from streamcache.dataset_cache.index import index
+from streamcache.dataset_cache.index import joined
 
 from ..support.mutations import MUTATIONS, mutate, swap_lines
 from ..support.samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files
@@ -163,7 +163,7 @@ def shapes(value: Any) -> Any:
 
 def test_a_hostile_index_returns_values_or_raises_an_error(damaged, stored, monkeypatch):
     """As for an index too large to be compared with its hash, or one that was signed with bad intent."""
-    monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(joined, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(300):
         draw = random.Random(seed)
         path = damaged()
@@ -184,7 +184,7 @@ def test_thousands_of_damages(damaged, stored, kind, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
-    monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(joined, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(1000 + 1000 * part, 2000 + 1000 * part):
         draw = random.Random(seed)
         path = damaged()
