@@ -329,6 +329,7 @@ __all__ = [
     "spelled",
     "split_rows",
     "storage_at",
+    "string_of",
     "take_lock",
     "thumbnail_of",
     "usage",

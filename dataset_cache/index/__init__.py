@@ -1,7 +1,7 @@
 """The index: the flat arrays that locate everything in a generation."""
 
 from .blobs import BlobTable, blob_table, layout_texts
-from .index import UNREADABLE, Index, damage, guarded, index_in_memory
+from .index import UNREADABLE, Index, damage, guarded, index_in_memory, string_of
 from .index_arrays import (
     DERIVED,
     bucket_table,
@@ -32,6 +32,7 @@ from .index_rows import (
     SampleFacts,
     pack_entry_row,
     pack_sample_row,
+    route_type,
     split_location,
 )
 from .joined import JoinedIndex, open_index
@@ -71,8 +72,10 @@ __all__ = [
     "pack_sample_row",
     "pack_variants",
     "prune",
+    "route_type",
     "sort_order",
     "split_location",
+    "string_of",
     "take_samples",
     "tensor_distances",
     "unpack_variants",

@@ -219,21 +219,25 @@ class Index:
 
     def layout_text(self, number: int) -> str:
         arrays, first = self.arrays, self.first["layouts"]
-        return self._text("layout", arrays.layouts, arrays.layout_ends, number, first).decode()
+        return _text("layout", arrays.layouts, arrays.layout_ends, number, first).decode()
 
     def string(self, number: int) -> str:
-        arrays, first = self.arrays, self.first["strings"]
-        return self._text("string", arrays.strings, arrays.string_ends, number, first).decode("utf-8", "surrogatepass")
+        return string_of(self.arrays, number, self.first["strings"])
 
-    @staticmethod
-    def _text(what: str, texts: np.ndarray, ends: np.ndarray, number: int, first: int) -> bytes:
-        if number >= len(ends):
-            raise CacheError(f"the index is damaged: {what} {number} of {len(ends)}")
-        start = int(ends[number - 1]) - first if number else 0
-        end = int(ends[number]) - first
-        if not start <= end <= len(texts):
-            raise CacheError(f"the index is damaged: {what} {number} is at {start}–{end} of {len(texts)}")
-        return texts[start:end].tobytes()
+
+def string_of(arrays: IndexArrays, number: int, first: int = 0) -> str:
+    """A source or caption. `first` bytes of texts are in the files before."""
+    return _text("string", arrays.strings, arrays.string_ends, number, first).decode("utf-8", "surrogatepass")
+
+
+def _text(what: str, texts: np.ndarray, ends: np.ndarray, number: int, first: int) -> bytes:
+    if number >= len(ends):
+        raise CacheError(f"the index is damaged: {what} {number} of {len(ends)}")
+    start = int(ends[number - 1]) - first if number else 0
+    end = int(ends[number]) - first
+    if not start <= end <= len(texts):
+        raise CacheError(f"the index is damaged: {what} {number} is at {start}–{end} of {len(texts)}")
+    return texts[start:end].tobytes()
 
 
 def guarded(read: Callable[_P, _T]) -> Callable[_P, _T]:

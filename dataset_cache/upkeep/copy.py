@@ -107,7 +107,7 @@ def _write(current: CheckedGeneration, target: Storage, new_id: str | None, prog
         destination=target.path,
         generation=published.generation,
         samples=published.counts["samples"],
-        bytes=total + published.index_bytes,
+        bytes=total + published.whole_index_bytes,
         shards=len(published.shards),
         linked=linked,
     )

@@ -1,7 +1,7 @@
 """The next index: it continues the files of the last one with a file of what is new, or is written anew.
 
-Files are merged like the digits of a counter: a new one takes in those before it that are not larger. So there are few,
-and each row is written a few times at most. Of files that stay, only what is used is read.
+Files are merged like the digits of a counter: a new one takes in those before it that are hardly larger. So there are
+few, and each row is written a few times at most. Of files that stay, only what is used is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from ..index import (
     concatenated,
     index_size,
     join_widths,
+    route_type,
     take_samples,
     unpack_variants_of,
 )
@@ -49,9 +50,9 @@ def find_growth(base: CheckedGeneration | None, added: Added, fields: Sequence[s
     listed = sum(count for _, count in added.runs)
     if 2 * listed < base.index.lengths["samples"] + len(added.arrays.samples):  # most rows are in no run
         return None
-    files, size = base.manifest.index_files, index_size(added.arrays)
+    files, size = base.manifest.index_files, _file_size(added.arrays, len(fields))
     stays = len(files)
-    while stays and files[stays - 1].bytes <= max(size, SMALL_INDEX):
+    while stays and files[stays - 1].bytes <= max(2 * size, SMALL_INDEX):
         stays -= 1
         size += files[stays].bytes
     return Growth(base, added, stays) if stays else None
@@ -166,6 +167,12 @@ class Growth:
     @property
     def _width(self) -> int:
         return len(self.base.manifest.fields)
+
+
+def _file_size(arrays: IndexArrays, fields: int) -> int:
+    """The size of the file that these arrays become, with routes and orders."""
+    rows = len(arrays.samples) * route_type(fields).itemsize
+    return index_size(arrays) + rows + 4 * (len(arrays.entries) + len(arrays.refs))
 
 
 def _entries_of(rows: np.ndarray, variants: np.ndarray, first: int, width: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from ..index import (
     Index,
     IndexArrays,
     SampleFacts,
+    guarded,
     pack_entry_row,
     pack_sample_row,
     pack_variants,
@@ -65,6 +66,7 @@ class Added:
 class IndexBuilder:
     """Collects entries and samples in compact arrays. `base` is the generation to continue or replace."""
 
+    @guarded
     def __init__(self, base: Index | None, manifest: Manifest | None, keep_samples: bool) -> None:
         self._base = base
         self._first = base.lengths if base else dict.fromkeys(ARRAY_TYPES, 0)
