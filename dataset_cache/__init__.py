@@ -77,7 +77,7 @@ from .format import (
     storage_at,
     take_lock,
 )
-from .index import Index, SampleFacts, guarded, open_index
+from .index import Index, SampleFacts, guarded, open_index, string_of
 from .intake import (
     FILES,
     IF_FILE_EXISTS,

@@ -35,7 +35,7 @@ from .index_rows import (
     route_type,
     split_location,
 )
-from .joined import JoinedIndex, open_index
+from .joined import open_index
 
 __all__ = [
     "ARRAY_TYPES",
@@ -52,7 +52,6 @@ __all__ = [
     "EntryRow",
     "Index",
     "IndexArrays",
-    "JoinedIndex",
     "SampleFacts",
     "blob_table",
     "bucket_table",

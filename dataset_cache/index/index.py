@@ -59,10 +59,9 @@ class Index:
             raise CacheError(f"{file.name}: has {file.size:,} bytes, {nbytes:,} expected; restore it from a copy")
         header, start = read_header(file, MAX_INDEX_HEADER)
         self._map = file.map()
-        if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
-            raise CacheError(
-                f"{file.name}: content does not match its hash; restore it, or remove the cache and save it again"
-            )
+        self._name = file.name
+        if digest is not None:
+            self.require(digest)
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
         # Rows are unpacked from views that end with their array, so struct rejects offsets past the end.
@@ -91,6 +90,13 @@ class Index:
     def lengths(self) -> dict[str, int]:
         """The number of elements of each array, in this file and those before it."""
         return {name: first + len(getattr(self.arrays, name)) for name, first in self.first.items()}
+
+    def require(self, digest: str) -> None:
+        """Refuse the file if its content does not have this hash."""
+        if xxhash.xxh3_128(self._map).hexdigest() != digest:
+            raise CacheError(
+                f"{self._name}: content does not match its hash; restore it, or remove the cache and save it again"
+            )
 
     def _view(self, offsets: Sequence[int], start: int) -> memoryview:
         return self._map[start + offsets[0] : start + offsets[1]]

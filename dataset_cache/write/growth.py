@@ -33,9 +33,9 @@ def whole_index(base: CheckedGeneration | None, added: Added, fields: int) -> In
     """The arrays of an index of one file: nothing that is damaged is written again."""
     if base is None:
         return added.arrays
+    old = concatenated(_intact(base, 0))
     if not base.thorough:
         require_consistent(base)
-    old = concatenated([part.arrays for part in base.index.parts])
     joined = join_widths(old, len(base.manifest.fields), added.arrays, fields)
     rows = [np.arange(first, first + count) for first, count in added.runs]
     if added.runs == ((0, len(joined.samples)),):
@@ -90,7 +90,7 @@ class Growth:
 
     def arrays(self) -> IndexArrays:
         """The arrays of the new file: the files that it takes in, and what is new."""
-        return concatenated([*(part.arrays for part in self.base.index.parts[self.stays :]), self.added.arrays])
+        return concatenated([*_intact(self.base, self.stays), self.added.arrays])
 
     def merge_small_shards(
         self, storage: Storage, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
@@ -167,6 +167,14 @@ class Growth:
     @property
     def _width(self) -> int:
         return len(self.base.manifest.fields)
+
+
+def _intact(base: CheckedGeneration, first: int) -> list[IndexArrays]:
+    """The arrays of the files from number `first` on, which are written again: damage is not carried on."""
+    parts = base.index.parts[first:]
+    for part, file in zip(parts, base.manifest.index_files[first:], strict=True) if base.stored else ():
+        part.require(file.hash)
+    return [part.arrays for part in parts]
 
 
 def _file_size(arrays: IndexArrays, fields: int) -> int:

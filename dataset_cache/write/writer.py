@@ -192,6 +192,23 @@ class CacheWriter:
             entries = {name: [self._entry(key, name) for key in keys] for name, keys in fields.items()}
             return self._builder.add_sample(entries, facts)
 
+    def keep(self, first: int, count: int) -> None:
+        """List samples of the generation that this writer started from again: the next `count` samples are these.
+
+        Before the first sample is added, `adopt_sets` must be called.
+        """
+        with self._guard:
+            self._check_open()
+            self._builder.keep(first, count)
+
+    def adopt_sets(self) -> bool:
+        """Number sets as the last generation does, so that its samples can be kept. False if it cannot be used."""
+        with self._guard:
+            if self._base is None or not self._base.stored or self._builder.sample_count:
+                return False
+            self._builder.adopt_sets(self._base.manifest)
+            return True
+
     def name(self, name: str, key: Key) -> None:
         """Give a stored entry a name in the cache, such as the empty caption."""
         with self._guard:

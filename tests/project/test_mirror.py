@@ -20,6 +20,10 @@ ELSEWHERE = {
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
     "dataset_cache/index/blobs.py": "dataset_cache/upkeep/test_verify.py",
+    "dataset_cache/index/index_file.py": "dataset_cache/index/test_index.py",
+    # An index of several files is tested where it grows.
+    "dataset_cache/index/joined.py": "dataset_cache/write/test_growth.py",
+    "dataset_cache/write/consistency.py": "dataset_cache/format/test_forged_index.py",
     "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/foreign_shard.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
