@@ -1,4 +1,4 @@
-"""The next index: it continues the files of the last one with a file of what is new, or is written anew.
+"""The next index: it continues the files of the last one with a file of what is new, or is written again as one file.
 
 Files are merged like the digits of a counter: a new one takes in those before it that are hardly larger. So there are
 few, and each row is written a few times at most. Of files that stay, only what is used is read.
@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..format import Manifest, ShardFile, Storage
+from ...errors import CacheError
+from ..format import SHARDS, Manifest, ShardFile, Storage
 from ..index import (
     NO_BUCKET,
     Index,
@@ -20,13 +21,47 @@ from ..index import (
     route_type,
     take_samples,
     unpack_variants_of,
+    used_entries,
 )
-from .checked import SMALL_INDEX, CheckedGeneration, require_consistent
-from .index_builder import Added
+from .checked import SMALL_INDEX, CheckedGeneration, lost_shards, require_consistent
+from .index_builder import Added, IndexBuilder
+from .publishing import publish
 from .repack import merge_small
 
 MOST_RUNS = 1024
 _CHUNK = 1 << 16  # samples
+
+
+def publish_next(storage: Storage, base: CheckedGeneration | None, builder: IndexBuilder, draft: Manifest) -> Manifest:
+    """Publish what the builder collected after `base`. The draft lacks what the index decides: counts and buckets."""
+    added, named = builder.finish(), [builder.find(bytes.fromhex(key)) or 0 for key in draft.named.values()]
+    growth = find_growth(base, added, builder.fields)
+    if growth is None:
+        arrays = whole_index(base, added, len(builder.fields))
+        arrays, shards, number = merge_small(storage, arrays, draft.shards, draft.next_shard)
+        used = used_entries(arrays, len(builder.fields), named)
+        counts = {"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())}
+        sizes = bucket_sizes(arrays.samples["bucket"], len(builder.buckets))
+    else:
+        arrays, shards, number = growth.merge_small_shards(storage, growth.arrays(), draft.shards, draft.next_shard)
+        counts = growth.counts(named, draft.named.items() >= growth.base.manifest.named.items())
+        sizes = growth.bucket_sizes(len(builder.buckets))
+        draft = draft.with_segments(growth.base.manifest.index_files[: growth.stays], growth.runs)
+    _refuse_lost(storage, shards)
+    rows = tuple({"dtype": d, "shape": list(s), "samples": int(sizes[n])} for (d, s), n in builder.buckets.items())
+    draft = replace(draft, shards=tuple(shards), next_shard=number, counts=counts, buckets=rows)
+    if growth is not None and growth.changes_nothing and (same := growth.unchanged(draft)) is not None:
+        return same
+    return publish(storage, arrays, draft, [part.arrays for part in growth.kept] if growth else ())
+
+
+def _refuse_lost(storage: Storage, shards: Sequence[ShardFile]) -> None:
+    lost = lost_shards(storage, shards)
+    if lost:
+        raise CacheError(
+            f"{storage.path / SHARDS / shards[lost[0]].file}: has vanished or was truncated meanwhile; nothing was "
+            "published; run the same save again to store what was in it"
+        )
 
 
 def whole_index(base: CheckedGeneration | None, added: Added, fields: int) -> IndexArrays:
@@ -44,7 +79,7 @@ def whole_index(base: CheckedGeneration | None, added: Added, fields: int) -> In
 
 
 def find_growth(base: CheckedGeneration | None, added: Added, fields: Sequence[str]) -> "Growth | None":
-    """How the next index continues the last one; None if it is written anew."""
+    """How the next index continues the last one; None if it is written again as one file."""
     if base is None or not base.stored or list(base.manifest.fields) != list(fields) or len(added.runs) > MOST_RUNS:
         return None
     listed = sum(count for _, count in added.runs)
@@ -113,7 +148,7 @@ class Growth:
             "unused": self._count_unused(named, same_names),
         }
 
-    def bucket_counts(self, buckets: int) -> np.ndarray:
+    def bucket_sizes(self, buckets: int) -> np.ndarray:
         """The samples of each of so many buckets."""
         numbers = self.added.arrays.samples["bucket"]
         if self._keeps_all:
@@ -121,8 +156,8 @@ class Growth:
             found = np.pad(stated, (0, buckets - len(stated)))
         else:
             old = [part.arrays.samples["bucket"][a:b] for part, a, b in self._old_rows()]
-            found = sum((_bucket_counts(column, buckets) for column in old), np.zeros(buckets, np.int64))
-        return found + _bucket_counts(numbers, buckets)
+            found = sum((bucket_sizes(column, buckets) for column in old), np.zeros(buckets, np.int64))
+        return found + bucket_sizes(numbers, buckets)
 
     @property
     def _keeps_all(self) -> bool:
@@ -194,5 +229,6 @@ def _entries_of(rows: np.ndarray, variants: np.ndarray, first: int, width: int) 
     return unpack_variants_of(own, variants[starts[0] : end], width)[1].astype(np.int64)
 
 
-def _bucket_counts(numbers: np.ndarray, buckets: int) -> np.ndarray:
+def bucket_sizes(numbers: np.ndarray, buckets: int) -> np.ndarray:
+    """The samples of each of so many buckets."""
     return np.bincount(numbers[numbers != NO_BUCKET], minlength=buckets)

@@ -19,7 +19,6 @@ from ..format import (
     Key,
     Manifest,
     Place,
-    ShardFile,
     Split,
     digest_key,
     forget_stored,
@@ -28,13 +27,12 @@ from ..format import (
     split,
     storage_at,
 )
-from ..index import IndexArrays, SampleFacts, bucket_table, open_index, used_entries
+from ..index import SampleFacts, open_index
 from .blob_store import BlobStore, Stored
 from .checked import CheckedGeneration, lost_shards, open_checked, open_quickly, without_lost_shards
-from .growth import Growth, find_growth, whole_index
+from .growth import publish_next
 from .index_builder import IndexBuilder, check_facts
-from .publishing import PublishLock, publish, refuse_foreign_folder, remove_superseded
-from .repack import merge_small
+from .publishing import PublishLock, refuse_foreign_folder, remove_superseded
 
 FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0
@@ -247,65 +245,22 @@ class CacheWriter:
             return self._manifest
 
     def _publish(self) -> Manifest:
-        storage, base = self._storage, self._base
         shards, shifts, next_shard = self._store.seal()
-        self._builder.move_shards(shifts)
-        added = self._builder.finish()
-        growth = find_growth(base, added, self._builder.fields)
-        if growth is None:
-            arrays = whole_index(base, added, len(self._builder.fields))
-            arrays, shards, next_shard = merge_small(storage, arrays, shards, next_shard)
-            self._refuse_lost(shards)
-            return publish(storage, arrays, self._describe(arrays, shards, next_shard))
-        arrays, shards, next_shard = growth.merge_small_shards(storage, growth.arrays(), shards, next_shard)
-        self._refuse_lost(shards)
-        draft = self._describe_growth(growth, shards, next_shard)
-        if growth.changes_nothing and (same := growth.unchanged(draft)) is not None:
-            return same
-        return publish(storage, arrays, draft, [part.arrays for part in growth.kept])
-
-    def _refuse_lost(self, shards: Sequence[ShardFile]) -> None:
-        lost = lost_shards(self._storage, shards)
-        if lost:
-            raise CacheError(
-                f"{self.path / SHARDS / shards[lost[0]].file}: has vanished or was truncated meanwhile; nothing was "
-                "published; run the same save again to store what was in it"
-            )
-
-    def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
-        used = used_entries(arrays, len(self._builder.fields), self._named_entries())
-        counts = {"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())}
-        return self._draft(shards, next_shard, counts, bucket_table(self._builder.buckets, arrays.samples))
-
-    def _describe_growth(self, growth: Growth, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
-        before, buckets = growth.base.manifest, self._builder.buckets
-        counts = growth.counts(self._named_entries(), self._named.items() >= before.named.items())
-        sizes = growth.bucket_counts(len(buckets)).tolist()
-        rows = tuple({"dtype": d, "shape": list(s), "samples": sizes[n]} for (d, s), n in buckets.items())
-        draft = self._draft(shards, next_shard, counts, rows)
-        return draft.with_segments(before.index_files[: growth.stays], growth.runs)
-
-    def _named_entries(self) -> list[int]:
-        return [self._entry(bytes.fromhex(key), name) for name, key in self._named.items()]
-
-    def _draft(
-        self, shards: Sequence[ShardFile], next_shard: int, counts: dict[str, int], buckets: tuple[dict[str, Any], ...]
-    ) -> Manifest:
         builder, old = self._builder, self._manifest
-        return Manifest(
+        builder.move_shards(shifts)
+        draft = Manifest(
             id=old.id if old else secrets.token_hex(16),
             index_bytes=0,
             index_hash="",
             shards=tuple(shards),
-            counts=counts,
             fields=tuple(builder.fields),
-            buckets=buckets,
             sets=builder.sets,
             named=self._named,
             provenance=plain_json(self._provenance, "provenance"),
             next_shard=next_shard,
             extra=forget_stored(self._extra, lambda key: builder.find(key) is not None),
         )
+        return publish_next(self._storage, self._base, builder, draft)
 
     def close(self) -> None:
         """Release the cache without publishing. The next writer finds the stored entries."""

@@ -153,7 +153,7 @@ def test_publishing_the_same_again_is_the_same_generation(grown):
     assert read_manifest(grown).provenance == {"by": "another"} and len(open_cache(grown, check=True)) == 12
 
 
-def test_a_new_field_writes_the_index_anew(grown):
+def test_a_new_field_writes_one_file(grown):
     with CacheWriter(grown, append=True) as w:
         w.add(latent=latent(50), depth=bits((2, 2)), source="deep.png")
     cache = open_cache(grown, check=True)
@@ -222,7 +222,7 @@ def test_any_changes_leave_the_right_samples_and_counts(tmp_path, always_grows, 
     assert list(verify(model.path)) == []
 
 
-def test_most_rows_out_of_use_write_the_index_anew(tmp_path, always_grows):
+def test_most_rows_out_of_use_write_one_file(tmp_path, always_grows):
     path = write_set(tmp_path / "set", range(9))
     with CacheWriter(path) as w:
         w.adopt_sets()
@@ -235,7 +235,7 @@ def test_most_rows_out_of_use_write_the_index_anew(tmp_path, always_grows):
     assert_counts_are_right(path)
 
 
-def test_too_many_runs_write_the_index_anew(tmp_path, always_grows, monkeypatch):
+def test_too_many_runs_write_one_file(tmp_path, always_grows, monkeypatch):
     monkeypatch.setattr(growth, "MOST_RUNS", 4)
     path = write_set(tmp_path / "set", range(16))
     for skipped, runs in ((2, 2), (5, 3), (7, 4), (10, 0)):
@@ -280,7 +280,7 @@ def test_files_of_a_generation_that_is_read_stay(grown, always_grows):
     """Also those that it continues, when the published one continues others."""
     manifest = read_manifest(grown)
     lease = Lease(open_cache(grown)._files._storage, manifest.generation)
-    write_set(grown, range(3))  # written anew
+    write_set(grown, range(3))  # written as one file
     assert set(manifest.index_names) <= set(stamps(grown))
     assert all((grown / "shards" / shard.file).exists() for shard in manifest.shards)
     lease.release()
@@ -326,7 +326,7 @@ def test_damage_is_not_written_again(grown, monkeypatch):
         pytest.raises(CacheError, match="does not match its hash"),
         CacheWriter(grown, append=True) as w,
     ):
-        w.add(extra=bits((2,)))  # a new field: the index is written anew
+        w.add(extra=bits((2,)))  # a new field: the index is written as one file
 
 
 def test_an_entry_of_another_file_is_shared(grown):
