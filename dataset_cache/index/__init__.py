@@ -36,6 +36,7 @@ from .index_rows import (
     split_location,
 )
 from .joined import open_index
+from .merging import Translation, alike_samples, merge_arrays, numbered
 
 __all__ = [
     "ARRAY_TYPES",
@@ -53,6 +54,8 @@ __all__ = [
     "Index",
     "IndexArrays",
     "SampleFacts",
+    "Translation",
+    "alike_samples",
     "blob_table",
     "bucket_table",
     "concatenated",
@@ -66,6 +69,8 @@ __all__ = [
     "index_size",
     "join_widths",
     "layout_texts",
+    "merge_arrays",
+    "numbered",
     "open_index",
     "pack_entry_row",
     "pack_sample_row",

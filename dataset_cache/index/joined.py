@@ -65,7 +65,7 @@ class JoinedIndex(Index):
         return part.sample_row(row)
 
     def captions(self, row: SampleRow, limit: int | None = None) -> tuple[str, ...]:
-        part, first = self._find("captions", row.captions)
+        part, first = self._part_with("captions", row.captions)
         numbers = part.arrays.captions[first : first + row.caption_count]
         if len(numbers) < row.caption_count:
             raise CacheError("the index is damaged: a sample's captions run past the end of their array")
@@ -76,7 +76,7 @@ class JoinedIndex(Index):
         return part.route(row)
 
     def row_layout(self, number: int) -> tuple[int, ...]:
-        part, first = self._find("row_layouts", number * self._width)
+        part, first = self._part_with("row_layouts", number * self._width)
         return part.row_layout(first // self._width)
 
     def entries_of(self, i: int, field_count: int) -> list[Sequence[int]]:
@@ -84,27 +84,27 @@ class JoinedIndex(Index):
         return part.entries_of(row, field_count)
 
     def entry_row(self, entry: int) -> EntryRow:
-        part, row = self._find("entries", entry)
+        part, row = self._part_with("entries", entry)
         return part.entry_row(row)
 
     def leaves_at(self, position: int) -> tuple[memoryview, int]:
-        part, start = self._find("leaves", position)
+        part, start = self._part_with("leaves", position)
         return part.leaves, start
 
     def leaves_of(self, entry: int) -> bytes:
-        part, row = self._find("entries", entry)
+        part, row = self._part_with("entries", entry)
         return part.leaves_of(row)
 
     def locations(self, first: int, count: int) -> tuple[int, ...]:
-        part, row = self._find("refs", first)
+        part, row = self._part_with("refs", first)
         return part.locations(row, count)
 
     def hash_of(self, ref: int) -> bytes:
-        part, row = self._find("refs", ref)
+        part, row = self._part_with("refs", ref)
         return part.hash_of(row)
 
     def key_of(self, entry: int) -> bytes:
-        part, row = self._find("entries", entry)
+        part, row = self._part_with("entries", entry)
         return part.key_of(row)
 
     def find_entry(self, key: bytes) -> int | None:
@@ -116,11 +116,11 @@ class JoinedIndex(Index):
         return next((part.first["refs"] + row for part, row in found if row is not None), None)
 
     def layout_text(self, number: int) -> str:
-        part, row = self._find("layout_ends", number)
+        part, row = self._part_with("layout_ends", number)
         return part.layout_text(row)
 
     def string(self, number: int) -> str:
-        part, row = self._find("string_ends", number)
+        part, row = self._part_with("string_ends", number)
         return part.string(row)
 
     def sample_rows(self, first: int, count: int) -> np.ndarray:
@@ -152,9 +152,9 @@ class JoinedIndex(Index):
         number = bisect_right(self._ends, i)
         if not 0 <= i < self.sample_count:
             raise CacheError(f"sample {i} does not exist: the dataset has {self.sample_count}")
-        return self._find("samples", i + self._shifts[number])
+        return self._part_with("samples", i + self._shifts[number])
 
-    def _find(self, name: str, number: int) -> tuple[Index, int]:
+    def _part_with(self, name: str, number: int) -> tuple[Index, int]:
         """The part with this element of an array, and its number there."""
         starts = self._starts[name]
         n = bisect_right(starts, number) - 1

@@ -275,7 +275,8 @@ class Cache(Sequence[Sample]):
             self._lazy(row.refs + n, location, spec, place)
             for n, (location, spec) in enumerate(zip(locations, layout.specs, strict=True))
         ]
-        return layout.read(tuple(tensors), *self._index.leaves_at(row.leaves))
+        leaves, start = self._index.leaves_at(row.leaves)
+        return layout.read(tuple(tensors), leaves, start)
 
     def _place(self, field: str, sample: int | None) -> str:
         return field if sample is None else f"sample {sample} ({self.source(sample)}), {field}"

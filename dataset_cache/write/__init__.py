@@ -20,7 +20,7 @@ from .publishing import (
     refuse_foreign_folder,
     remove_superseded,
 )
-from .repack import Rewrite, plan_rewrite, small_shards, wasteful_shards, write_packing
+from .repack import Rewrite, plan_rewrite, small_shards, wasteful_among, wasteful_shards, write_packing
 from .rows import split_rows
 from .writer import CacheWriter
 
@@ -45,6 +45,7 @@ __all__ = [
     "remove_superseded",
     "small_shards",
     "split_rows",
+    "wasteful_among",
     "wasteful_shards",
     "without_lost_shards",
     "write_packing",

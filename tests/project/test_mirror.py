@@ -24,6 +24,8 @@ ELSEWHERE = {
     # An index of several files is tested where it grows.
     "dataset_cache/index/joined.py": "dataset_cache/write/test_growth.py",
     "dataset_cache/write/consistency.py": "dataset_cache/format/test_forged_index.py",
+    "dataset_cache/upkeep/gather.py": "dataset_cache/upkeep/test_merge.py",
+    "dataset_cache/index/merging.py": "dataset_cache/upkeep/test_merge.py",
     "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/foreign_shard.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
