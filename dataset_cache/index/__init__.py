@@ -8,6 +8,7 @@ from .index_arrays import (
     concatenated,
     derive,
     derive_after,
+    entries_of_rows,
     find_keys,
     join_widths,
     pack_variants,
@@ -15,7 +16,6 @@ from .index_arrays import (
     take_samples,
     tensor_distances,
     unpack_variants,
-    unpack_variants_of,
     used_entries,
     variant_cells,
 )
@@ -35,7 +35,7 @@ from .index_rows import (
     route_type,
     split_location,
 )
-from .joined import open_index
+from .joined import count_used, open_index
 from .merging import Translation, alike_samples, merge_arrays, numbered
 
 __all__ = [
@@ -60,9 +60,11 @@ __all__ = [
     "bucket_table",
     "concatenated",
     "continued",
+    "count_used",
     "damage",
     "derive",
     "derive_after",
+    "entries_of_rows",
     "find_keys",
     "guarded",
     "index_in_memory",
@@ -83,7 +85,6 @@ __all__ = [
     "take_samples",
     "tensor_distances",
     "unpack_variants",
-    "unpack_variants_of",
     "used_entries",
     "variant_cells",
     "write_index",

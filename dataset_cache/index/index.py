@@ -9,9 +9,10 @@ layouts, strings   texts, each with an array of ends; captions   string numbers
 entry_order, ref_order   entries sorted by key, references sorted by hash
 """
 
+import re
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -170,6 +171,35 @@ class Index:
         last = entry + 1 == self.entry_count
         end = len(self.leaves) if last else self.entry_row(entry + 1).leaves - self._first_leaf
         return bytes(self.leaves[start:end])
+
+    def pieces(self, first: int, end: int) -> Iterator["tuple[Index, int, int]"]:
+        """Where these samples are: (file, first row in it, the row behind the last)."""
+        yield self, first, end
+
+    def find_sources(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """The samples of each of these sources, in order."""
+        found = {name: [] for name in names}
+        numbers = {number: name for name in names for number in self._string_numbers(name)}
+        of_sample = self.sources()
+        for i in np.flatnonzero(np.isin(of_sample, list(numbers))).tolist() if numbers else ():
+            found[numbers[int(of_sample[i])]].append(i)
+        return found
+
+    def sources(self) -> np.ndarray:
+        """The number of each sample's source."""
+        return self.arrays.samples["source"]
+
+    def _string_numbers(self, text: str) -> list[int]:
+        """The numbers of the strings that are this text, over all files."""
+        wanted, numbers = text.encode("utf-8", "surrogatepass"), []
+        for part in self.parts:
+            texts, ends, first = part.arrays.strings, part.arrays.string_ends, part.first["strings"]
+            for match in re.finditer(re.escape(wanted), texts.data) if wanted and len(texts) else ():
+                number = int(np.searchsorted(ends, match.start() + first, side="right"))
+                start = int(ends[number - 1]) - first if number else 0
+                if (start, int(ends[number]) - first) == match.span():
+                    numbers.append(part.first["string_ends"] + number)
+        return numbers
 
     def sample_rows(self, first: int, count: int) -> np.ndarray:
         """The rows of these samples."""

@@ -187,6 +187,17 @@ def unpack_variants_of(samples: np.ndarray, variants: np.ndarray, field_count: i
     return variants[places], variants[is_entry]
 
 
+def entries_of_rows(rows: np.ndarray, variants: np.ndarray, first: int, width: int) -> np.ndarray:
+    """The entries of all variants of consecutive samples, whose numbers into `variants` start at `first`."""
+    if not len(rows):
+        return np.empty(0, np.int64)
+    starts = rows["variants"].astype(np.int64) - first
+    end = int(starts[-1]) + width + int(variants[starts[-1] : starts[-1] + width].sum(dtype=np.int64))
+    own = rows.copy()
+    own["variants"] -= np.uint64(first + int(starts[0]))
+    return unpack_variants_of(own, variants[starts[0] : end], width)[1].astype(np.int64)
+
+
 def join_widths(first: IndexArrays, width: int, second: IndexArrays, wider: int) -> IndexArrays:
     """The arrays of two files of which the second continues the first and has more fields, in one."""
     joined = concatenated([first, second])

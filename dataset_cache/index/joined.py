@@ -10,11 +10,13 @@ import numpy as np
 from ...errors import CacheError
 from ..format import IndexSegment, Layout, Manifest, Place, storage_at
 from .index import Index
-from .index_arrays import concatenated, take_samples
+from .index_arrays import concatenated, entries_of_rows, take_samples
 from .index_file import ARRAY_TYPES, IndexArrays
 from .index_rows import COLUMNS, SAMPLE, EntryRow, SampleRow
 
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller files are compared with their hash on every open: 1–2 ms
+
+_CHUNK = 1 << 16  # samples
 
 Runs = Sequence[tuple[int, int]]
 
@@ -133,6 +135,10 @@ class JoinedIndex(Index):
         found = [part.arrays.samples[name][a:b] for part, a, b in self.pieces(0, self.sample_count)]
         return np.concatenate(found or [np.empty(0, SAMPLE)[name]])
 
+    def sources(self) -> np.ndarray:
+        found = [part.arrays.samples["source"][a:b] for part, a, b in self.pieces(0, self.sample_count)]
+        return np.concatenate(found or [np.empty(0, "<u4")])
+
     def variant_counts(self, field: int) -> np.ndarray:
         pieces = self.pieces(0, self.sample_count)
         found = [part.variant_counts_of(part.arrays.samples[a:b], field) for part, a, b in pieces]
@@ -159,6 +165,21 @@ class JoinedIndex(Index):
         starts = self._starts[name]
         n = bisect_right(starts, number) - 1
         return self._parts[n], number - starts[n]
+
+
+def count_used(index: Index, field_count: int, named: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """A mask of the entries that a sample or a name uses, and how many of them each field has."""
+    used = np.zeros(index.entry_count, bool)
+    used[list(named)] = True
+    for first in range(0, index.sample_count, _CHUNK):
+        for part, a, b in index.pieces(first, min(first + _CHUNK, index.sample_count)):
+            rows, variants = part.arrays.samples[a:b], part.arrays.variants
+            used[entries_of_rows(rows, variants, part.first["variants"], field_count)] = True
+    counts = np.zeros(field_count, np.int64)
+    for part in index.parts:
+        own = used[part.first["entries"] :][: len(part.arrays.entries)]
+        counts += np.bincount(part.arrays.entries["field"][own], minlength=field_count)[:field_count]
+    return used, counts
 
 
 def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> Index:

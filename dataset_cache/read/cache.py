@@ -205,6 +205,11 @@ class Cache(Sequence[Sample]):
         return self._index.variant_counts(self.fields.index(field))
 
     @guarded
+    def find_sources(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """The samples of each of these sources, in order."""
+        return self._index.find_sources(names)
+
+    @guarded
     def source(self, i: int) -> str:
         return self._index.string(self._index.sample_row(self._checked(i)).source)
 

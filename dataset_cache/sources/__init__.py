@@ -29,7 +29,7 @@ from .memory import (
 )
 from .names import few_names, folded_form, name_problem, normal_form, spelled
 from .scan import Counts, FolderWatch, Inventory, take_inventory, walk_folder
-from .source import Excluded, ImageFiles, Item, Note, Source, check_sets
+from .source import Excluded, Findings, Folders, ImageFiles, Item, Note, Source, check_sets
 from .source_files import (
     UNSETTLED,
     Facts,
@@ -60,8 +60,10 @@ __all__ = [
     "Excluded",
     "Facts",
     "FileRecord",
+    "Findings",
     "FolderSource",
     "FolderWatch",
+    "Folders",
     "ImageFiles",
     "Inventory",
     "Item",

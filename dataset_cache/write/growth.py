@@ -16,11 +16,11 @@ from ..index import (
     Index,
     IndexArrays,
     concatenated,
+    entries_of_rows,
     index_size,
     join_widths,
     route_type,
     take_samples,
-    unpack_variants_of,
     used_entries,
 )
 from .checked import SMALL_INDEX, CheckedGeneration, lost_shards, require_consistent
@@ -184,7 +184,7 @@ class Growth:
     def _count_unused(self, named: Sequence[int], same_names: bool) -> int:
         """Entries that neither a sample nor a name uses. If all were used before, only new ones can be."""
         before, new = self.base.index.entry_count, self.added.arrays
-        flat = _entries_of(new.samples, new.variants, self.base.index.lengths["variants"], self._width)
+        flat = entries_of_rows(new.samples, new.variants, self.base.index.lengths["variants"], self._width)
         if self.base.manifest.counts.get("unused") == 0 and same_names and self._keeps_all:
             used = np.zeros(len(new.entries), bool)
             used[flat[flat >= before] - before] = True
@@ -194,9 +194,9 @@ class Growth:
         used[flat] = True
         used[list(named)] = True
         for part, a, b in self._old_rows():
-            used[_entries_of(part.arrays.samples[a:b], part.arrays.variants, part.first["variants"], self._width)] = (
-                True
-            )
+            used[
+                entries_of_rows(part.arrays.samples[a:b], part.arrays.variants, part.first["variants"], self._width)
+            ] = True
         return int((~used).sum())
 
     @property
@@ -216,17 +216,6 @@ def _file_size(arrays: IndexArrays, fields: int) -> int:
     """The size of the file that these arrays become, with routes and orders."""
     rows = len(arrays.samples) * route_type(fields).itemsize
     return index_size(arrays) + rows + 4 * (len(arrays.entries) + len(arrays.refs))
-
-
-def _entries_of(rows: np.ndarray, variants: np.ndarray, first: int, width: int) -> np.ndarray:
-    """The entries of all variants of consecutive samples, whose numbers into `variants` start at `first`."""
-    if not len(rows):
-        return np.empty(0, np.int64)
-    starts = rows["variants"].astype(np.int64) - first
-    end = int(starts[-1]) + width + int(variants[starts[-1] : starts[-1] + width].sum(dtype=np.int64))
-    own = rows.copy()
-    own["variants"] -= np.uint64(first + int(starts[0]))
-    return unpack_variants_of(own, variants[starts[0] : end], width)[1].astype(np.int64)
 
 
 def bucket_sizes(numbers: np.ndarray, buckets: int) -> np.ndarray:
