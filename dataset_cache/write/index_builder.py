@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from ...errors import CacheError
 from ..format import Layout, Manifest
@@ -27,6 +28,7 @@ from ..index import (
     pack_sample_row,
     pack_variants,
 )
+from .digest_table import DigestTable
 
 # Lookups that the mapped index answers itself; building a table takes four times as long as these, at 1,000 entries.
 _FEW = 64
@@ -71,7 +73,7 @@ class IndexBuilder:
         self._base = base
         self._first = base.lengths if base else dict.fromkeys(ARRAY_TYPES, 0)
         self._base_keys = KeyTable(base) if base else None
-        self._keys: dict[bytes, int] = {}
+        self._keys = DigestTable()
         self._entries, self._refs, self._leaves = bytearray(), bytearray(), bytearray()
         self._entry_layouts = array("I")
         self._layouts: dict[str, int] = {}
@@ -84,7 +86,8 @@ class IndexBuilder:
         self._same_counts: dict[tuple[int, ...], tuple[int, ...]] = {}  # nearly all samples share one of a few
         self._variants = array("I")
         self._captions = array("I")
-        self._strings: dict[str, int] = {}
+        self._strings = DigestTable()
+        self._texts, self._text_ends = bytearray(), array("Q")
         # Every entry stores its field number, so fields are kept; sets and buckets are only in samples.
         self.fields: list[str] = list(manifest.fields) if manifest else []
         self.sets: dict[str, dict[str, Any]] = {}
@@ -131,7 +134,8 @@ class IndexBuilder:
         for location, digest in refs:
             self._refs += location.to_bytes(8, "little") + digest
         self._entry_layouts.append(number)
-        entry = self._keys[key] = self._first["entries"] + len(self._entry_layouts) - 1
+        entry = self._first["entries"] + len(self._entry_layouts) - 1
+        self._keys.add(key, entry)
         return entry
 
     def add_sample(self, entries: Mapping[str, Sequence[int]], facts: SampleFacts) -> int:
@@ -173,7 +177,6 @@ class IndexBuilder:
         """The new rows, and the list of samples."""
         first = self._first
         layouts, layout_ends = _texts(list(self._layouts)[first["layout_ends"] :])
-        strings, string_ends = _texts(list(self._strings))
         samples = np.frombuffer(self._samples, SAMPLE).copy()
         samples["captions"] += np.uint64(first["captions"])
         samples["source"] += np.uint32(first["string_ends"])
@@ -187,8 +190,8 @@ class IndexBuilder:
             leaves=np.frombuffer(self._leaves, "u1"),
             layouts=layouts,
             layout_ends=layout_ends + np.uint64(first["layouts"]),
-            strings=strings,
-            string_ends=string_ends + np.uint64(first["strings"]),
+            strings=np.frombuffer(self._texts, "u1"),
+            string_ends=np.asarray(self._text_ends, "<u8") + np.uint64(first["strings"]),
             captions=np.asarray(self._captions, "<u4") + np.uint32(first["string_ends"]),
         )
         return Added(arrays, tuple((row, count) for row, count in self._runs))
@@ -205,7 +208,20 @@ class IndexBuilder:
         return list(self.sets).index(name)
 
     def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
+        data = text.encode("utf-8", "surrogatepass")
+        digest = xxhash.xxh3_128_digest(data)
+        found = self._strings.get(digest)
+        if found is not None and self._text(found) == data:
+            return found
+        self._texts += data
+        self._text_ends.append(len(self._texts))
+        if found is None:
+            self._strings.add(digest, len(self._text_ends) - 1)
+        return len(self._text_ends) - 1
+
+    def _text(self, number: int) -> bytes:
+        start = self._text_ends[number - 1] if number else 0
+        return self._texts[start : self._text_ends[number]]
 
     def _bucket(self, latents: Sequence[int], facts: SampleFacts) -> int:
         """The bucket that all variants of the latent share."""

@@ -36,6 +36,7 @@ from .publishing import PublishLock, refuse_foreign_folder, remove_superseded
 
 FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0
+WAITING_BYTES = 4 << 20  # of the journal, which is in memory until it is flushed
 _NO_FACTS = SampleFacts()
 
 
@@ -309,7 +310,8 @@ class CacheWriter:
 
     def _flush_if_due(self) -> None:
         waited = time.monotonic() - self._store.flushed_at
-        if self._store.unflushed_bytes >= self._flush_bytes or waited >= self._flush_seconds:
+        full = self._store.unflushed_bytes >= self._flush_bytes or self._store.waiting_bytes >= WAITING_BYTES
+        if full or waited >= self._flush_seconds:
             self._store.flush()
 
     def _entry(self, key: Key, field: str) -> int:
