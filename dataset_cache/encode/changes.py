@@ -7,7 +7,6 @@ simple (files that came or went, masks, problems of any kind) is left to a run t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,8 +26,9 @@ from ..sources import (
     folded_form,
     is_image,
     is_mask,
-    read_facts,
+    read_records,
 )
+from .missing import gone_note
 from .plan import Plan
 from .recipe import Keys, Planned
 from .report import EncodeReport
@@ -38,7 +38,7 @@ from .target import RUN, Target
 MOST_CHANGES = 64  # images; with more, looking at everything costs little more
 _EXACT = ("source", "original_size", "crop", "repeats", "set")
 SPLICED = "spliced"  # in the report that is remembered: the digest of all samples does not stand for them
-GONE = " gone since the last generation"
+_GONE = "gone since the last generation"
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,10 @@ def is_unchanged(cache: Cache, number: int, keys: Keys, facts: SampleFacts) -> b
 
 def notes_of(changes: Changes, cache: Cache) -> list[Note]:
     """The notes of the last run that still hold, and those on the samples that were looked at."""
-    kept = [n for n in changes.before.notes if GONE not in n.text and n.source not in changes.names]
+    kept = [n for n in changes.before.notes if _GONE not in n.text and n.source not in changes.names]
     pairs = zip(changes.numbers, changes.layout.samples, strict=True)
     bare = [s.name for i, s in pairs if not any(s.item.captions) and any(cache.captions(i))]
-    lost = [Note("", f"1 caption is{GONE}, of {name}") for name in bare]
-    return list(dict.fromkeys([*kept, *changes.layout.notes, *lost]))
+    return [*kept, *changes.layout.notes, *([gone_note("caption", bare)] if bare else [])]
 
 
 def _is_simple(plan: Plan) -> bool:
@@ -136,7 +135,7 @@ def _lay_out(plan: Plan, changed: Mapping[str, list[str]], memory: SourceMemory)
         names = [name for name in listing.names if stems and _stem(name) in stems]
         if any(is_mask(name) for name in names) or sum(map(is_image, names)) != len(stems):
             return None
-        rows = [(listing.directory, name, *read_facts(os.path.join(listing.directory, name), True)) for name in names]
+        rows = read_records(listing.directory, names)
         folders[listing.directory] = {name: facts for _, name, _, facts in rows}
         records += rows
     if any(facts.error for _, _, _, facts in records):

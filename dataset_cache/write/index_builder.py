@@ -221,7 +221,7 @@ class IndexBuilder:
 
     def _text(self, number: int) -> bytes:
         start = self._text_ends[number - 1] if number else 0
-        return self._texts[start : self._text_ends[number]]
+        return bytes(self._texts[start : self._text_ends[number]])
 
     def _bucket(self, latents: Sequence[int], facts: SampleFacts) -> int:
         """The bucket that all variants of the latent share."""

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "dataset_cache/write/consistency.py": "dataset_cache/format/test_forged_index.py",
     "dataset_cache/upkeep/gather.py": "dataset_cache/upkeep/test_merge.py",
     "dataset_cache/index/merging.py": "dataset_cache/upkeep/test_merge.py",
+    "dataset_cache/encode/changes.py": "dataset_cache/encode/test_splice.py",
     "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/foreign_shard.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
