@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..format import Manifest
 from ..index import SampleFacts
 from ..read import Cache
 from ..sources import (
@@ -37,7 +38,7 @@ from .target import RUN, Target
 
 MOST_CHANGES = 64  # images; with more, looking at everything costs little more
 _EXACT = ("source", "original_size", "crop", "repeats", "set")
-SPLICED = "spliced"  # in the report that is remembered: the digest of all samples does not stand for them
+SPLICED = "spliced "  # before what stands for all samples, if a run that looked at changes made it
 _GONE = "gone since the last generation"
 
 
@@ -79,7 +80,15 @@ def find_changes(
         return None
     if plan.text_encoder is not None:
         refuse_bare_class_images(layout)
+    plan.counts.listed += sum(len(listing.names) for listing in plan.survey.listings)
     return Changes(layout, numbers, before, frozenset(sample.name for sample in layout.samples))
+
+
+def spliced_digest(before: Manifest | None) -> str:
+    """What stands for the samples of a generation that such a run published; else an empty text."""
+    known = before.provenance.get(RUN) if before is not None else None
+    found = known.get("samples") if isinstance(known, dict) else ""
+    return found if isinstance(found, str) and found.startswith(SPLICED) else ""
 
 
 def is_unchanged(cache: Cache, number: int, keys: Keys, facts: SampleFacts) -> bool:
@@ -141,10 +150,9 @@ def _lay_out(plan: Plan, changed: Mapping[str, list[str]], memory: SourceMemory)
     if any(facts.error for _, _, _, facts in records):
         return None
     memory.remember_files(records)
-    plan.counts.listed += sum(len(listing.names) for listing in plan.survey.listings)
+    layout = plan.survey.lay_out_part(folders)
     plan.counts.opened += len(records)
     plan.counts.hashed += len(records)
-    layout = plan.survey.lay_out_part(folders)
     layout.settled = all(stamp != UNSETTLED for _, _, stamp, _ in records)
     return None if layout.excluded else layout
 

@@ -15,7 +15,7 @@ from ..index import SampleFacts
 from ..read import Cache
 from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory, is_remembered, open_memory
 from ..write import CacheWriter, refuse_foreign_folder
-from .changes import SPLICED, find_changes, is_unchanged, remember_listings
+from .changes import find_changes, is_unchanged, remember_listings, spliced_digest
 from .missing import count_missing, find_unreadable, refuse_unreadable
 from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
 from .plan import Plan, compare, named_captions
@@ -161,19 +161,16 @@ def _write(
 
 def _publish(run: Run, target: Target) -> None:
     """Publish, unless readers would see no difference."""
-    spliced = (run.memory.run(RUN) or ("", "", {}))[2].get(SPLICED)
-    assembly, report = Assembly(run, target.cache if spliced else None), run.report
+    spliced, report = spliced_digest(target.before), run.report
+    assembly = Assembly(run, target.cache if spliced else None)
     assembly.add_all()
     if not assembly.included:
         raise CacheError(_no_samples(report))
     _compare_again(run, target)
     facts, before = assembly.provenance(), target.before
-    if (
-        before is not None
-        and not report.made
-        and not target.lost
-        and _is_published(before, run.memory, facts, assembly)
-    ):
+    if assembly.is_same:  # what stands for the samples is the same, too
+        facts["samples"] = spliced
+    if before is not None and not report.made and not target.lost and _is_published(before, run.memory, facts):
         report.unchanged, report.generation, dataset = True, before.generation, before.id
     else:
         target.let_go()
@@ -197,14 +194,10 @@ def _compare_again(run: Run, target: Target) -> None:
     run.report.missing = count_missing(run.report.missing, unreadable)
 
 
-def _is_published(before: Manifest, memory: SourceMemory, facts: dict[str, Any], assembly: Assembly) -> bool:
+def _is_published(before: Manifest, memory: SourceMemory, facts: dict[str, Any]) -> bool:
     """Whether the cache is as the last run left it: another writer may have saved other samples with its facts."""
-    last, known = memory.run(RUN), before.provenance.get(RUN)
-    if last is None or last[1] != before.generation:
-        return False
-    if assembly.is_same and isinstance(known, dict):  # the digest of the last run, which looked at changes, is another
-        facts["samples"] = known.get("samples")
-    return known == facts
+    last = memory.run(RUN)
+    return last is not None and last[1] == before.generation and before.provenance.get(RUN) == facts
 
 
 def _no_samples(report: EncodeReport) -> str:

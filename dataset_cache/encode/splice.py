@@ -134,7 +134,7 @@ def _digest(before: object, new: list[_Row]) -> str:
     for row in new:
         plain = {name: [key.hex() for key in found] for name, found in row.keys.items()}
         digest.update(json.dumps([row.number, plain, vars(row.facts)], sort_keys=True).encode())
-    return digest.hexdigest()
+    return SPLICED + digest.hexdigest()
 
 
 def _remember(run: Run, generation: str) -> None:
@@ -146,5 +146,5 @@ def _remember(run: Run, generation: str) -> None:
     )
     memory.remember_run(CUT, "", generation, run.report.cut)
     if run.settled:
-        memory.remember_run(RUN, plan.survey.signature(recipe), generation, {**run.report.as_reused(), SPLICED: True})
+        memory.remember_run(RUN, plan.survey.signature(recipe), generation, run.report.as_reused())
         remember_listings(plan, memory, generation)

@@ -294,7 +294,7 @@ class CompactReport:
 
 
 def compact(path: Place, progress: Callable[[int, int], None] | None = None) -> CompactReport:
-    """Merge small shards and drop blobs that nothing refers to. Samples and entries are unchanged.
+    """Merge small shards and index files, and drop blobs that nothing refers to. Samples and entries are unchanged.
 
     The old files are removed now, or once the last reader of the old generation has finished. `progress` is called with
     (bytes written, total bytes).
@@ -304,7 +304,7 @@ def compact(path: Place, progress: Callable[[int, int], None] | None = None) -> 
         # An unfinished build refers to these shards, or has moved them here already.
         protected = folder_contents(current.storage, before, publishing=False).protected
         chosen = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
-        if chosen:
+        if chosen or before.segments:
             source = current.files.file
             rewrite = plan_rewrite(current.arrays, current.table, before.shards, chosen, before.next_shard, source)
             write_packing(current.storage, rewrite.packing, source, progress)

@@ -240,7 +240,8 @@ class CacheWriter:
             self._store.drop()
             # Its own file was just written; those before it stay as they were found.
             index = open_index(self._storage, self._manifest, check=None if self._manifest.segments else True)
-            self._begin(True, CheckedGeneration(self._storage, self._manifest, index))
+            thorough = not self._manifest.segments
+            self._begin(True, CheckedGeneration(self._storage, self._manifest, index, thorough))
             # Only now: until here this writer had the last generation open.
             remove_superseded(self._storage, self._manifest)
             return self._manifest

@@ -261,6 +261,13 @@ def test_upkeep_knows_files_that_belong_together(grown, look_after):
     assert content(grown) == before and list(verify(grown)) == []
 
 
+def test_compacting_leaves_one_file(grown):
+    before = content(grown)
+    compact(grown)
+    assert not read_manifest(grown).segments and len(stamps(grown)) == 1 and content(grown) == before
+    assert_counts_are_right(grown)
+
+
 def test_a_copy_has_one_file(grown, tmp_path):
     duplicate(grown, tmp_path / "copy")
     manifest = read_manifest(tmp_path / "copy")
