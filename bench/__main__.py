@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from .encoding import measure_encoding
+from .growth import measure_growth
 from .host_training import measure_host_training
 from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
@@ -33,6 +34,7 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "encoding": measure_encoding,
     "training": measure_training,
     "steps": measure_steps,
+    "growth": measure_growth,
     "host": measure_host_training,
 }
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ..dataset_cache import open_cache
-from ..dataset_cache.format import IndexArrays, open_index, read_manifest
+from ..dataset_cache.format import read_manifest
+from ..dataset_cache.index import IndexArrays, open_index
 from ..dataset_cache.write import publish
 from .examples import EXAMPLE_BYTES
 from .memory import measure_in_child

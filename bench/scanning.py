@@ -17,7 +17,7 @@ WALK, VALIDATE = "bare walk, one stat per file", "a whole run over the unchanged
 
 def measure_scanning(folder: Path, settings: Settings) -> list[Figure]:
     source, cache = folder / "set", folder / "cache"
-    _make_files(source, settings.files)
+    make_files(source, settings.files)
     with private_state(folder):
         _encode_until_settled(source, cache)
         contestants = {WALK: lambda _: walk(str(source)), VALIDATE: lambda _: _validate(source, cache)}
@@ -43,7 +43,7 @@ def walk(root: str) -> int:
     return count
 
 
-def _make_files(root: Path, count: int) -> None:
+def make_files(root: Path, count: int) -> None:
     """Half images, half captions. All images are the same, which makes no difference here."""
     save_image(root / "first.png", 16)
     data = (root / "first.png").read_bytes()

@@ -51,16 +51,13 @@ from .encode import (
 )
 from .format import (
     Codec,
-    Index,
     LazyTensor,
     LocalStorage,
     Lock,
     Manifest,
     MarkerHeld,
-    SampleFacts,
     Storage,
     StoredFile,
-    guarded,
     has_build,
     is_link,
     is_locked,
@@ -71,7 +68,6 @@ from .format import (
     manifest_stamp,
     map_tensors,
     move_locked_folder,
-    open_index,
     published_at,
     read_manifest,
     realize,
@@ -81,6 +77,7 @@ from .format import (
     storage_at,
     take_lock,
 )
+from .index import Index, SampleFacts, guarded, open_index, string_of
 from .intake import (
     FILES,
     IF_FILE_EXISTS,
@@ -332,6 +329,7 @@ __all__ = [
     "spelled",
     "split_rows",
     "storage_at",
+    "string_of",
     "take_lock",
     "thumbnail_of",
     "usage",

@@ -10,18 +10,21 @@ from typing import Any
 
 from ...errors import CacheError
 from ...quantity import plural
-from ..format import Manifest, Place, SampleFacts, read_manifest, storage_at
+from ..format import Manifest, Place, read_manifest, storage_at
+from ..index import SampleFacts
+from ..read import Cache
 from ..sources import THUMBNAIL, Excluded, Note, Origin, SourceMemory, is_remembered, open_memory
 from ..write import CacheWriter, refuse_foreign_folder
+from .changes import find_changes, is_unchanged, remember_listings, spliced_digest
 from .missing import count_missing, find_unreadable, refuse_unreadable
 from .pipeline import Run, Stopped, WriteBehind, encode_captions, encode_images
 from .plan import Plan, compare, named_captions
 from .recipe import Keys, Planned
 from .report import EncodeProgress, EncodeReport
+from .splice import encode_changes
 from .survey import Layout
-from .target import RUN, Target
+from .target import CUT, RUN, Target
 
-_CUT = "cut"  # the name under which captions that an encoder cuts are kept in memory
 _LISTED = 1000  # excluded files in the manifest
 
 
@@ -48,7 +51,11 @@ def encode(
     if plan.settings.trust:
         target.check_trust(plan.recipe)
     with target.open_memory() as memory:
-        report = _unchanged(plan, target, memory) or _encode(plan, target, memory, begin, progress, stop)
+        report = (
+            _unchanged(plan, target, memory)
+            or _encode_changes(plan, target, memory, begin, progress, stop)
+            or _encode(plan, target, memory, begin, progress, stop)
+        )
     report.path, report.counts = str(storage.path), plan.counts
     report.seconds = time.monotonic() - started
     return report
@@ -79,6 +86,19 @@ def _last_report(plan: Plan, published: Manifest | None, memory: SourceMemory) -
     if generation != published.generation or signature != plan.survey.signature(plan.recipe):
         return None
     return EncodeReport.from_json({**report, "unchanged": True, "generation": generation})
+
+
+def _encode_changes(
+    plan: Plan,
+    target: Target,
+    memory: SourceMemory,
+    begin: Callable[[EncodeReport], None],
+    progress: Callable[[EncodeProgress], None],
+    stop: Callable[[], bool],
+) -> EncodeReport | None:
+    """A run that looks only at what changed since the last one, if that is little and simple."""
+    changes = find_changes(plan, target, memory)
+    return None if changes is None else encode_changes(plan, target, memory, changes, begin, progress, stop)
 
 
 def _encode(
@@ -141,12 +161,15 @@ def _write(
 
 def _publish(run: Run, target: Target) -> None:
     """Publish, unless readers would see no difference."""
-    assembly, report = Assembly(run), run.report
+    spliced, report = spliced_digest(target.before), run.report
+    assembly = Assembly(run, target.cache if spliced else None)
     assembly.add_all()
     if not assembly.included:
         raise CacheError(_no_samples(report))
     _compare_again(run, target)
     facts, before = assembly.provenance(), target.before
+    if assembly.is_same:  # what stands for the samples is the same, too
+        facts["samples"] = spliced
     if before is not None and not report.made and not target.lost and _is_published(before, run.memory, facts):
         report.unchanged, report.generation, dataset = True, before.generation, before.id
     else:
@@ -156,10 +179,11 @@ def _publish(run: Run, target: Target) -> None:
         report.unchanged = before is not None and before.generation == manifest.generation
     run.memory.remember_origins(assembly.origins(run.memory.known_origins()))
     target.settle_memory(run.memory, dataset)
-    run.memory.remember_run(_CUT, "", report.generation, report.cut)
+    run.memory.remember_run(CUT, "", report.generation, report.cut)
     if run.settled and not run.plan.settings.trust:
         signature = run.plan.survey.signature(run.plan.recipe)
         run.memory.remember_run(RUN, signature, report.generation, report.as_reused())
+        remember_listings(run.plan, run.memory, report.generation)
 
 
 def _compare_again(run: Run, target: Target) -> None:
@@ -186,8 +210,10 @@ def _no_samples(report: EncodeReport) -> str:
 class Assembly:
     """The samples of the next generation, made of entries that are all stored. Adds them to the run's writer."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, before: Cache | None = None) -> None:
+        """`before` is a generation that the samples are compared with, one by one."""
+        self.run, self._before = run, before
+        self._same = before is not None
         self.included: list[Planned] = []
         self._digest = blake2b(digest_size=16)
         self._used: dict[str, set[bytes]] = {}  # field → distinct keys: an entry that samples share counts once
@@ -211,9 +237,14 @@ class Assembly:
         report.count(self.included)
         encoded = report.encoded
         report.reused = {name: max(0, len(keys) - encoded.get(name, 0)) for name, keys in self._used.items()}
-        used, last = self._used.get("conditioning", set()), self.run.memory.run(_CUT)
+        used, last = self._used.get("conditioning", set()), self.run.memory.run(CUT)
         known = {**(last[2] if last is not None else {}), **report.cut}
         report.cut = {key: name for key, name in known.items() if bytes.fromhex(key) in used}
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the samples are those of the generation that they were compared with."""
+        return self._before is not None and self._same and len(self.included) == len(self._before)
 
     def provenance(self) -> dict[str, Any]:
         """How the dataset was made, for the manifest. `samples` is a digest of all samples."""
@@ -262,7 +293,9 @@ class Assembly:
     def _store(self, sample: Planned, keys: Keys, captions: list[str], crop: tuple[int, int, int, int]) -> None:
         item, source = sample.item, sample.item.source
         facts = SampleFacts(captions, sample.name, sample.size, crop, item.repeats, source.weight, source.set)
-        self.run.writer.sample(keys, facts)
+        number = self.run.writer.sample(keys, facts)
+        if self._before is not None and self._same:
+            self._same = number < len(self._before) and is_unchanged(self._before, number, keys, facts)
         self.included.append(sample)
         for name, found in keys.items():
             self._used.setdefault(name, set()).update(found)

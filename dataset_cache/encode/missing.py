@@ -168,8 +168,13 @@ def _lost_parts(before: Cache, old: dict[str, int], now: dict[str, Planned], mas
     bare = [sample.name for i, sample in same if not any(sample.item.captions) and any(before.captions(i))]
     for what, names in (("caption", bare), ("mask", [sample.name for sample in masks])):
         if names:
-            count = f"1 {what} is" if len(names) == 1 else f"{len(names):,} {what}s are"
-            yield Note("", f"{count} gone since the last generation, of {few_names(names)}")
+            yield gone_note(what, names)
+
+
+def gone_note(what: str, names: list[str]) -> Note:
+    """Samples that lost a caption or a mask."""
+    count = f"1 {what} is" if len(names) == 1 else f"{len(names):,} {what}s are"
+    return Note("", f"{count} gone since the last generation, of {few_names(names)}")
 
 
 def _lost_masks(

@@ -11,6 +11,8 @@ from ..sources import (
     SIDECARS,
     Counts,
     Excluded,
+    Findings,
+    Folders,
     Inventory,
     Listing,
     Note,
@@ -52,9 +54,32 @@ class Survey:
     def signature(self, recipe: Recipe) -> str:
         """Equal for two runs that would give the same dataset, as far as file stamps can show."""
         found = [*(listed.listings for listed in self._listed), *(listed.masks for listed in self._listed)]
-        listings = [[x.directory, x.digest.hex()] for group in found for x in group]
+        return self._digest(recipe, [[x.directory, x.digest.hex()] for group in found for x in group])
+
+    def basis(self, recipe: Recipe) -> str:
+        """Equal for two runs that would give the same dataset from the same files."""
+        return self._digest(recipe, None)
+
+    def _digest(self, recipe: Recipe, files: object) -> str:
         described = [[source.describe(), listed.identity] for source, listed in zip(self.sources, self._listed)]
-        return digest_of([_CODE, SIDECARS, METADATA, recipe.identity, described, listings])
+        return digest_of([_CODE, SIDECARS, METADATA, recipe.identity, described, files])
+
+    @property
+    def listings(self) -> list[Listing]:
+        """All folders of all sources, each once."""
+        return _distinct([*(listed.listings for listed in self._listed), *(listed.masks for listed in self._listed)])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every source consists of folders, all of which could be listed, and without folders of masks."""
+        return all(listed.listings and not listed.masks and not listed.problems for listed in self._listed)
+
+    def lay_out_part(self, folders: Folders) -> Layout:
+        """The samples of the files that are given, of all that were listed."""
+        layout = Layout()
+        for transform, listed in zip(self._transforms, self._listed):
+            _add_samples(layout, transform, listed.items(folders, {}))
+        return layout
 
     def lay_out(
         self,
@@ -77,19 +102,7 @@ class Survey:
         layout = Layout(settled=files.settled and masks.settled, trusted=files.trusted + masks.trusted)
         layout.excluded += (problem for listed in self._listed for problem in listed.problems)
         for transform, listed in zip(self._transforms, self._listed):
-            found = listed.items(files.folders, masks.folders)
-            layout.excluded += found.excluded
-            layout.notes += found.notes
-            for item in found.items:
-                size = item.image.width, item.image.height
-                targets = bucket_sizes(*size, transform)
-                if not targets:
-                    reason = f"{size[0]}×{size[1]} is smaller than the step ({transform.step}), and upscaling is off"
-                    layout.excluded.append(Excluded(item.name, reason))
-                for part, target in enumerate(targets):
-                    layout.samples.append(
-                        Planned(item, transform, part, target, size, item.image.content, item.image.alpha)
-                    )
+            _add_samples(layout, transform, listed.items(files.folders, masks.folders))
         return layout
 
 
@@ -103,6 +116,19 @@ def refuse_bare_class_images(layout: Layout) -> None:
             f"{names}: no caption, which class images need; give the set {bare[0].item.source.set} a prompt (prompt, "
             '--class-prompt), such as "a dog", or add caption files'
         )
+
+
+def _add_samples(layout: Layout, transform: Transform, found: Findings) -> None:
+    layout.excluded += found.excluded
+    layout.notes += found.notes
+    for item in found.items:
+        size = item.image.width, item.image.height
+        targets = bucket_sizes(*size, transform)
+        if not targets:
+            reason = f"{size[0]}×{size[1]} is smaller than the step ({transform.step}), and upscaling is off"
+            layout.excluded.append(Excluded(item.name, reason))
+        for part, target in enumerate(targets):
+            layout.samples.append(Planned(item, transform, part, target, size, item.image.content, item.image.alpha))
 
 
 def _distinct(listings: Iterable[Sequence[Listing]]) -> list[Listing]:

@@ -16,6 +16,7 @@ from .identity import digest_of
 from .recipe import Recipe
 
 RUN = "encode"  # the name of these runs in provenance and memory
+CUT = "cut"  # the name under which captions that an encoder cuts are kept in memory
 
 
 class Target:

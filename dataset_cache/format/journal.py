@@ -26,9 +26,11 @@ class Journal:
         self._file: GrowingFile | None = None
         self._end = self._checksum = 0
         self._records: list[bytes] = []
+        self.waiting_bytes = 0
 
     def append(self, **record: Any) -> None:
         self._records.append(_encode(record).encode())
+        self.waiting_bytes += len(self._records[-1])
 
     def flush(self) -> None:
         if not self._records:
@@ -44,6 +46,7 @@ class Journal:
         file.truncate(self._end + len(data))
         file.sync()
         self._records.clear()
+        self.waiting_bytes = 0
         self._end, self._checksum = self._end + len(data), checksum
 
     def close(self) -> None:

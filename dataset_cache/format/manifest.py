@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ Key = str | bytes
 
 MANIFEST = "dataset.json"
 FORMAT = 1
-SUPPORTED_FEATURES: frozenset[str] = frozenset()
+SEGMENTS = "segments"  # the feature of an index in several files
+SUPPORTED_FEATURES: frozenset[str] = frozenset({SEGMENTS})
 DAMAGED = "damaged"  # why `repair` dropped an entry
 _DROPPED = "dropped"  # its key in `Manifest.extra`
 _MAX_BYTES = 256 << 20
@@ -34,8 +35,26 @@ _INDEX_NAME = re.compile(r"index-([0-9a-f]{32})\.safetensors")
 
 
 @dataclass(frozen=True)
+class IndexSegment:
+    """An index file of an earlier generation that a later one continues. It refers to the first `shards` shards."""
+
+    generation: str
+    bytes: int
+    hash: str
+    shards: int
+
+    @property
+    def file(self) -> str:
+        return index_name(self.generation)
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """The body of `dataset.json`. `extra` contains keys that this version does not know; they survive a rewrite."""
+    """The body of `dataset.json`. `extra` contains keys that this version does not know; they survive a rewrite.
+
+    The index is one file, or `segments` and then its own file, read as one. `runs` are then the samples: (first row,
+    number of rows) in turn; without them, all rows.
+    """
 
     id: str
     index_bytes: int
@@ -49,6 +68,8 @@ class Manifest:
     provenance: dict[str, Any] = field(default_factory=dict)
     next_shard: int = 0
     requires: tuple[str, ...] = ()
+    segments: tuple[IndexSegment, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -59,8 +80,30 @@ class Manifest:
     def index_name(self) -> str:
         return index_name(self.generation)
 
+    @property
+    def index_files(self) -> tuple[IndexSegment, ...]:
+        """All files of the index, its own last."""
+        return *self.segments, IndexSegment(self.generation, self.index_bytes, self.index_hash, len(self.shards))
+
+    @property
+    def index_names(self) -> list[str]:
+        return [segment.file for segment in self.index_files]
+
+    @property
+    def whole_index_bytes(self) -> int:
+        return self.index_bytes + sum(segment.bytes for segment in self.segments)
+
+    def with_segments(self, segments: Iterable[IndexSegment], runs: Iterable[tuple[int, int]]) -> "Manifest":
+        """The manifest of an index that continues these files; without any, of one file."""
+        kept, lists = tuple(segments), tuple(runs)
+        others = tuple(name for name in self.requires if name != SEGMENTS)
+        return replace(self, segments=kept, runs=lists, requires=(*others, *([SEGMENTS] if kept or lists else ())))
+
     def _body(self) -> dict[str, Any]:
         body = {"format": FORMAT, **asdict(self)}
+        for name in ("segments", "runs"):  # absent if unused, so that older versions read what they can
+            if not body[name]:
+                del body[name]
         return {**body.pop("extra"), **body}
 
     def to_json(self) -> bytes:
@@ -142,6 +185,8 @@ def _parse(body: Any, path: Path) -> Manifest:
         shards = tuple(_parse_shard(shard) for shard in body.pop("shards"))
         for name in ("fields", "buckets", "requires"):
             body[name] = tuple(body[name])
+        body["segments"] = tuple(IndexSegment(**segment) for segment in body.get("segments", ()))
+        body["runs"] = tuple((first, count) for first, count in body.get("runs", ()))
         manifest = Manifest(**body, shards=shards, extra=extra)
         generation = manifest.generation
         # A body that matches its hash was written by a writer; the checks below guard against a hostile one.
@@ -150,7 +195,9 @@ def _parse(body: Any, path: Path) -> Manifest:
                 f"{path}: was edited after it was written; restore it, or remove the cache and save it again"
             )
         _check_values(manifest, path)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except CacheError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CacheError(f"{path}: is damaged: {error!r}") from error
     return manifest
 
@@ -184,10 +231,13 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         *(s.bytes for s in manifest.shards),
         *manifest.counts.values(),
         *(bucket["samples"] for bucket in manifest.buckets),
+        *(number for segment in manifest.segments for number in (segment.bytes, segment.shards)),
+        *(number for run in manifest.runs for number in run),
     ]
     if any(type(n) is not int or not 0 <= n < 1 << 60 for n in numbers):
         raise CacheError(f"{path}: contains an invalid count")
     hashes = [manifest.id, manifest.index_hash, *(s.hash for s in manifest.shards), *manifest.named.values()]
+    hashes += [text for segment in manifest.segments for text in (segment.generation, segment.hash)]
     if not all(isinstance(h, str) and _HEX.fullmatch(h) for h in hashes):
         raise CacheError(f"{path}: contains an invalid hash")
     if not all(isinstance(name, str) and name for name in manifest.fields):

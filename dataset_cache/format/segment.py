@@ -14,7 +14,7 @@ from ...errors import CacheError, CacheUnreadable
 from .journal import JOURNAL, Journal, read_journal
 from .locks import Lock
 from .manifest import SHARDS
-from .shard import HEADER_BYTES, SHARD_NAME, Blob, ShardWriter, seal, tight_start
+from .shard import HEADER_BYTES, SHARD_NAME, Blob, PackedBlobs, ShardWriter, seal, tight_start
 from .skeleton import Layout
 from .storage import Place, Storage, storage_at
 from .tensors import TensorSpec
@@ -48,7 +48,7 @@ class BuildShard:
     place: str  # the name of its file
     kind: str
     data_start: int = HEADER_BYTES
-    blobs: list[Blob] = field(default_factory=list)
+    blobs: Sequence[Blob] = field(default_factory=list)
     writer: ShardWriter | None = None
     journal: Journal | None = None  # the one that lists it
     file: str | None = None
@@ -122,6 +122,11 @@ class Segment:
         )
         self.entry_count += 1
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the records that are in memory until the next flush."""
+        return self._journal.waiting_bytes
+
     def flush(self) -> None:
         """Make everything so far durable: first the blobs, then the journal that refers to them."""
         for shard in self.shards:
@@ -162,7 +167,7 @@ class Segment:
         if shard.writer is not None:
             shard.writer.sync()
             shard.writer.close()
-            shard.writer = None
+            shard.writer, shard.blobs = None, PackedBlobs(shard.blobs)
 
 
 @dataclass(frozen=True)
@@ -291,7 +296,7 @@ def _new_shard(
     return BuildShard(storage, f"{_last(folder)}/{number}", f"{folder}/{number}", kind, start, journal=journal)
 
 
-def _tighten(shard: BuildShard) -> tuple[str, list[Blob], int]:
+def _tighten(shard: BuildShard) -> tuple[str, Sequence[Blob], int]:
     """A copy of a small shard with a header of minimal size. Blobs move by a multiple of their alignment."""
     start = tight_start(shard.blobs, shard.data_start, shard.end)
     shift = shard.data_start - start

@@ -6,9 +6,10 @@ and start on 64-byte boundaries; tensors named `~pad…` fill the gaps, because 
 
 import json
 import re
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import xxhash
 
@@ -41,6 +42,31 @@ class Blob:
     @property
     def nbytes(self) -> int:
         return count_bytes(self.dtype, self.shape)
+
+
+class PackedBlobs(Sequence[Blob]):
+    """The blobs of a shard that is full, in a third of the memory."""
+
+    def __init__(self, blobs: Sequence[Blob]) -> None:
+        forms = {(blob.dtype, blob.shape): n for n, blob in enumerate(blobs)}
+        numbers = {form: n for n, form in enumerate(forms)}
+        self._forms = list(numbers)
+        self._hashes = b"".join(blob.hash for blob in blobs)
+        self._offsets = array("Q", [blob.offset for blob in blobs])
+        self._form_of = array("I", [numbers[blob.dtype, blob.shape] for blob in blobs])
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @overload
+    def __getitem__(self, i: int) -> Blob: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Blob]: ...
+    def __getitem__(self, i: int | slice) -> Blob | list[Blob]:
+        if isinstance(i, slice):
+            return [self[n] for n in range(len(self))[i]]
+        n = range(len(self))[i]
+        return Blob(self._hashes[16 * n : 16 * n + 16], *self._forms[self._form_of[n]], self._offsets[n])
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,7 @@ class ShardWriter:
         self._file.close()
 
 
-def seal(storage: Storage, name: str, blobs: list[Blob], data_start: int, end: int) -> str:
+def seal(storage: Storage, name: str, blobs: Sequence[Blob], data_start: int, end: int) -> str:
     """Write the header in front of the blobs of a growing file and truncate the rest. Returns the header's hash."""
     header = render_header(blobs, data_start, end)
     file = storage.edit(name)
@@ -130,13 +156,13 @@ def header_hash(header: bytes) -> str:
     return xxhash.xxh3_128(header).hexdigest()
 
 
-def tight_start(blobs: list[Blob], data_start: int, end: int) -> int:
+def tight_start(blobs: Sequence[Blob], data_start: int, end: int) -> int:
     """The smallest aligned offset at which the data could start."""
     size = len(_header_json(blobs, data_start, end)) + 8
     return size + -size % ALIGNMENT
 
 
-def render_header(blobs: list[Blob], data_start: int, end: int) -> bytes:
+def render_header(blobs: Sequence[Blob], data_start: int, end: int) -> bytes:
     """The first `data_start` bytes of a shard: length, JSON, and padding with spaces, which safetensors allows."""
     text = _header_json(blobs, data_start, end)
     if len(text) > data_start - 8:
@@ -146,7 +172,7 @@ def render_header(blobs: list[Blob], data_start: int, end: int) -> bytes:
     return (data_start - 8).to_bytes(8, "little") + text.ljust(data_start - 8)
 
 
-def _header_json(blobs: list[Blob], data_start: int, end: int) -> bytes:
+def _header_json(blobs: Sequence[Blob], data_start: int, end: int) -> bytes:
     header: dict[str, Any] = {"__metadata__": _METADATA}
     position = data_start
     for blob in blobs:

@@ -8,22 +8,8 @@ from typing import Any
 import torch
 
 from ...errors import CacheError
-from ..format import (
-    ALIGNMENT,
-    NAMES,
-    NO_BUCKET,
-    NO_LAYOUT,
-    OFFSET_BITS,
-    UNREADABLE,
-    EntryRow,
-    Index,
-    Layout,
-    TensorSpec,
-    blob_hash,
-    damage,
-    tensor_bytes,
-    tensor_distances,
-)
+from ..format import ALIGNMENT, NAMES, Layout, TensorSpec, blob_hash, tensor_bytes
+from ..index import NO_BUCKET, NO_LAYOUT, OFFSET_BITS, UNREADABLE, EntryRow, Index, damage, tensor_distances
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
 from .dataset import Batch, Fields
 from .shard_files import ShardFiles
@@ -216,8 +202,11 @@ class BatchReader:
 
     def _structures(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str) -> list:
         """The structures of one field, one per row."""
-        f, buffer = fields.index(name), self._index.leaves
+        f, buffer, find = fields.index(name), self._index.leaves, self._index.leaves_at
         try:
+            if buffer is None:  # the leaves are in several files
+                pairs = zip(rows, memory.tensors(f))
+                return [form.reads[f](own, *find(leaves[f])) for (form, _, leaves, _), own in pairs]
             return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, memory.tensors(f))]
         except UNREADABLE as error:
             raise damage(error) from error

@@ -13,8 +13,6 @@ import torch
 from ...errors import CacheError
 from ..format import (
     ASIDE_FIELDS,
-    COLUMNS,
-    Index,
     Key,
     LazyTensor,
     Manifest,
@@ -24,12 +22,10 @@ from ..format import (
     blob_hash,
     digest_key,
     dtype_named,
-    guarded,
-    open_index,
-    split_location,
     storage_at,
     tensor_bytes,
 )
+from ..index import COLUMNS, Index, guarded, open_index, split_location
 from .batch import BatchReader
 from .buffers import BatchBuffers
 from .dataset import Batch, Bucket, Fields, Sample
@@ -183,7 +179,7 @@ class Cache(Sequence[Sample]):
 
     def buckets(self) -> dict[Bucket, np.ndarray]:
         """The samples of each bucket, in order."""
-        numbers = self._index.arrays.samples["bucket"]
+        numbers = self._index.column("bucket")
         order = np.argsort(numbers, kind="stable")
         edges = np.searchsorted(numbers[order], np.arange(len(self._buckets) + 1))
         groups = [order[start:end] for start, end in pairwise(edges)]
@@ -192,23 +188,26 @@ class Cache(Sequence[Sample]):
 
     def _pixels(self, i: int) -> tuple[int, int] | None:
         """The size of a sample's image as it was encoded, if that was recorded."""
-        _, _, width, height = self._index.arrays.samples["crop"][i].tolist()
+        row = self._index.sample_row(int(i))
+        width, height = row.crop_width, row.crop_height
         return (width, height) if width > 0 and height > 0 else None
 
     def column(self, name: str) -> np.ndarray:
         """A column over all samples: bucket, set, repeats, weight, original_size or crop. Read-only, mapped."""
         if name not in COLUMNS:
             raise CacheError(f"no column {name!r}; available: {', '.join(COLUMNS)}")
-        return self._index.arrays.samples[name]
+        return self._index.column(name)
 
     def variants(self, field: str) -> np.ndarray:
         """The number of variants of a field per sample; 0 if the sample lacks it."""
         if field not in self.fields:
             return np.zeros(len(self), "<u4")
-        places = self._index.arrays.samples["variants"] + np.uint64(self.fields.index(field))
-        if (places >= len(self._index.arrays.variants)).any():
-            raise CacheError("the index is damaged: a sample's variants run past the end of their array")
-        return self._index.arrays.variants[places.astype(np.int64)]
+        return self._index.variant_counts(self.fields.index(field))
+
+    @guarded
+    def find_sources(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """The samples of each of these sources, in order."""
+        return self._index.find_sources(names)
 
     @guarded
     def source(self, i: int) -> str:
@@ -243,9 +242,8 @@ class Cache(Sequence[Sample]):
         if entry is None:
             raise CacheError(f"{self.path}: no entry is stored under the key {key!r}")
         row = index.entry_row(entry)
-        end = index.entry_row(entry + 1).leaves if entry + 1 < index.entry_count else len(index.leaves)
         tensors = [self._load_checked(row.refs + n, *blob) for n, blob in enumerate(self._blobs(entry))]
-        parts = Split(index.layout_text(row.layout), bytes(index.leaves[row.leaves : end]), tensors)
+        parts = Split(index.layout_text(row.layout), index.leaves_of(entry), tensors)
         return self.fields[row.field], parts
 
     def _load_checked(self, ref: int, location: int, spec: TensorSpec) -> torch.Tensor:
@@ -282,7 +280,8 @@ class Cache(Sequence[Sample]):
             self._lazy(row.refs + n, location, spec, place)
             for n, (location, spec) in enumerate(zip(locations, layout.specs, strict=True))
         ]
-        return layout.read(tuple(tensors), self._index.leaves, row.leaves)
+        leaves, start = self._index.leaves_at(row.leaves)
+        return layout.read(tuple(tensors), leaves, start)
 
     def _place(self, field: str, sample: int | None) -> str:
         return field if sample is None else f"sample {sample} ({self.source(sample)}), {field}"

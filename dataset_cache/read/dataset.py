@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..format import Key, Manifest, SampleFacts, Split, realize
+from ..format import Key, Manifest, Split, realize
+from ..index import SampleFacts
 from .buffers import BatchBuffers
 
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from ...errors import CacheError, CacheUnreadable
 from ...quantity import byte_count, plural
-from ..format import ENTRY, MANIFEST, SHARDS, Storage, index_generation, read_header, recover, segments
+from ..format import MANIFEST, SHARDS, Storage, index_generation, read_header, recover, segments
+from ..index import ENTRY
 
 _MAX_HEADER = 1 << 20
 

@@ -2,7 +2,8 @@
 
 from ...errors import CacheError
 from ...quantity import byte_count, plural
-from ..format import BUILD, Place, Storage, manifest_stamp, open_index, read_manifest, recover, segments, storage_at
+from ..format import BUILD, Place, Storage, manifest_stamp, read_manifest, recover, segments, storage_at
+from ..index import open_index
 from .cache import Cache
 from .leases import Lease
 from .lost_manifest import find_lost

@@ -28,8 +28,8 @@ from .memory import (
     use_memory_folder,
 )
 from .names import few_names, folded_form, name_problem, normal_form, spelled
-from .scan import Counts, FolderWatch, Inventory, take_inventory, walk_folder
-from .source import Excluded, ImageFiles, Item, Note, Source, check_sets
+from .scan import Counts, FolderWatch, Inventory, read_records, take_inventory, walk_folder
+from .source import Excluded, Findings, Folders, ImageFiles, Item, Note, Source, check_sets
 from .source_files import (
     UNSETTLED,
     Facts,
@@ -60,8 +60,10 @@ __all__ = [
     "Excluded",
     "Facts",
     "FileRecord",
+    "Findings",
     "FolderSource",
     "FolderWatch",
+    "Folders",
     "ImageFiles",
     "Inventory",
     "Item",
@@ -104,6 +106,7 @@ __all__ = [
     "read_bytes",
     "read_facts",
     "read_metadata",
+    "read_records",
     "remembered_folders",
     "render_mask",
     "spelled",

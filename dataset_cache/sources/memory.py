@@ -20,7 +20,7 @@ from typing import Any
 
 import xxhash
 
-from .source_files import Facts, FileRecord
+from .source_files import STAMP_BYTES, Facts, FileRecord, Listing
 
 STATE_DIR = "STREAMCACHE_STATE_DIR"
 _SCHEMA = 1
@@ -30,6 +30,10 @@ CREATE TABLE made (source TEXT, field TEXT, content TEXT, transform TEXT, encode
   WITHOUT ROWID;
 CREATE TABLE weights (path TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE run (name TEXT PRIMARY KEY, signature TEXT, generation TEXT, report TEXT) WITHOUT ROWID;
+"""
+# Made when it is first needed: the memories of older versions lack it.
+_LISTED = """
+CREATE TABLE IF NOT EXISTS listed (directory TEXT PRIMARY KEY, generation TEXT, digest BLOB, names TEXT, stamps BLOB)
 """
 _NAMES = 500  # per query; older versions of SQLite accept at most 999
 _HEAD = struct.Struct("<32s16sIIB")
@@ -146,6 +150,37 @@ class SourceMemory:
         text = json.dumps(report)
         row = (name, signature, generation, f"{text}\n{_run_checksum(name, signature, generation, text)}")
         self._write("INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)", [row])
+
+    def remember_listings(self, basis: str, listings: Iterable[Listing], generation: str) -> None:
+        """Keep what folders looked like when a generation was encoded, in the place of what was kept before.
+
+        `basis` identifies everything else that decided the dataset.
+        """
+        known = self.listed_digests(None)
+        every = {listing.directory: listing for listing in (Listing("", [], b"", basis.encode()), *listings)}
+        self._write("DELETE FROM listed WHERE directory = ?", [(name,) for name in known.keys() - every.keys()])
+        rows = [
+            (x.directory, "", x.digest, "\0".join(x.names), x.stamps)
+            for x in every.values()
+            if known.get(x.directory) != x.digest
+        ]
+        self._write("INSERT OR REPLACE INTO listed VALUES (?, ?, ?, ?, ?)", rows)
+        self._write("UPDATE listed SET generation = ?", [(generation,)])
+
+    def listed_digests(self, generation: str | None) -> dict[str, bytes]:
+        """The digest of each folder's listing, as of this generation; under "" the basis."""
+        self._write(_LISTED, [()])
+        rows = self._read("SELECT directory, generation, digest FROM listed", ())
+        return {name: digest for name, of, digest in rows if generation in (None, of)}
+
+    def listed_stamps(self, directory: str) -> dict[str, bytes] | None:
+        """Name → stamp of the files in a folder, as its listing was remembered; None if that is damaged."""
+        rows = self._read("SELECT digest, names, stamps FROM listed WHERE directory = ?", (directory,))
+        for digest, names, stamps in rows:
+            if xxhash.xxh3_128_digest(names.encode() + stamps) == digest:
+                every = names.split("\0") if names else []
+                return {name: stamps[at * STAMP_BYTES : (at + 1) * STAMP_BYTES] for at, name in enumerate(every)}
+        return None
 
     def move(self, dataset: str) -> None:
         """Become the memory of another dataset id."""

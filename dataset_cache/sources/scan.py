@@ -281,6 +281,11 @@ def _compare(listing: Listing, known: dict[str, Known], trust: bool) -> tuple[di
     return facts, stale
 
 
+def read_records(directory: str, names: Iterable[str]) -> list[FileRecord]:
+    """What reading and hashing these files of a folder reveals."""
+    return [(directory, name, *read_facts(os.path.join(directory, name), True)) for name in names]
+
+
 def _read_all(
     candidates: list[tuple[int, str, str, bool]], threads: int, counts: Counts, check: Callable[[], None]
 ) -> Iterator[list[FileRecord]]:

@@ -16,6 +16,8 @@ from .clean import (
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
 from .convert import convert
 from .copy import CopyReport, duplicate, export, free_name
+from .fit import FROM_LISTS, refuse_other_origin
+from .gather import Part, gather
 from .info import (
     Overview,
     Usage,
@@ -31,8 +33,7 @@ from .info import (
     usage_of,
 )
 from .lettering import drawable, font_for
-from .merge import IF_EXISTS, Part, gather, merge
-from .origin import FROM_LISTS, refuse_other_origin
+from .merge import IF_EXISTS, merge
 from .repair import RepairReport, repair
 from .verify import Problem, shown_kind, verify
 

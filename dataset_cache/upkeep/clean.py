@@ -13,20 +13,8 @@ import numpy as np
 
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
-from ..format import (
-    BUILD,
-    MANIFEST,
-    SHARDS,
-    Manifest,
-    Place,
-    Storage,
-    blob_table,
-    derive,
-    index_generation,
-    index_size,
-    prune,
-    read_manifest,
-)
+from ..format import BUILD, MANIFEST, SHARDS, Manifest, Place, Storage, index_generation, read_manifest
+from ..index import blob_table, derive, index_size, prune
 from ..read import holders
 from ..write import (
     CheckedGeneration,
@@ -35,6 +23,7 @@ from ..write import (
     current_publisher,
     existing_storage,
     in_grace,
+    needed_indexes,
     open_checked,
     open_exclusive,
     plan_rewrite,
@@ -173,8 +162,9 @@ def _removal(storage: Storage, category: str, count: int, names: Sequence[str]) 
 
 
 def _superseded(storage: Storage, manifest: Manifest | None, found: Contents) -> Removal:
-    current = [manifest.index_name] if manifest else []
-    recent = [name for name in in_grace(storage, [*current, *found.old_indexes]) if name not in current]
+    current = manifest.index_names if manifest else []
+    kept = needed_indexes(storage, in_grace(storage, [*current, *found.old_indexes]))
+    recent = [name for name in found.old_indexes if name in kept]
     going = [name for name in found.old_indexes if name not in recent]
     # Which shards a kept generation reads is unknown, so all are kept with it.
     names = going if recent else found.superseded
@@ -209,16 +199,16 @@ def _unused(storage: Storage, manifest: Manifest, found: Contents, category: str
         names = f"{', '.join(folders)} {'was' if len(folders) == 1 else 'were'}"
         choice = CATEGORIES[MISSING].several
         return Removal(UNUSED, kept=f'{names} missing at the last encode; to remove them, choose "{choice}"')
-    if in_grace(storage, [manifest.index_name, *found.old_indexes]):
+    if in_grace(storage, [*manifest.index_names, *found.old_indexes]):
         return Removal(category, kept=_NO_LEASES)
     rewrite, draft = pruned
     listed = {shard.file for shard in rewrite.shards}
     gone = [f"{SHARDS}/{shard.file}" for shard in manifest.shards if shard.file not in listed]
     size = index_size(derive(rewrite.arrays, len(manifest.fields)))
     new_manifest = replace(draft, index_bytes=size, index_hash=manifest.index_hash).to_json()
-    before = total_bytes(storage, [MANIFEST, manifest.index_name, *gone])
+    before = total_bytes(storage, [MANIFEST, *manifest.index_names, *gone])
     after = size + len(new_manifest) + sum(shard.file.bytes for shard in rewrite.packing.shards)
-    removal = _removal(storage, category, int((~current.used).sum()), [manifest.index_name, *gone])
+    removal = _removal(storage, category, int((~current.used).sum()), [*manifest.index_names, *gone])
     # Readers of an older generation may read the same shards.
     held_by = tuple(map(str, holders(storage)))
     return replace(removal, bytes=before - after, held_by=held_by)
@@ -304,7 +294,7 @@ class CompactReport:
 
 
 def compact(path: Place, progress: Callable[[int, int], None] | None = None) -> CompactReport:
-    """Merge small shards and drop blobs that nothing refers to. Samples and entries are unchanged.
+    """Merge small shards and index files, and drop blobs that nothing refers to. Samples and entries are unchanged.
 
     The old files are removed now, or once the last reader of the old generation has finished. `progress` is called with
     (bytes written, total bytes).
@@ -314,7 +304,7 @@ def compact(path: Place, progress: Callable[[int, int], None] | None = None) -> 
         # An unfinished build refers to these shards, or has moved them here already.
         protected = folder_contents(current.storage, before, publishing=False).protected
         chosen = [n for n in _worth_rewriting(current) if before.shards[n].file not in protected]
-        if chosen:
+        if chosen or before.segments:
             source = current.files.file
             rewrite = plan_rewrite(current.arrays, current.table, before.shards, chosen, before.next_shard, source)
             write_packing(current.storage, rewrite.packing, source, progress)

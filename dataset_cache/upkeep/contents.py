@@ -120,4 +120,4 @@ def _is_folder(storage: Storage, name: str) -> bool:
 def _listed(manifest: Manifest | None) -> list[str]:
     if manifest is None:
         return []
-    return [MANIFEST, manifest.index_name, *(f"{SHARDS}/{shard.file}" for shard in manifest.shards)]
+    return [MANIFEST, *manifest.index_names, *(f"{SHARDS}/{shard.file}" for shard in manifest.shards)]

@@ -9,8 +9,8 @@ from ...errors import CacheError
 from ...quantity import plural
 from ..format import storage_at
 from ..write import CacheWriter, split_rows
+from .fit import refuse_other_origin
 from .foreign_dataset import ForeignDataset, open_foreign
-from .origin import refuse_other_origin
 
 _REMEDY = "save the dataset again in ComfyUI"
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import CacheError
 from ...quantity import byte_count, plural
-from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, blob_table, prune, read_manifest, storage_at
+from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, read_manifest, storage_at
+from ..index import blob_table, prune
 from ..write import (
     CheckedGeneration,
     PublishLock,
@@ -92,7 +93,7 @@ def _write(current: CheckedGeneration, target: Storage, new_id: str | None, prog
     new = {shard.file.file for shard in rewrite.packing.shards}
     whole = [shard for shard in rewrite.shards if shard.file not in new]
     total, before = sum(shard.bytes for shard in rewrite.shards), sum(shard.bytes for shard in whole)
-    linked = _link_shards(current.storage, target, whole, lambda done: progress(done, total) if progress else None)
+    linked = link_shards(current.storage, target, whole, lambda done: progress(done, total) if progress else None)
     write_packing(
         target,
         rewrite.packing,
@@ -106,7 +107,7 @@ def _write(current: CheckedGeneration, target: Storage, new_id: str | None, prog
         destination=target.path,
         generation=published.generation,
         samples=published.counts["samples"],
-        bytes=total + published.index_bytes,
+        bytes=total + published.whole_index_bytes,
         shards=len(published.shards),
         linked=linked,
     )
@@ -122,7 +123,9 @@ def _compacted(current: CheckedGeneration) -> Rewrite:
     return plan_rewrite(arrays, table, manifest.shards, wasteful, manifest.next_shard, current.files.file)
 
 
-def _link_shards(source: Storage, target: Storage, shards: Sequence[ShardFile], advance: Callable[[int], None]) -> int:
+def link_shards(
+    source: Storage, target: Storage, shards: Sequence[ShardFile], advance: Callable[[int], None] = lambda done: None
+) -> int:
     """Link or copy these shards to the destination. Returns the number of links."""
     linked = done = 0
     try:

@@ -1,4 +1,7 @@
-"""Whether datasets fit into one cache: samples of different models cannot be trained on together.
+"""Whether datasets fit into one cache, and whether it may take the place of one that is there.
+
+Samples of different models cannot be trained on together. A cache replaces only one that was made in the same way:
+anything else would lose samples that may be nowhere else, such as those of an encoded dataset under the same name.
 
 Shapes decide. Names and hashes of models do not: a checkpoint may contain the VAE that also has a file of its own, and
 finetunes of one model fit together. If they differ, a warning names them.
@@ -7,13 +10,17 @@ finetunes of one model fit together. If they differ, a warning names them.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...errors import CacheError
+from ..format import Storage, read_manifest, storage_at
 from ..read import Dataset
 from ..sources import few_names
+
+FROM_LISTS = {"made by": "lists of latents and conditionings"}  # the provenance of a cache of such lists
 
 
 def check_fit(datasets: Sequence[Dataset]) -> list[str]:
@@ -136,3 +143,32 @@ def _text(run: Mapping[str, Any], table: str, part: str) -> str:
     found = run.get(table)
     value = found.get(part) if isinstance(found, Mapping) else None
     return value if isinstance(value, str) else ""
+
+
+def refuse_own_input(target: Storage, sources: Sequence[Path]) -> None:
+    """Refuse to write to a cache that is read: each further run would add its samples again, or drop more of them."""
+    found = [source for source in sources if target.exists() and storage_at(source).exists()]
+    if any(target.path.samefile(source) for source in found):  # also through links, and in another case
+        raise CacheError(f"{target.path.name}: the samples come from this cache; choose another name for the result")
+
+
+def refuse_other_origin(target: Storage, provenance: Mapping[str, Any]) -> None:
+    """Refuse to replace a cache that was made in another way than one with this provenance."""
+    manifest, origin = read_manifest(target), _origin(provenance)
+    if manifest is not None and _origin(manifest.provenance) != origin:
+        raise CacheError(f"{target.path.name}: exists and is not a {origin}; choose another name, or delete it first")
+
+
+def _origin(provenance: Mapping[str, Any]) -> str:
+    """The latest step counts: a copy of a merge is a copy.
+
+    Older versions recorded merges of the node as `gathered`, like copies, but a copy has only one part.
+    """
+    gathered = provenance.get("gathered")
+    if isinstance(gathered, list):
+        return "merge" if len(gathered) > 1 else "copy"
+    if "merged" in provenance:
+        return "merge"
+    if "converted" in provenance:
+        return "converted dataset"
+    return "cache of lists" if FROM_LISTS.items() <= provenance.items() else ""

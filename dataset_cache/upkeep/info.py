@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import CacheError
-from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named, open_index, variant_cells
+from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named
+from ..index import open_index, variant_cells
 from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents, total_bytes
@@ -48,7 +49,7 @@ def bucket_labels(samples: np.ndarray, buckets: Sequence[Mapping[str, Any]]) -> 
 def peek_bucket_counts(place: Place, manifest: Manifest) -> dict[str, int]:
     """The samples per bucket label, the fullest first, of a cache that is not open: little of its index is read."""
     try:
-        labels = bucket_labels(open_index(place, manifest, check=False).arrays.samples[:_PEEKED], manifest.buckets)
+        labels = bucket_labels(open_index(place, manifest, check=False).sample_rows(0, _PEEKED), manifest.buckets)
     except (CacheError, OSError):
         labels = [bucket_label(bucket["shape"]) for bucket in manifest.buckets]
     counts: Counter[str] = Counter()
@@ -194,7 +195,7 @@ def overview_of(current: CheckedGeneration) -> Overview:
         captions_common=common,
         shards=len(manifest.shards),
         shard_bytes=sum(shard.bytes for shard in manifest.shards),
-        index_bytes=manifest.index_bytes,
+        index_bytes=manifest.whole_index_bytes,
         blob_bytes=int(current.table.nbytes.sum()),
         bytes_unshared=sum(field.bytes for field in fields),
         bytes_shared=_bytes_of_samples(current),
@@ -294,7 +295,7 @@ def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str |
         published=_date(published.modified if published else 0),
         fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
         unused=int(sizes[owners < 0].sum()),
-        index=manifest.index_bytes,
+        index=manifest.whole_index_bytes,
         shards=sum(shard.bytes for shard in manifest.shards),
         older=total_bytes(storage, found.superseded),
         older_generations=len(found.old_indexes),

@@ -1,44 +1,65 @@
-"""Merging: samples of several datasets are copied into one cache. Entries keep their keys; nothing is encoded.
+"""Merging: whole caches become one new cache. Entries keep their keys; nothing is encoded.
 
-`merge` makes a new cache of whole caches; `gather` writes samples of open datasets, all or some, to a cache. Both copy
-entries by key, store equal blobs once, and leave unused entries behind. If the sources differ, in the given order:
-- Equal keys mean equal content: a key that is stored already is not copied again.
-- A set of an earlier source keeps its name; a later one with other settings becomes `name (folder)`.
+The indexes are joined as arrays, shards linked or copied as files. If the sources differ, in the given order:
+- Equal keys mean equal content: an entry that an earlier source has too is taken from that one. Unused ones are left.
+- Equal tensors are stored once. A sample that an earlier source has too is taken only once.
+- A set or named entry of an earlier source keeps its name; a later one that differs becomes `name (folder)`.
 - Provenance keeps what all sources agree on, and lists where the samples came from.
-- `merge` takes a sample that an earlier source has too only once, and renames conflicting named entries like sets.
-- `gather` takes every sample; of named entries the first of each name.
-Datasets whose shapes differ are refused, and so is a result in place of one of its own sources or of a cache that was
-made in another way: a merge replaces only a merge, a copy only a copy.
+Sources whose shapes differ are refused, and so is a result in place of one of its own sources or of a cache that was
+made in another way.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import CacheError
 from ...quantity import plural
-from ..format import Manifest, Place, SampleFacts, Storage, read_manifest, storage_at
-from ..read import Cache, Dataset
-from ..write import CacheWriter, existing_storage, leased_manifest, open_checked
-from .copy import free_name, require_new
-from .fit import check_fit, recorded_encoders
-from .origin import refuse_other_origin, refuse_own_input
+from ..format import Manifest, Place, ShardFile, Storage, StoredFile, plain_json, read_manifest, storage_at
+from ..index import (
+    BlobTable,
+    IndexArrays,
+    SampleFacts,
+    Translation,
+    alike_samples,
+    blob_table,
+    bucket_table,
+    find_keys,
+    merge_arrays,
+    numbered,
+    prune,
+    sort_order,
+    used_entries,
+)
+from ..read import Cache, Dataset, ShardFiles
+from ..write import (
+    CheckedGeneration,
+    PublishLock,
+    Rewrite,
+    existing_storage,
+    leased_manifest,
+    open_checked,
+    plan_rewrite,
+    publish,
+    remove_superseded,
+    wasteful_among,
+    write_packing,
+)
+from .copy import link_shards, require_new
+from .fit import check_fit, refuse_other_origin, refuse_own_input
+from .gather import Keys, MergedNames, Part, agreed_provenance, as_merge
+from .shard_state import examine_shards
 
 IF_EXISTS = ("update", "refuse")
-Keys = dict[str, list[bytes]]
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A dataset to take samples from. Weight 0.5 draws half of them per epoch, 2 draws each twice, 1 is unchanged."""
-
-    dataset: Dataset
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -64,10 +85,11 @@ def merge(
 ) -> MergeReport:
     """Write the samples of all `sources`, with variants, captions, sets and named entries, to a new cache.
 
-    With `if_exists="update"`, a cache that an earlier merge made is replaced; its entries are reused. That is the
-    default of Merge Datasets, because a workflow is queued many times; here, an existing cache is refused.
-    One entry is in memory at a time. `progress` is called with (samples done, total). Every copied tensor is compared
-    with its hash: a damaged source is refused, and the next attempt reuses the entries copied so far.
+    With `if_exists="update"`, a cache that an earlier merge made is replaced. That is the default of Merge Datasets,
+    because a workflow is queued many times; here, an existing cache is refused.
+    Shards are linked if possible, and copied otherwise; only those are packed again of which a part is not needed.
+    `progress` is called with (samples done, total). Every tensor is first compared with its hash: a damaged source is
+    refused.
     """
     if not sources:
         raise CacheError("merge: name at least one cache")
@@ -79,193 +101,215 @@ def merge(
     if if_exists == "refuse":
         require_new(target)
     with ExitStack() as stack:
-        datasets = [_open(storage, stack) for storage in storages]
-        provenance, parts = _merged_provenance(datasets), [Part(dataset) for dataset in datasets]
+        opened = [_open(storage, stack) for storage in storages]
+        datasets = [Cache(each.storage, each.manifest, each.index) for each in opened]
+        provenance = _merged_provenance(datasets)
         refuse_other_origin(target, provenance)
         warnings = check_fit(datasets)
-        with CacheWriter(target, provenance=provenance) as writer:
-            copier = _Copier(writer, rename_all=True)
-            repeated = _copy_distinct(parts, copier, progress)
-    published = _published(target)
+        names = MergedNames(rename_all=True)
+        merged = _Merged.of(opened, datasets, names)
+        with _locked(target):
+            published = _write_merged(target, merged, names, provenance, progress)
     return MergeReport(
         destination=target.path,
         generation=published.generation,
-        sources=len(parts),
+        sources=len(opened),
         samples=published.counts["samples"],
-        repeated=repeated,
+        repeated=merged.repeated,
         entries=published.counts["entries"],
-        renamed=tuple(copier.renamed),
+        renamed=tuple(names.renamed),
         warnings=tuple(warnings),
     )
 
 
-def _copy_distinct(parts: Sequence[Part], copier: "_Copier", progress: Progress | None) -> int:
-    """Copy all parts with their sets and named entries. Returns how many samples were in an earlier part too."""
-    total = sum(len(part.dataset) for part in parts)
-    repeated = done = 0
-    seen: set[bytes] = set()
-    for part in parts:
-        for name in part.dataset.sets:
-            copier.set_name(part, name)
-        own: set[bytes] = set()  # a sample that one source lists twice is kept twice
-        for number in range(len(part.dataset)):
-            facts, keys = copier.describe(part, number)
-            identity = _identity(facts, keys)
-            own.add(identity)
-            if identity in seen:
-                repeated += 1
-            else:
-                copier.add(part.dataset, facts, keys)
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        seen |= own
-        copier.add_named(part.dataset)
-    return repeated
+@dataclass(frozen=True)
+class _Merged:
+    """The arrays of all sources in one. Its shards are those of the sources, one source after the other."""
+
+    sources: Sequence[CheckedGeneration]
+    arrays: IndexArrays
+    fields: tuple[str, ...]
+    buckets: tuple[tuple[str, tuple[int, ...]], ...]
+    shards: tuple[ShardFile, ...]
+    repeated: int
+
+    @classmethod
+    def of(cls, sources: Sequence[CheckedGeneration], datasets: Sequence[Cache], names: MergedNames) -> "_Merged":
+        manifests = [source.manifest for source in sources]
+        fields, field_numbers = numbered([manifest.fields for manifest in manifests])
+        forms = [[(b["dtype"], tuple(b["shape"])) for b in manifest.buckets] for manifest in manifests]
+        buckets, bucket_numbers = numbered(forms)
+        sets = [[names.set_name(Part(dataset), name) for name in dataset.sets] for dataset in datasets]
+        set_numbers = [[list(names.sets).index(name) for name in own] for own in sets]
+        shards, shard_numbers = numbered([manifest.shards for manifest in manifests])
+        for dataset in datasets:
+            names.add_named(dataset)
+        parts = [
+            (
+                prune(
+                    source.arrays, len(source.manifest.fields), np.ones(len(source.arrays.samples), bool), source.used
+                ),
+                Translation(*numbers),
+            )
+            for source, *numbers in zip(sources, field_numbers, set_numbers, bucket_numbers, shard_numbers, strict=True)
+        ]
+        arrays, source_of = merge_arrays(parts, len(fields))
+        repeats = _repeats(arrays, len(fields), source_of, datasets, names)
+        stays = ~repeats
+        arrays = prune(arrays, len(fields), stays, np.ones(len(arrays.entries), bool))
+        return cls(sources, arrays, tuple(fields), tuple(buckets), tuple(shards), int(repeats.sum()))
+
+    @cached_property
+    def homes(self) -> list[tuple[ShardFiles, int]]:
+        """Where each shard is: the files of a source, and its number there."""
+        found: dict[ShardFile, tuple[ShardFiles, int]] = {}
+        for source in self.sources:
+            for number, shard in enumerate(source.manifest.shards):
+                found.setdefault(shard, (source.files, number))
+        return list(found.values())
+
+    def open_shard(self, number: int) -> StoredFile:
+        files, own = self.homes[number]
+        return files.file(own)
 
 
-def gather(
-    parts: Sequence[Part],
-    path: Place,
-    progress: Progress = lambda done, total: None,
-    merged: bool = False,
-    warn: Callable[[str], None] = lambda text: None,
-) -> str:
-    """Make the samples of all parts, in order, the samples of the cache at `path`. Returns its new generation.
-
-    `merged` records a merge also of a single part. An existing cache is replaced if it was made so.
-    One entry is in memory at a time. `progress` is called before each sample with (samples done, total), `warn` with
-    each doubt whether the datasets fit together.
-    """
-    total = sum(len(part.dataset) for part in parts)
-    if not total:
-        raise CacheError(f"{storage_at(path).path.name}: no samples to save; choose a dataset with samples")
-    target, datasets = storage_at(path), [part.dataset for part in parts]
-    provenance = _gathered_provenance(datasets, merged)
-    refuse_own_input(target, [dataset.path for dataset in datasets])
-    refuse_other_origin(target, provenance)
-    for text in check_fit(datasets):
-        warn(text)
-    with CacheWriter(target, provenance=provenance) as writer:
-        copier = _Copier(writer, rename_all=False)
-        done = 0
-        for part in parts:
-            for number in range(len(part.dataset)):
-                progress(done, total)
-                copier.add(part.dataset, *copier.describe(part, number))
-                done += 1
-            copier.add_named(part.dataset)
-    return _published(target).generation
+def _used_arrays(source: CheckedGeneration) -> IndexArrays:
+    everything = np.ones(len(source.arrays.samples), bool)
+    return prune(source.arrays, len(source.manifest.fields), everything, source.used)
 
 
-class _Copier:
-    """Copies samples of open datasets into a writer. `rename_all` keeps every set and name apart, as `merge` does."""
-
-    def __init__(self, writer: CacheWriter, rename_all: bool) -> None:
-        self._writer = writer
-        self._rename_all = rename_all
-        self._sets: dict[str, Mapping[str, Any]] = {}
-        self._set_names: dict[tuple[int, str], str] = {}  # by part and its own name of the set
-        self._named: dict[str, bytes] = {}
-        self.renamed: list[str] = []
-
-    def describe(self, part: Part, number: int) -> tuple[SampleFacts, Keys]:
-        """The facts of a sample, with the name that its set has in the new cache, and its keys by field."""
-        sample = part.dataset.sample(number)
-        facts = replace(sample, set=self.set_name(part, sample.set))
-        return facts, part.dataset.keys(number)
-
-    def add(self, dataset: Dataset, facts: SampleFacts, keys: Keys) -> None:
-        for variants in keys.values():
-            for key in variants:
-                self._copy(dataset, key)
-        self._writer.sample(keys, facts)
-
-    def add_named(self, dataset: Dataset) -> None:
-        """Copy the named entries, such as the empty caption."""
-        for name, key in dataset.named.items():
-            if self._named.setdefault(name, key) != key:
-                if not self._rename_all:
-                    continue
-                name = self._free_name(name, dataset, lambda free: free not in self._named)
-                self._named[name] = key
-            self._copy(dataset, key)
-            self._writer.name(name, key)
-
-    def set_name(self, part: Part, name: str) -> str:
-        """The name in the new cache of a part's set, described there on first use."""
-        known = self._set_names.get((id(part), name))
-        if known is None:
-            known = self._set_names[id(part), name] = self._add_set(part, name)
-        return known
-
-    def _add_set(self, part: Part, name: str) -> str:
-        facts = _weighted(part.dataset.sets.get(name, {}), part.weight)
-        if self._sets.setdefault(name, facts) != facts:
-            name = self._free_name(name or "main", part.dataset, lambda free: self._is_free_set(free, facts))
-            self._sets[name] = facts
-        self._writer.describe_set(name, facts)
-        return name
-
-    def _is_free_set(self, name: str, facts: Mapping[str, Any]) -> bool:
-        return name not in self._sets or (not self._rename_all and self._sets[name] == facts)
-
-    def _free_name(self, name: str, dataset: Dataset, is_free: Callable[[str], bool]) -> str:
-        folder = dataset.path.name
-        free = free_name(f"{name} ({folder})", is_free, lambda number: f"{name} ({folder} {number})")
-        self.renamed.append(free)
-        return free
-
-    def _copy(self, dataset: Dataset, key: bytes) -> None:
-        if not self._writer.has(key):
-            field, parts = dataset.stored_entry(key)
-            self._writer.put_split(key, parts, field)
+def _repeats(
+    arrays: IndexArrays, width: int, source_of: np.ndarray, datasets: Sequence[Cache], names: MergedNames
+) -> np.ndarray:
+    """A mask of the samples that an earlier source has too. One that a source lists twice is kept twice."""
+    repeats = np.zeros(len(arrays.samples), bool)
+    seen: dict[bytes, int] = {}
+    starts = np.searchsorted(source_of, np.arange(len(datasets)))
+    alike = alike_samples(arrays, width, source_of) if len(datasets) > 1 else np.empty(0, np.int64)
+    for number in alike.tolist():
+        source = int(source_of[number])
+        part = Part(datasets[source])
+        facts, keys = names.describe(part, number - int(starts[source]))
+        repeats[number] = seen.setdefault(_identity(facts, keys), source) < source
+    return repeats
 
 
-def _open(storage: Storage, stack: ExitStack) -> Cache:
+@contextmanager
+def _locked(target: Storage) -> Iterator[None]:
+    lock = PublishLock(target)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _write_merged(
+    target: Storage, merged: _Merged, names: MergedNames, provenance: dict[str, Any], progress: Progress | None
+) -> Manifest:
+    _refuse_damage(merged, progress)
+    before = read_manifest(target)
+    arrays = _with_twins(merged)
+    table = blob_table(arrays)
+    wasteful = wasteful_among(merged.shards, table, merged.open_shard)
+    next_shard = max((source.manifest.next_shard for source in merged.sources), default=0)
+    next_shard = max(next_shard, before.next_shard if before else 0)
+    rewrite = plan_rewrite(arrays, table, merged.shards, wasteful, next_shard, merged.open_shard)
+    listed = {shard.file for shard in before.shards} if before else set()
+    whole = {shard.file for shard in rewrite.shards} - {shard.file.file for shard in rewrite.packing.shards} - listed
+    for source in merged.sources:
+        link_shards(source.storage, target, [shard for shard in source.manifest.shards if shard.file in whole])
+        whole -= {shard.file for shard in source.manifest.shards}
+    write_packing(target, rewrite.packing, merged.open_shard)
+    draft = _draft(rewrite, merged, names, before, provenance)
+    published = publish(target, rewrite.arrays, draft)
+    if before is not None:
+        remove_superseded(target, published)
+    return published
+
+
+def _draft(
+    rewrite: Rewrite, merged: _Merged, names: MergedNames, before: Manifest | None, provenance: dict[str, Any]
+) -> Manifest:
+    arrays = rewrite.arrays
+    used = used_entries(arrays, len(merged.fields), find_keys(arrays.entries, set(names.named.values())))
+    return Manifest(
+        id=before.id if before else secrets.token_hex(16),
+        index_bytes=0,
+        index_hash="",
+        shards=rewrite.shards,
+        counts={"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())},
+        fields=merged.fields,
+        buckets=bucket_table({form: n for n, form in enumerate(merged.buckets)}, arrays.samples),
+        sets={name: dict(facts) for name, facts in names.sets.items()},
+        named={name: key.hex() for name, key in names.named.items()},
+        provenance=plain_json(provenance, "provenance"),
+        next_shard=rewrite.next_shard,
+    )
+
+
+def _refuse_damage(merged: _Merged, progress: Progress | None) -> None:
+    """Compare everything that is taken over with its hash: damage is not copied."""
+    total, done = sum(len(source.arrays.samples) for source in merged.sources), 0
+    for source in merged.sources:
+        count = len(source.arrays.samples)
+
+        def report(read: int, of: int, done: int = done, count: int = count) -> None:
+            if progress is not None and read < of:
+                progress(done + count * read // of, total)
+
+        needed = _needed_rows(source)
+        for number, state in enumerate(examine_shards(source, report)):
+            rows = state.damaged[needed[state.damaged]]
+            if len(rows) or (state.problem is not None and needed[source.table.rows_of(number)].any()):
+                at = int(source.table.offsets[rows[0]]) if len(rows) else 0
+                raise CacheError(
+                    f"{source.folder}: {source.manifest.shards[number].file} is damaged at {at:,}; "
+                    f'run "streamcache verify --repair {source.folder}" first'
+                )
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+
+def _needed_rows(source: CheckedGeneration) -> np.ndarray:
+    """A mask of the blobs that a used entry needs."""
+    needed = np.zeros(len(source.table), bool)
+    needed[source.table.row_of_ref[source.used[source.table.entry_of_ref]]] = True
+    return needed
+
+
+def _with_twins(merged: _Merged) -> IndexArrays:
+    """The arrays with references to one of several equal blobs only: the others are left behind."""
+    arrays, table = merged.arrays, blob_table(merged.arrays)
+    order = sort_order(table.hashes).astype(np.int64)
+    halves = np.ascontiguousarray(table.hashes).view("<u8").reshape(-1, 2)[order]
+    again = np.flatnonzero((halves[1:] == halves[:-1]).all(1)) + 1
+    locations = table.locations.copy()
+    for place in again.tolist():
+        one, other = int(order[place - 1]), int(order[place])
+        if table.spec_of_row[one] == table.spec_of_row[other] and _bytes(merged, table, one) == _bytes(
+            merged, table, other
+        ):
+            locations[other] = locations[one]
+    refs = arrays.refs.copy()
+    refs["location"] = locations[table.row_of_ref]
+    return replace(arrays, refs=refs)
+
+
+def _bytes(merged: _Merged, table: BlobTable, row: int) -> bytearray:
+    return merged.open_shard(int(table.shards[row])).read(int(table.offsets[row]), int(table.nbytes[row]))
+
+
+def _open(storage: Storage, stack: ExitStack) -> CheckedGeneration:
     """A cache whose index is fully checked; its files are kept until the stack closes."""
-    checked = open_checked(storage, stack.enter_context(leased_manifest(storage)))
-    return Cache(storage, checked.manifest, checked.index)
-
-
-def _published(place: Place) -> Manifest:
-    manifest = read_manifest(place)
-    assert manifest is not None, "the writer has just published it"
-    return manifest
-
-
-def _weighted(facts: Mapping[str, Any], weight: float) -> dict[str, Any]:
-    """The settings of a set whose samples are drawn `weight` times as often."""
-    if weight == 1:
-        return dict(facts)
-    if facts.get("samples") is not None:
-        return {**facts, "samples": max(1, round(facts["samples"] * weight))}
-    return {**facts, "weight": facts.get("weight", 1.0) * weight}
-
-
-def _agreed(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """The provenance that all datasets share."""
-    first, *others = [dataset.provenance for dataset in datasets]
-    return {key: value for key, value in first.items() if all(key in p and p[key] == value for p in others)}
+    return open_checked(storage, stack.enter_context(leased_manifest(storage)))
 
 
 def _merged_provenance(datasets: Sequence[Dataset]) -> dict[str, Any]:
     merged = [
         {"folder": d.path.name, "id": d.id, "generation": d.generation, "provenance": d.provenance} for d in datasets
     ]
-    return _as_merge(_agreed(datasets), merged)
-
-
-def _gathered_provenance(datasets: Sequence[Dataset], merged: bool) -> dict[str, Any]:
-    gathered = [
-        {"folder": d.path.name, "id": d.id, "generation": d.generation, "samples": len(d), **recorded_encoders(d)}
-        for d in datasets
-    ]
-    return _as_merge(_agreed(datasets), gathered) if merged else {**_agreed(datasets), "gathered": gathered}
-
-
-def _as_merge(agreed: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {**{key: value for key, value in agreed.items() if key != "gathered"}, "merged": parts}
+    return as_merge(agreed_provenance(datasets), merged)
 
 
 def _identity(facts: SampleFacts, keys: Keys) -> bytes:

@@ -8,17 +8,8 @@ import numpy as np
 
 from ...errors import CacheError, CacheUnreadable, LossRefused
 from ...quantity import plural
-from ..format import (
-    ASIDE_FIELDS,
-    DAMAGED,
-    SHARDS,
-    Place,
-    StoredFile,
-    blob_table,
-    prune,
-    remember_dropped,
-    variant_cells,
-)
+from ..format import ASIDE_FIELDS, DAMAGED, SHARDS, Place, StoredFile, remember_dropped
+from ..index import blob_table, prune, variant_cells
 from ..write import CheckedGeneration, open_exclusive, plan_rewrite, publish, write_packing
 from .shard_state import UNREADABLE, Progress, ShardState, examine_shards
 

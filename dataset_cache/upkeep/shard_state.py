@@ -6,18 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import CacheError, CacheUnreadable
-from ..format import (
-    DAMAGED,
-    MAX_HEADER_BYTES,
-    SHARDS,
-    Blob,
-    BlobTable,
-    ShardFile,
-    StoredFile,
-    hash_start,
-    header_hash,
-    retrying,
-)
+from ..format import DAMAGED, MAX_HEADER_BYTES, SHARDS, Blob, ShardFile, StoredFile, hash_start, header_hash, retrying
+from ..index import BlobTable
 from ..write import CheckedGeneration
 
 MISSING, UNREADABLE = "missing", "unreadable"  # what is wrong with a file, if it is not DAMAGED

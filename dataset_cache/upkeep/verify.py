@@ -7,19 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import CacheError, CacheUnreadable
-from ..format import (
-    ASIDE_FIELDS,
-    BUILD,
-    DAMAGED,
-    MANIFEST,
-    SHARDS,
-    Manifest,
-    Place,
-    Storage,
-    read_manifest,
-    retrying,
-    variant_cells,
-)
+from ..format import ASIDE_FIELDS, BUILD, DAMAGED, MANIFEST, SHARDS, Manifest, Place, Storage, read_manifest, retrying
+from ..index import variant_cells
 from ..read import find_lost
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents
@@ -77,9 +66,9 @@ def _check_generation(storage: Storage, manifest: Manifest, progress: Progress |
         current = retrying(lambda: open_checked(storage, manifest))
     except CacheError as error:
         kind = _kind_of(error)
-        if kind == DAMAGED and storage.stat(manifest.index_name) is None:
-            kind = MISSING
-        yield Problem(kind, manifest.index_name, str(error))
+        missing = [name for name in manifest.index_names if storage.stat(name) is None]
+        place = next((name for name in [*missing, *manifest.index_names] if name in str(error)), manifest.index_name)
+        yield Problem(MISSING if kind == DAMAGED and missing else kind, place, str(error))
         return
     for number, state in enumerate(examine_shards(current, progress)):
         yield from _problems(current, number, state)

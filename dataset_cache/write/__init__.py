@@ -15,11 +15,12 @@ from .publishing import (
     in_grace,
     list_shards,
     named_publisher,
+    needed_indexes,
     publish,
     refuse_foreign_folder,
     remove_superseded,
 )
-from .repack import Rewrite, plan_rewrite, small_shards, wasteful_shards, write_packing
+from .repack import Rewrite, plan_rewrite, small_shards, wasteful_among, wasteful_shards, write_packing
 from .rows import split_rows
 from .writer import CacheWriter
 
@@ -35,6 +36,7 @@ __all__ = [
     "list_shards",
     "lost_shards",
     "named_publisher",
+    "needed_indexes",
     "open_checked",
     "open_exclusive",
     "plan_rewrite",
@@ -43,6 +45,7 @@ __all__ = [
     "remove_superseded",
     "small_shards",
     "split_rows",
+    "wasteful_among",
     "wasteful_shards",
     "without_lost_shards",
     "write_packing",

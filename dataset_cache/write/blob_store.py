@@ -10,11 +10,9 @@ import torch
 from ...errors import CacheError
 from ..format import (
     NAMES,
-    OFFSET_BITS,
     SHARDS,
     BuildShard,
     EntryRecord,
-    Index,
     Manifest,
     Recovered,
     Segment,
@@ -28,10 +26,11 @@ from ..format import (
     publish_shard,
     recover,
     remove_segment,
-    split_location,
     tensor_bytes,
 )
+from ..index import OFFSET_BITS, Index, split_location
 from ..read import ShardFiles
+from .digest_table import DigestTable
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class BlobStore:
         self._first_new = len(self._published.shards)
         self._new: list[BuildShard] = []
         self._ids = {shard.file: n for n, shard in enumerate(self._published.shards)}
-        self._blobs: dict[bytes, int] = {}
+        self._blobs = DigestTable()
         self._segment: Segment | None = None
         self._adopted: list[Recovered] = []
         self._shifts: dict[int, int] = {}
@@ -82,7 +81,8 @@ class BlobStore:
             return
         self._number(shard)
         for blob in shard.blobs:
-            self._blobs.setdefault(blob.hash, self._ids[shard.name] << OFFSET_BITS | blob.offset)
+            if self._blobs.get(blob.hash) is None:
+                self._blobs.add(blob.hash, self._ids[shard.name] << OFFSET_BITS | blob.offset)
 
     def put(self, tensor: torch.Tensor, kind: str) -> Stored:
         """Store a tensor's bytes, or find them stored. On an equal hash the bytes are compared."""
@@ -96,7 +96,8 @@ class BlobStore:
         blob = segment.append(kind, digest, spec, data, apart=found is not None)
         shard = next(s for s in reversed(segment.shards) if s.kind == kind)
         location = self._number(shard) << OFFSET_BITS | blob.offset
-        self._blobs.setdefault(digest, location)
+        if self._blobs.get(digest) is None:
+            self._blobs.add(digest, location)
         self.unflushed_bytes += len(data)
         return Stored(location, digest, found is not None)
 
@@ -104,6 +105,11 @@ class BlobStore:
         """Record an entry in the journal. It refers to shards by name: their numbers may change."""
         refs = [(*self._place(s.location), s.hash) for s in stored]
         self._own_segment().record(EntryRecord(key, field, parts.layout, parts.leaves, refs))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the records that are in memory until the next flush."""
+        return self._segment.waiting_bytes if self._segment is not None else 0
 
     def flush(self) -> None:
         try:

@@ -17,47 +17,51 @@ from ...errors import CacheError, CacheUnreadable
 from ..format import (
     DAMAGED,
     MANIFEST,
-    NO_BUCKET,
     SHARDS,
-    BlobTable,
-    Index,
-    IndexArrays,
-    Layout,
     Manifest,
     Place,
     ShardFile,
     Storage,
+    read_manifest,
+    remember_dropped,
+    retrying,
+    storage_at,
+)
+from ..index import (
+    BlobTable,
+    Index,
+    IndexArrays,
     blob_table,
     bucket_table,
     derive,
     find_keys,
     index_in_memory,
-    layout_texts,
     open_index,
     prune,
-    read_manifest,
-    remember_dropped,
-    retrying,
-    sort_order,
-    storage_at,
-    unpack_variants,
     used_entries,
-    variant_cells,
 )
 from ..read import Lease, ShardFiles, refuse_lost
+from .consistency import find_inconsistency, find_wrong_order
 from .publishing import PublishLock
 from .repack import plan_rewrite
 
+SMALL_INDEX = 256 << 10  # a file takes in those before it until it has this size
 _ATTEMPTS = 10
+_REMEDY = "restore it from a copy, or remove the cache and save it again"
 
 
 @dataclass(frozen=True)
 class CheckedGeneration:
-    """A generation whose index matches its hash and is consistent."""
+    """A generation whose index matches its hash and, if it is `thorough`, is consistent.
+
+    One that is not `stored` is in memory only.
+    """
 
     storage: Storage
     manifest: Manifest
     index: Index
+    thorough: bool = True
+    stored: bool = True
 
     @property
     def folder(self) -> Path:
@@ -97,7 +101,7 @@ class CheckedGeneration:
         counts = {"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())}
         numbers = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
         return replace(
-            manifest,
+            manifest.with_segments((), ()),
             shards=tuple(shards),
             next_shard=next_shard,
             named=named,
@@ -114,17 +118,38 @@ def open_checked(place: Place, manifest: Manifest | None) -> CheckedGeneration:
     if manifest is None:
         refuse_lost(storage)
         raise CacheError(f"{folder}: {MANIFEST} is missing; this is not a StreamCache cache, or it was never published")
-    remedy = "restore it from a copy, or remove the cache and save it again"
+    current = CheckedGeneration(storage, manifest, _open_index(storage, manifest, True))
+    require_consistent(current)
+    return current
+
+
+def open_quickly(storage: Storage, manifest: Manifest, check: bool | None) -> CheckedGeneration:
+    """Open the published generation for a writer that may leave its index as it is. A small one is checked fully.
+
+    `check` compares the index with its hash, by default only files that are small.
+    """
+    if manifest.whole_index_bytes <= SMALL_INDEX:
+        return open_checked(storage, manifest)
+    return CheckedGeneration(storage, manifest, _open_index(storage, manifest, check), thorough=False)
+
+
+def require_consistent(current: CheckedGeneration) -> None:
+    manifest, index = current.manifest, current.index
     try:
-        index = open_index(storage, manifest, check=True)
+        problem = find_inconsistency(manifest, index.arrays) or find_wrong_order(manifest, index)
+    except (IndexError, ValueError) as error:
+        problem = f"rows of a file point past the end ({error})"
+    if problem is not None:
+        raise CacheError(f"{current.folder / manifest.index_name}: {problem}; {_REMEDY}")
+
+
+def _open_index(storage: Storage, manifest: Manifest, check: bool | None) -> Index:
+    try:
+        return open_index(storage, manifest, check)
     except CacheUnreadable:
         raise
     except CacheError as error:
-        raise CacheError(f"{folder}: cannot use its index: {error}; {remedy}") from error
-    problem = find_inconsistency(manifest, index.arrays)
-    if problem is not None:
-        raise CacheError(f"{folder / manifest.index_name}: {problem}; {remedy}")
-    return CheckedGeneration(storage, manifest, index)
+        raise CacheError(f"{storage.path}: cannot use its index: {error}; {_REMEDY}") from error
 
 
 def lost_shards(storage: Storage, shards: Sequence[ShardFile]) -> list[int]:
@@ -151,7 +176,7 @@ def without_lost_shards(current: CheckedGeneration) -> CheckedGeneration:
     keys = [current.index.key_of(entry) for entry in np.flatnonzero(damaged).tolist()]
     extra = remember_dropped(manifest.extra, keys, DAMAGED)
     draft = current.successor(left.arrays, left.shards, left.next_shard, named={}, extra=extra)
-    return CheckedGeneration(current.storage, draft, index_in_memory(derive(left.arrays, width), width))
+    return CheckedGeneration(current.storage, draft, index_in_memory(derive(left.arrays, width), width), stored=False)
 
 
 @contextmanager
@@ -191,130 +216,3 @@ def existing_storage(place: Place) -> Storage:
     if not storage.exists():
         raise CacheError(f"{storage.path}: no such cache")
     return storage
-
-
-def find_inconsistency(manifest: Manifest, arrays: IndexArrays) -> str | None:
-    """The first inconsistency of an index, or None. Each check relies on the ones before it."""
-    try:
-        for check in (_texts, _entries, _references, _samples, _names, _keys, _buckets, _derived):
-            for problem in check(manifest, arrays):
-                return problem
-    except CacheError as error:
-        return str(error)
-    return None
-
-
-def _texts(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    for name, texts, ends in (
-        ("layouts", arrays.layouts, arrays.layout_ends),
-        ("strings", arrays.strings, arrays.string_ends),
-    ):
-        if not _ascending(ends) or (int(ends[-1]) if len(ends) else 0) != len(texts):
-            yield f"the ends of the {name} are not in order"
-    try:
-        arrays.layouts.tobytes().decode()
-        arrays.strings.tobytes().decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as error:
-        yield f"its texts are not UTF-8: {error}"
-
-
-def _entries(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    entries = arrays.entries
-    counts = np.array([len(Layout(text).specs) for text in layout_texts(arrays)], np.int64)
-    if not _below(entries["layout"], len(counts)) or not _below(entries["field"], len(manifest.fields)):
-        yield "an entry has a layout or a field that does not exist"
-        return
-    needed = counts[entries["layout"].astype(np.int64)]
-    starts = np.cumsum(needed) - needed
-    if not np.array_equal(entries["refs"], starts) or needed.sum() != len(arrays.refs):
-        yield "the references of the entries are not in order"
-    leaves = np.append(entries["leaves"], np.uint64(len(arrays.leaves)))
-    if not _ascending(leaves) or (len(entries) and leaves[0] != 0):
-        yield "the leaves of the entries are not in order"
-    if manifest.counts.get("entries") != len(entries):
-        yield f"it has {len(entries)} entries, {manifest.counts.get('entries')} expected from the manifest"
-
-
-def _references(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    table = blob_table(arrays)
-    if not _below(table.shards, len(manifest.shards)):
-        yield "a reference names a shard that does not exist"
-        return
-    sizes = np.array([shard.bytes for shard in manifest.shards], np.int64)
-    if len(table) and (table.offsets + table.nbytes > sizes[table.shards]).any():
-        yield "a reference points past the end of its shard"
-
-
-def _samples(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    samples, width = arrays.samples, len(manifest.fields)
-    starts = samples["variants"].astype(np.int64)
-    if not _below(samples["variants"], len(arrays.variants) - width + 1):
-        yield "a sample's variants start past the end"
-        return
-    counts = arrays.variants[starts[:, None] + np.arange(width)].sum(1, dtype=np.int64)
-    lengths = counts + width
-    if not np.array_equal(starts, np.cumsum(lengths) - lengths) or lengths.sum() != len(arrays.variants):
-        yield "the variants of the samples are not in order"
-        return
-    if not _below(unpack_variants(arrays, width)[1], len(arrays.entries)):
-        yield "a sample uses an entry that does not exist"
-    ends = samples["captions"] + samples["caption_count"]
-    if not _below(ends, len(arrays.captions) + 1) or (ends < samples["captions"]).any():
-        yield "a sample's captions extend past the end"
-    strings = len(arrays.string_ends)
-    if not _below(arrays.captions, strings) or not _below(samples["source"], strings):
-        yield "a caption or source name does not exist"
-    if not _below(samples["set"], len(manifest.sets)):
-        yield "a sample belongs to a set that does not exist"
-
-
-def _names(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    for name, key in manifest.named.items():
-        if not find_keys(arrays.entries, [bytes.fromhex(key)]):
-            yield f"the entry named {name!r} does not exist"
-
-
-def _keys(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    keys = np.ascontiguousarray(arrays.entries["key"])
-    halves = keys.view("<u8").reshape(-1, 2)[sort_order(keys)]
-    if len(halves) > 1 and (halves[1:] == halves[:-1]).all(1).any():
-        yield "two entries have the same key"
-
-
-def _derived(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    """Orders and routes match the arrays that they are derived from."""
-    expected = derive(arrays, len(manifest.fields))
-    for name in ("row_layouts", "routes", "entry_order", "ref_order"):
-        if not np.array_equal(getattr(expected, name), getattr(arrays, name)):
-            yield f"its array {name!r} does not match the others"
-
-
-def _buckets(manifest: Manifest, arrays: IndexArrays) -> Iterator[str]:
-    """Each sample is in the bucket of its latents' shape and dtype."""
-    if "latent" not in manifest.fields or not len(arrays.samples):
-        return
-    numbers = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
-    of_layout = np.array([_bucket(Layout(text), numbers) for text in layout_texts(arrays)], np.int64)
-    field = manifest.fields.index("latent")
-    cells, flat = variant_cells(arrays, len(manifest.fields))
-    latents = cells % len(manifest.fields) == field
-    stated = arrays.samples["bucket"].astype(np.int64)[cells[latents] // len(manifest.fields)]
-    found = of_layout[arrays.entries["layout"].astype(np.int64)[flat[latents]]]
-    if (stated != found).any():
-        yield "a sample is in a bucket whose shape differs from its latent"
-
-
-def _bucket(layout: Layout, numbers: dict[tuple[str, tuple[int, ...]], int]) -> int:
-    slot = layout.slot_at("samples")
-    if slot is None:
-        return NO_BUCKET
-    spec = layout.specs[slot]
-    return numbers.get((spec.dtype, spec.shape[1:]), -1)
-
-
-def _ascending(values: np.ndarray) -> bool:
-    return len(values) < 2 or bool((values[1:] >= values[:-1]).all())
-
-
-def _below(values: np.ndarray | Sequence[int], limit: int) -> bool:
-    return not len(values) or (limit > 0 and int(np.max(values)) < limit)

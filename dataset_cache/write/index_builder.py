@@ -5,12 +5,16 @@ import warnings
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from ...errors import CacheError
-from ..format import (
+from ..format import Layout, Manifest
+from ..index import (
+    ARRAY_TYPES,
     ENTRY,
     NO_BUCKET,
     OFFSET_BITS,
@@ -18,14 +22,13 @@ from ..format import (
     SAMPLE,
     Index,
     IndexArrays,
-    Layout,
-    Manifest,
     SampleFacts,
+    guarded,
     pack_entry_row,
     pack_sample_row,
     pack_variants,
-    unpack_variants,
 )
+from .digest_table import DigestTable
 
 # Lookups that the mapped index answers itself; building a table takes four times as long as these, at 1,000 entries.
 _FEW = 64
@@ -54,21 +57,28 @@ def check_facts(facts: SampleFacts) -> SampleFacts:
     return checked
 
 
+@dataclass(frozen=True)
+class Added:
+    """New rows, numbered after those of the base, and the samples of the next generation: runs of old and new rows."""
+
+    arrays: IndexArrays
+    runs: tuple[tuple[int, int], ...]
+
+
 class IndexBuilder:
     """Collects entries and samples in compact arrays. `base` is the generation to continue or replace."""
 
+    @guarded
     def __init__(self, base: Index | None, manifest: Manifest | None, keep_samples: bool) -> None:
         self._base = base
-        kept = manifest if keep_samples and base is not None else None
-        self._keep = kept is not None
-        self._base_entries = base.entry_count if base else 0
+        self._first = base.lengths if base else dict.fromkeys(ARRAY_TYPES, 0)
         self._base_keys = KeyTable(base) if base else None
-        self._keys: dict[bytes, int] = {}
+        self._keys = DigestTable()
         self._entries, self._refs, self._leaves = bytearray(), bytearray(), bytearray()
         self._entry_layouts = array("I")
         self._layouts: dict[str, int] = {}
         if base:
-            self._layouts = {base.layout_text(n): n for n in range(len(base.arrays.layout_ends))}
+            self._layouts = {base.layout_text(n): n for n in range(self._first["layout_ends"])}
         self._buckets_of: dict[int, int] = {}
         self.without_bucket = 0  # samples whose latent fits no batch
         self._samples = bytearray()
@@ -76,15 +86,39 @@ class IndexBuilder:
         self._same_counts: dict[tuple[int, ...], tuple[int, ...]] = {}  # nearly all samples share one of a few
         self._variants = array("I")
         self._captions = array("I")
-        self._strings: dict[str, int] = {}
+        self._strings = DigestTable()
+        self._texts, self._text_ends = bytearray(), array("Q")
         # Every entry stores its field number, so fields are kept; sets and buckets are only in samples.
         self.fields: list[str] = list(manifest.fields) if manifest else []
-        self._base_width = len(self.fields)
-        self.sets: dict[str, dict[str, Any]] = {k: dict(v) for k, v in kept.sets.items()} if kept else {}
+        self.sets: dict[str, dict[str, Any]] = {}
         self.buckets: dict[tuple[str, tuple[int, ...]], int] = {}
-        if kept:
-            self.buckets = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(kept.buckets)}
-        self.sample_count = base.sample_count if base and kept else 0
+        self._runs: list[list[int]] = []
+        self.sample_count = 0
+        if keep_samples and base is not None and manifest is not None:
+            self.adopt_sets(manifest)
+            self.keep(0, base.sample_count)
+
+    def adopt_sets(self, manifest: Manifest) -> None:
+        """Number sets and buckets as the base does, so that its samples can be kept."""
+        self.sets = {name: dict(facts) for name, facts in manifest.sets.items()}
+        self.buckets = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
+
+    def keep(self, first: int, count: int) -> None:
+        """List samples of the base again."""
+        assert self._base is not None, "there is no base"
+        self.sample_count += count
+        at = 0
+        for row, length in self._base.runs:
+            start, end = max(first, at), min(first + count, at + length)
+            if start < end:
+                self._list_rows(row + start - at, end - start)
+            at += length
+
+    def _list_rows(self, first: int, count: int) -> None:
+        if self._runs and sum(self._runs[-1]) == first:
+            self._runs[-1][1] += count
+        else:
+            self._runs.append([first, count])
 
     def find(self, key: bytes) -> int | None:
         found = self._keys.get(key)
@@ -93,14 +127,15 @@ class IndexBuilder:
     def add_entry(self, key: bytes, field: str, layout: str, leaves: bytes, refs: Sequence[tuple[int, bytes]]) -> int:
         """Add an entry whose references are (location, hash). Returns its number."""
         number = self._layouts.setdefault(layout, len(self._layouts))
-        first_ref = self._base_refs + len(self._refs) // REF.itemsize
-        first_leaf = self._base_leaves + len(self._leaves)
+        first_ref = self._first["refs"] + len(self._refs) // REF.itemsize
+        first_leaf = self._first["leaves"] + len(self._leaves)
         self._entries += pack_entry_row(key, first_ref, first_leaf, number, self.field_number(field))
         self._leaves += leaves
         for location, digest in refs:
             self._refs += location.to_bytes(8, "little") + digest
         self._entry_layouts.append(number)
-        entry = self._keys[key] = self._base_entries + len(self._entry_layouts) - 1
+        entry = self._first["entries"] + len(self._entry_layouts) - 1
+        self._keys.add(key, entry)
         return entry
 
     def add_sample(self, entries: Mapping[str, Sequence[int]], facts: SampleFacts) -> int:
@@ -113,6 +148,7 @@ class IndexBuilder:
         self._captions.extend(self._string(caption) for caption in facts.captions)
         self._counts.append(self._same_counts.setdefault(counts, counts))
         self._variants.extend(entry for name in self.fields for entry in entries.get(name, ()))
+        self._list_rows(self._first["samples"] + len(self._counts) - 1, 1)
         self.sample_count += 1
         return self.sample_count - 1
 
@@ -126,9 +162,9 @@ class IndexBuilder:
         return self.fields.index(name)
 
     def entry_layout(self, entry: int) -> int:
-        if self._base is not None and entry < self._base_entries:
+        if self._base is not None and entry < self._first["entries"]:
             return self._base.entry_row(entry).layout
-        return self._entry_layouts[entry - self._base_entries]
+        return self._entry_layouts[entry - self._first["entries"]]
 
     def move_shards(self, shifts: Mapping[int, int]) -> None:
         """Adjust locations: the blobs of each of these new shards moved `shift` bytes towards the front."""
@@ -137,65 +173,55 @@ class IndexBuilder:
         for shard, shift in shifts.items():
             refs["location"][numbers == shard] -= np.uint64(shift)
 
-    def finish(self) -> IndexArrays:
-        """The arrays of the new index."""
-        base = self._base.arrays if self._base else None
-        kept = base if self._keep else None
-        layouts, layout_ends = _texts(list(self._layouts))
-        strings, string_ends = _texts(list(self._strings))
-        entries = _join(base and base.entries, np.frombuffer(self._entries, ENTRY))
-        refs = _join(base and base.refs, np.frombuffer(self._refs, REF))
+    def finish(self) -> Added:
+        """The new rows, and the list of samples."""
+        first = self._first
+        layouts, layout_ends = _texts(list(self._layouts)[first["layout_ends"] :])
         samples = np.frombuffer(self._samples, SAMPLE).copy()
-        counts, flat = self._all_variants(kept)
-        if kept is not None:
-            samples["captions"] += len(kept.captions)
-            samples["source"] += len(kept.string_ends)
-            captions = np.asarray(self._captions, "<u4") + np.uint32(len(kept.string_ends))
-            string_ends = _join(kept.string_ends, string_ends + np.uint64(len(kept.strings)))
-        else:
-            captions = np.asarray(self._captions, "<u4")
-        samples = _join(kept and kept.samples, samples).copy()
-        samples["variants"], variants = pack_variants(counts, flat)
-        return IndexArrays(
+        samples["captions"] += np.uint64(first["captions"])
+        samples["source"] += np.uint32(first["string_ends"])
+        starts, variants = pack_variants(self._all_counts(), np.asarray(self._variants, "<u4"))
+        samples["variants"] = starts + np.uint64(first["variants"])
+        arrays = IndexArrays(
             samples=samples,
             variants=variants,
-            entries=entries,
-            refs=refs,
-            leaves=_join(base and base.leaves, np.frombuffer(self._leaves, "u1")),
+            entries=np.frombuffer(self._entries, ENTRY),
+            refs=np.frombuffer(self._refs, REF),
+            leaves=np.frombuffer(self._leaves, "u1"),
             layouts=layouts,
-            layout_ends=layout_ends,
-            strings=_join(kept and kept.strings, strings),
-            string_ends=string_ends,
-            captions=_join(kept and kept.captions, captions),
+            layout_ends=layout_ends + np.uint64(first["layouts"]),
+            strings=np.frombuffer(self._texts, "u1"),
+            string_ends=np.asarray(self._text_ends, "<u8") + np.uint64(first["strings"]),
+            captions=np.asarray(self._captions, "<u4") + np.uint32(first["string_ends"]),
         )
+        return Added(arrays, tuple((row, count) for row, count in self._runs))
 
-    def _all_variants(self, kept: IndexArrays | None) -> tuple[np.ndarray, np.ndarray]:
-        """(number of variants per sample and field, their entries concatenated)."""
-        width = len(self.fields)
-        counts = np.zeros((len(self._counts), width), "<u4")
+    def _all_counts(self) -> np.ndarray:
+        """The number of variants per sample and field."""
+        counts = np.zeros((len(self._counts), len(self.fields)), "<u4")
         for i, row in enumerate(self._counts):
             counts[i, : len(row)] = row
-        flat = np.asarray(self._variants, "<u4")
-        if kept is None or not len(kept.samples):
-            return counts, flat
-        before, entries = unpack_variants(kept, self._base_width)
-        before = np.pad(before, ((0, 0), (0, width - before.shape[1])))
-        return np.concatenate([before, counts]), np.concatenate([entries, flat])
-
-    @property
-    def _base_refs(self) -> int:
-        return len(self._base.arrays.refs) if self._base else 0
-
-    @property
-    def _base_leaves(self) -> int:
-        return len(self._base.arrays.leaves) if self._base else 0
+        return counts
 
     def _set(self, name: str) -> int:
         self.sets.setdefault(name, {})
         return list(self.sets).index(name)
 
     def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
+        data = text.encode("utf-8", "surrogatepass")
+        digest = xxhash.xxh3_128_digest(data)
+        found = self._strings.get(digest)
+        if found is not None and self._text(found) == data:
+            return found
+        self._texts += data
+        self._text_ends.append(len(self._texts))
+        if found is None:
+            self._strings.add(digest, len(self._text_ends) - 1)
+        return len(self._text_ends) - 1
+
+    def _text(self, number: int) -> bytes:
+        start = self._text_ends[number - 1] if number else 0
+        return bytes(self._texts[start : self._text_ends[number]])
 
     def _bucket(self, latents: Sequence[int], facts: SampleFacts) -> int:
         """The bucket that all variants of the latent share."""
@@ -238,40 +264,37 @@ class KeyTable:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._asked = 0
-        self._order: np.ndarray = index.arrays.entry_order
-        self._halves: array[int] | None = None
+        self._tables: list[tuple[Index, np.ndarray, array[int]]] | None = None
 
     def find(self, key: bytes) -> int | None:
-        if self._halves is None:
+        if self._tables is None:
             self._asked += 1
             if self._asked <= _FEW:
                 return self._index.find_entry(key)
-            self._halves = self._first_halves()
+            self._tables = [_first_halves(part) for part in self._index.parts]
         wanted = int.from_bytes(key[:8], "big")
-        place = bisect_left(self._halves, wanted)
-        while place < len(self._halves) and self._halves[place] == wanted:
-            entry = int(self._order[place])
-            if self._index.key_of(entry) == key:
-                return entry
-            place += 1
+        for part, order, halves in self._tables:
+            place = bisect_left(halves, wanted)
+            while place < len(halves) and halves[place] == wanted:
+                row = int(order[place])
+                if part.key_of(row) == key:
+                    return part.first["entries"] + row
+                place += 1
         return None
 
-    def _first_halves(self) -> "array[int]":
-        """The first 8 bytes of each key as a number, in key order."""
-        entries = self._index.arrays.entries
-        # A damaged order may point anywhere; `find` compares the whole key.
-        order = self._order = np.minimum(self._order, max(0, len(entries) - 1))
-        keys = np.ascontiguousarray(entries["key"][order]).view(">u8").reshape(-1, 2)
-        halves = array("Q")
-        halves.frombytes(np.ascontiguousarray(keys[:, 0]).astype(np.uint64).tobytes())
-        return halves
+
+def _first_halves(part: Index) -> "tuple[Index, np.ndarray, array[int]]":
+    """The first 8 bytes of each key as a number, in key order."""
+    entries = part.arrays.entries
+    # A damaged order may point anywhere; `find` compares the whole key.
+    order = np.minimum(part.arrays.entry_order, max(0, len(entries) - 1))
+    keys = np.ascontiguousarray(entries["key"][order]).view(">u8").reshape(-1, 2)
+    halves = array("Q")
+    halves.frombytes(np.ascontiguousarray(keys[:, 0]).astype(np.uint64).tobytes())
+    return part, order, halves
 
 
 def _texts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     ends = np.cumsum([len(text) for text in encoded], dtype="<u8") if encoded else np.empty(0, "<u8")
     return np.frombuffer(b"".join(encoded), "u1"), ends
-
-
-def _join(first: np.ndarray | None, second: np.ndarray) -> np.ndarray:
-    return second if first is None or not len(first) else np.concatenate([first, second])

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,21 +18,20 @@ from ..format import (
     BUILD,
     SHARD_NAME,
     SHARDS,
-    IndexArrays,
     Lock,
     Manifest,
     MarkerHeld,
     Place,
     Storage,
-    derive,
     has_build,
     index_generation,
+    index_name,
     is_published,
     read_manifest,
     storage_at,
-    write_index,
     write_manifest,
 )
+from ..index import IndexArrays, continued, derive, derive_after, write_index
 from ..read import LEASES, holders, refuse_lost, were_possible
 
 PUBLISH_LOCK = ".lock"
@@ -129,14 +128,16 @@ def named_publisher(place: Place) -> str | None:
     return current_publisher(storage) if storage.stat(PUBLISH_HOLDER) is not None else None
 
 
-def publish(place: Place, arrays: IndexArrays, draft: Manifest) -> Manifest:
+def publish(place: Place, arrays: IndexArrays, draft: Manifest, kept: Sequence[IndexArrays] = ()) -> Manifest:
     """Write the index, then the manifest (`draft` with the index's size and hash). Durable on return.
 
-    No older file is removed. Call `remove_superseded` once this process has closed the last generation.
+    If the draft lists segments, `kept` are their arrays, and the index has only what comes after them. No older file is
+    removed. Call `remove_superseded` once this process has closed the last generation.
     """
     storage, temporary = storage_at(place), f".index.{os.getpid()}.tmp"
     try:
-        size, digest = write_index(storage, temporary, derive(arrays, len(draft.fields)))
+        derived = derive_after(kept, arrays, len(draft.fields)) if kept else derive(arrays, len(draft.fields))
+        size, digest = write_index(storage, temporary, derived, [segment.generation for segment in draft.segments])
         manifest = replace(draft, index_bytes=size, index_hash=digest)
         current = read_manifest(storage)
         if current is not None and current.generation == manifest.generation:
@@ -170,14 +171,20 @@ def remove_superseded(place: Place, manifest: Manifest, keep: Container[str] = (
 
 def _superseded(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Indexes and shards that the current generation does not list and no lease protects."""
-    used = {holder.generation for holder in holders(storage)} | {manifest.generation}
     indexes = [name for name in storage.list() if index_generation(name)]
-    used |= {index_generation(name) or "" for name in in_grace(storage, indexes)}
-    yield from (name for name in indexes if index_generation(name) not in used)
-    # Which shards an older generation reads is known only to its readers, so all are kept while there are any.
-    if not any(index_generation(name) in used - {manifest.generation} for name in indexes):
+    held = {index_name(holder.generation) for holder in holders(storage)} | set(in_grace(storage, indexes))
+    needed = {*manifest.index_names, *needed_indexes(storage, held & set(indexes))}
+    yield from (name for name in indexes if name not in needed)
+    # Which shards an older generation reads is known only to its readers, so all are kept while there are any. Those of
+    # one that the index continues are listed.
+    if not held & set(indexes) - set(manifest.index_names):
         listed = {shard.file for shard in manifest.shards}
         yield from (f"{SHARDS}/{file}" for file in list_shards(storage) if file not in listed)
+
+
+def needed_indexes(storage: Storage, names: Iterable[str]) -> set[str]:
+    """These index files and those that they continue."""
+    return {found for name in names for found in (name, *map(index_name, continued(storage, name)))}
 
 
 def in_grace(storage: Storage, indexes: Iterable[str]) -> list[str]:

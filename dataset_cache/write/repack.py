@@ -14,24 +14,20 @@ from ...errors import CacheError
 from ..format import (
     ALIGNMENT,
     BUILD,
-    OFFSET_BITS,
     PAD,
     SHARD_BYTES,
     SHARDS,
     Blob,
-    BlobTable,
-    IndexArrays,
     Place,
     ShardFile,
     Storage,
     StoredFile,
-    blob_table,
     header_hash,
-    read_header,
     render_header,
     storage_at,
     tight_start,
 )
+from ..index import OFFSET_BITS, BlobTable, IndexArrays, blob_table
 from ..read import ShardFiles
 
 # A shard's header is read as a whole when the shard is first opened, so its size is limited.
@@ -85,14 +81,17 @@ class Rewrite:
 
 
 def merge_small(
-    storage: Storage, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int
+    storage: Storage, arrays: IndexArrays, shards: Sequence[ShardFile], next_number: int, first: int = 0
 ) -> tuple[IndexArrays, list[ShardFile], int]:
-    """Merge the small shards if there are many, so that small incremental runs do not leave many files."""
+    """Merge the small shards if there are many, so that small incremental runs do not leave many files.
+
+    Those before `first` stay: other arrays refer to them too.
+    """
     unchanged = arrays, list(shards), next_number
-    if sum(shard.bytes < SMALL_BYTES for shard in shards) < SMALL_SHARDS:
+    if sum(shard.bytes < SMALL_BYTES for shard in shards[first:]) < SMALL_SHARDS:
         return unchanged
     table = blob_table(arrays)
-    small = small_shards(table, shards)
+    small = [number for number in small_shards(table, shards) if number >= first]
     if len(small) < SMALL_SHARDS:
         return unchanged
     open_shard = ShardFiles(storage, shards).file
@@ -112,13 +111,20 @@ def small_shards(table: BlobTable, shards: Sequence[ShardFile]) -> list[int]:
 
 def wasteful_shards(source: ShardFiles, table: BlobTable) -> list[int]:
     """The shards with a blob that is not in the table."""
-    result = []
-    for number in range(len(source.shards)):
-        header, _ = read_header(source.file(number))
-        live = {blob.hash.hex() for blob in table.blobs(table.rows_of(number))}
-        if any(not name.startswith(PAD) and name not in live for name in header):
-            result.append(number)
-    return result
+    return wasteful_among(source.shards, table, source.file)
+
+
+def wasteful_among(shards: Sequence[ShardFile], table: BlobTable, open_shard: OpenShard) -> list[int]:
+    """The shards with a blob that is not in the table. Each blob of a shard has a hash of its own."""
+    live = np.bincount(table.shards, minlength=len(shards)).tolist()
+    return [number for number in range(len(shards)) if _blob_count(open_shard(number)) > live[number]]
+
+
+def _blob_count(file: StoredFile) -> int:
+    """How many blobs a shard has, by its header, whose hash was checked: a name is followed by its type."""
+    size = int.from_bytes(file.read(0, 8), "little")
+    header = bytes(file.read(8, size))
+    return header.count(b'"dtype"') - header.count(f'"{PAD}'.encode())
 
 
 def plan_rewrite(

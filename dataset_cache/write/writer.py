@@ -16,31 +16,27 @@ from ..format import (
     ASIDE_FIELDS,
     DATA,
     SHARDS,
-    IndexArrays,
     Key,
     Manifest,
     Place,
-    SampleFacts,
-    ShardFile,
     Split,
-    bucket_table,
     digest_key,
     forget_stored,
-    open_index,
     plain_json,
     read_manifest,
     split,
     storage_at,
-    used_entries,
 )
+from ..index import SampleFacts, open_index
 from .blob_store import BlobStore, Stored
-from .checked import CheckedGeneration, lost_shards, open_checked, without_lost_shards
+from .checked import CheckedGeneration, lost_shards, open_checked, open_quickly, without_lost_shards
+from .growth import publish_next
 from .index_builder import IndexBuilder, check_facts
-from .publishing import PublishLock, publish, refuse_foreign_folder, remove_superseded
-from .repack import merge_small
+from .publishing import PublishLock, refuse_foreign_folder, remove_superseded
 
 FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0
+WAITING_BYTES = 4 << 20  # of the journal, which is in memory until it is flushed
 _NO_FACTS = SampleFacts()
 
 
@@ -85,6 +81,7 @@ class CacheWriter:
     def _begin(self, keep_samples: bool, base: CheckedGeneration | None) -> None:
         """Start from the published generation."""
         manifest, index = (base.manifest, base.index) if base else (None, None)
+        self._base = base
         self._extra = manifest.extra if manifest else {}
         self._builder = IndexBuilder(index, manifest, keep_samples)
         self._store = BlobStore(self._storage, manifest, index)
@@ -92,15 +89,17 @@ class CacheWriter:
 
     def _checked_base(self, keep_samples: bool) -> CheckedGeneration:
         """The published generation as far as it is usable: damage must not be carried into the next one."""
-        current = open_checked(self._storage, self._manifest)
-        base = without_lost_shards(current)
-        if keep_samples and base is not current:
-            lost = lost_shards(self._storage, current.manifest.shards)
+        manifest = self._manifest
+        assert manifest is not None, "there is a base"
+        lost = lost_shards(self._storage, manifest.shards)
+        if not lost:
+            return open_quickly(self._storage, manifest, None if keep_samples else True)
+        if keep_samples:
             raise CacheError(
-                f"{self.path / SHARDS / current.manifest.shards[lost[0]].file}: is missing or truncated; restore it, "
+                f"{self.path / SHARDS / manifest.shards[lost[0]].file}: is missing or truncated; restore it, "
                 f'or run "streamcache verify --repair {self.path.name}" before samples are added'
             )
-        return base
+        return without_lost_shards(open_checked(self._storage, manifest))
 
     def _recover(self) -> None:
         for entry, refs in self._store.recover():
@@ -192,6 +191,23 @@ class CacheWriter:
             entries = {name: [self._entry(key, name) for key in keys] for name, keys in fields.items()}
             return self._builder.add_sample(entries, facts)
 
+    def keep(self, first: int, count: int) -> None:
+        """List samples of the generation that this writer started from again: the next `count` samples are these.
+
+        Before the first sample is added, `adopt_sets` must be called.
+        """
+        with self._guard:
+            self._check_open()
+            self._builder.keep(first, count)
+
+    def adopt_sets(self) -> bool:
+        """Number sets as the last generation does, so that its samples can be kept. False if it cannot be used."""
+        with self._guard:
+            if self._base is None or not self._base.stored or self._builder.sample_count:
+                return False
+            self._builder.adopt_sets(self._base.manifest)
+            return True
+
     def name(self, name: str, key: Key) -> None:
         """Give a stored entry a name in the cache, such as the empty caption."""
         with self._guard:
@@ -222,43 +238,31 @@ class CacheWriter:
                 self._provenance = provenance
             self._manifest = self._publish()
             self._store.drop()
-            index = open_index(self._storage, self._manifest, check=True)
-            self._begin(True, CheckedGeneration(self._storage, self._manifest, index))
+            # Its own file was just written; those before it stay as they were found.
+            index = open_index(self._storage, self._manifest, check=None if self._manifest.segments else True)
+            thorough = not self._manifest.segments
+            self._begin(True, CheckedGeneration(self._storage, self._manifest, index, thorough))
             # Only now: until here this writer had the last generation open.
             remove_superseded(self._storage, self._manifest)
             return self._manifest
 
     def _publish(self) -> Manifest:
         shards, shifts, next_shard = self._store.seal()
-        self._builder.move_shards(shifts)
-        arrays, shards, next_shard = merge_small(self._storage, self._builder.finish(), shards, next_shard)
-        lost = lost_shards(self._storage, shards)
-        if lost:
-            raise CacheError(
-                f"{self.path / SHARDS / shards[lost[0]].file}: has vanished or was truncated meanwhile; nothing was "
-                "published; run the same save again to store what was in it"
-            )
-        return publish(self._storage, arrays, self._describe(arrays, shards, next_shard))
-
-    def _describe(self, arrays: IndexArrays, shards: Sequence[ShardFile], next_shard: int) -> Manifest:
         builder, old = self._builder, self._manifest
-        used = used_entries(
-            arrays, len(builder.fields), [self._entry(bytes.fromhex(k), n) for n, k in self._named.items()]
-        )
-        return Manifest(
+        builder.move_shards(shifts)
+        draft = Manifest(
             id=old.id if old else secrets.token_hex(16),
             index_bytes=0,
             index_hash="",
             shards=tuple(shards),
-            counts={"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())},
             fields=tuple(builder.fields),
-            buckets=bucket_table(builder.buckets, arrays.samples),
             sets=builder.sets,
             named=self._named,
             provenance=plain_json(self._provenance, "provenance"),
             next_shard=next_shard,
             extra=forget_stored(self._extra, lambda key: builder.find(key) is not None),
         )
+        return publish_next(self._storage, self._base, builder, draft)
 
     def close(self) -> None:
         """Release the cache without publishing. The next writer finds the stored entries."""
@@ -307,7 +311,8 @@ class CacheWriter:
 
     def _flush_if_due(self) -> None:
         waited = time.monotonic() - self._store.flushed_at
-        if self._store.unflushed_bytes >= self._flush_bytes or waited >= self._flush_seconds:
+        full = self._store.unflushed_bytes >= self._flush_bytes or self._store.waiting_bytes >= WAITING_BYTES
+        if full or waited >= self._flush_seconds:
             self._store.flush()
 
     def _entry(self, key: Key, field: str) -> int:

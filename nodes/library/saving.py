@@ -188,7 +188,7 @@ def summarize(name: str, path: Path, manifest: Manifest) -> dict[str, Any]:
     return {
         "name": name,
         "samples": manifest.counts["samples"],
-        "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
+        "bytes": sum(shard.bytes for shard in manifest.shards) + manifest.whole_index_bytes,
         "buckets": dict(list(peek_bucket_counts(path, manifest).items())[:_MAX_BUCKETS]),
         "generation": manifest.generation,
     }

@@ -122,7 +122,7 @@ def _row(folder: Path, manifest: Manifest) -> CacheRow:
     return CacheRow(
         name=folder.name,
         samples=manifest.counts.get("samples", 0),
-        bytes=sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes,
+        bytes=sum(shard.bytes for shard in manifest.shards) + manifest.whole_index_bytes,
         published=as_time(published_at(folder)),
         generation=manifest.generation,
         buckets=[{"name": label, "samples": count} for label, count in counts[:_MAX_BUCKETS]],

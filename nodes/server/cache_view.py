@@ -24,6 +24,7 @@ from ...dataset_cache import (
     open_index,
     overview_of,
     read_manifest,
+    string_of,
     usage_of,
 )
 from ..library import OpenPool
@@ -37,6 +38,7 @@ _MAX_LISTED = 200
 _MAX_WORDS, _MAX_CAPTIONS, _MAX_SEARCHES = 20, 8, 8
 _MAX_TEXTS, _MAX_TEXT_BYTES = 5_000_000, 1 << 30  # that can be searched
 _NAME = 500
+_PEEKED = 256  # samples: enough to learn how many pixels a latent pixel covers
 
 
 class View:
@@ -52,7 +54,7 @@ class View:
 
     @cached_property
     def bucket_names(self) -> list[str]:
-        return bucket_labels(self.index.arrays.samples, self.manifest.buckets)
+        return bucket_labels(self.index.sample_rows(0, _PEEKED), self.manifest.buckets)
 
     @cached_property
     def current(self) -> CheckedGeneration:
@@ -66,7 +68,8 @@ class View:
     @cached_property
     def lowered(self) -> list[str]:
         """All captions and source names, in lower case."""
-        return [self.index.string(number).lower() for number in range(len(self.index.arrays.string_ends))]
+        arrays = self.index.arrays
+        return [string_of(arrays, number).lower() for number in range(len(arrays.string_ends))]
 
 
 def open_view(folder: Path, generation: str = "") -> View:
@@ -150,7 +153,7 @@ VIEWS = OpenPool(_open_published, _MAX_VIEWS)
 
 
 def _in_bucket(view: View, bucket: str) -> np.ndarray:
-    numbers = view.index.arrays.samples["bucket"]
+    numbers = view.index.column("bucket")
     if not bucket:
         return np.ones(len(numbers), bool)
     return np.isin(numbers, [number for number, name in enumerate(view.bucket_names) if name == bucket])

@@ -12,10 +12,13 @@ from streamcache.dataset_cache.format.manifest import FORMAT  # noqa: E402
 from tests.support import golden  # noqa: E402
 
 if __name__ == "__main__":
-    target = HERE / f"format-{FORMAT}"
-    if target.exists():
-        sys.exit(f"{target} exists: a released format never changes")
     register_codec(golden.CODEC)
-    golden.write_golden(target)
-    (target / ".lock").unlink(missing_ok=True)
-    print(f"Wrote {target}")
+    writers = {f"format-{FORMAT}": golden.write_golden, f"format-{FORMAT}-segments": golden.write_golden_in_parts}
+    for name, write in writers.items():
+        target = HERE / name
+        if target.exists():
+            print(f"{target} exists: a released format never changes")
+            continue
+        write(target)
+        (target / ".lock").unlink(missing_ok=True)
+        print(f"Wrote {target}")

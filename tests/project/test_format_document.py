@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache
+from streamcache.dataset_cache.write import checked, growth
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "format.md"
 
@@ -72,7 +73,7 @@ def test_documented_reader_is_short_and_needs_only_numpy():
     code = documented_code()
     assert len(code.splitlines()) <= 80
     assert set(re.findall(r"^(?:import|from) (.*)$", code, re.M)) == {
-        "json, mmap, struct",
+        "json, struct",
         "pathlib import Path",
         "numpy as np",
     }
@@ -88,6 +89,24 @@ def test_documented_reader_reads_a_real_cache(plain_reader, dataset):
         first = {name: variants[0] for name, variants in sample["fields"].items() if variants}
         assert same(first, plain(dict(expected.fields)))
     assert same(theirs[7]["fields"]["latent"][1], plain(ours.sample(7, {"latent": 1}).realize().latent))
+
+
+def test_documented_reader_reads_an_index_of_several_files(plain_reader, dataset):
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (checked, growth):
+            patch.setattr(module, "SMALL_INDEX", 0)
+        with CacheWriter(dataset) as w:
+            w.adopt_sets()
+            w.keep(0, 3)
+            w.add(latent={"samples": torch.ones(1, 4, 8, 8).half()}, caption="neu", source="new.png")
+            w.keep(5, 3)
+    theirs, ours = plain_reader.Dataset(dataset), open_cache(dataset)
+    assert ours.manifest.segments and ours.manifest.runs and len(theirs) == len(ours) == 7
+    for i in range(7):
+        sample, expected = theirs[i], ours[i].realize()
+        assert (sample["source"], tuple(sample["captions"])) == (expected.source, expected.captions)
+        first = {name: variants[0] for name, variants in sample["fields"].items() if variants}
+        assert same(first, plain(dict(expected.fields)))
 
 
 def test_shards_open_with_the_safetensors_library(dataset):

@@ -1,8 +1,11 @@
 """Damaged files: an error of the cache or the stored data, and nothing else, wherever the damage is."""
 
+import contextlib
+import itertools
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, CacheWriter, SampleFacts, open_cache, realize
-from streamcache.dataset_cache.format import LocalStorage, index, segment
+from streamcache.dataset_cache.format import LocalStorage, segment
 from streamcache.dataset_cache.format.journal import Journal, read_journal
-from streamcache.dataset_cache.format.manifest import MANIFEST
+from streamcache.dataset_cache.format.manifest import MANIFEST, read_manifest
+from streamcache.dataset_cache.index import joined
+from streamcache.dataset_cache.write import checked, growth
 
 from ..support.mutations import MUTATIONS, mutate, swap_lines
 from ..support.samples import bits, conditioning, latent, put_sample, raw, same, sample, shard_files
@@ -43,11 +48,37 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def grown_template(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same dataset with an index of several files, whose samples are runs of rows in them."""
+    path = shutil.copytree(template, tmp_path_factory.mktemp("grown") / "set")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checked, "SMALL_INDEX", 0)
+        patch.setattr(growth, "SMALL_INDEX", 0)
+        patch.setattr(growth, "_file_size", lambda arrays, fields: 0)  # no file is taken in
+        for part in range(2):
+            with CacheWriter(path) as w:
+                w.adopt_sets()
+                w.keep(0, 2)
+                w.add(**sample(2), set="set 0")  # in the place of the one that was there
+                w.keep(3, COUNT - 3)
+                w.name("empty caption", "text 2")
+                w.put(f"unused {part}", bits((2,), seed=part), "odd")
+    assert len(list(path.glob("index-*"))) == 3 and len(read_manifest(path).runs) == 3
+    return path
+
+
 @pytest.fixture
 def damaged(template: Path, tmp_path: Path) -> Callable[[], Path]:
     """A fresh copy at every call. In a folder of its own: what still lies in a map cannot be removed everywhere."""
     numbers = count()
     return lambda: shutil.copytree(template, tmp_path / str(next(numbers)) / "set")
+
+
+@pytest.fixture
+def grown(grown_template: Path, tmp_path: Path) -> Callable[[], Path]:
+    numbers = count()
+    return lambda: shutil.copytree(grown_template, tmp_path / str(next(numbers)) / "set")
 
 
 def parts(cache: Cache) -> dict[str, Callable[[], Any]]:
@@ -137,6 +168,70 @@ def test_damage_to_metadata_is_harmless_or_raises_an_error(damaged, stored, kind
     fuzz(damaged, stored, kind, range(80))
 
 
+@pytest.mark.parametrize("kind", ["manifest", "index"])
+def test_f1_damage_to_an_index_of_several_files_is_harmless_or_raises_an_error(grown, stored, kind):
+    found = answers(grown(), check=True)
+    found["facts"] = found["facts"][:5]  # without the generation
+    assert same(found, {**stored, "facts": stored["facts"][:5]}), "the same samples in another form"
+    fuzz(grown, answers(grown()), kind, range(80))
+
+
+def test_f1_files_of_an_index_that_are_missing_or_swapped_raise_an_error(grown):
+    for names in itertools.permutations(range(3), 2):
+        path = grown()
+        files = [path / name for name in read_manifest(path).index_names]
+        one, other = (files[n] for n in names)
+        shutil.copyfile(one, path / "aside")
+        shutil.copyfile(other, one)
+        assert answers(path) == {}, "one file twice"
+        shutil.copyfile(path / "aside", other)
+        assert answers(path) == {}, "two files swapped"
+        one.unlink()
+        assert answers(path) == {}, "one file missing"
+
+
+RUNS: list[Any] = [
+    [[0, 9]],
+    [[0, 3], [1, 6]],
+    [[7, 2]],
+    [[1 << 59, 9]],
+    [[-1, 9]],
+    [[0]],
+    [["0", 9]],
+    [[0, 9, 1]],
+    5,
+    [[0, 4], [8, 5]],
+]
+
+
+def test_f1_forged_runs_are_harmless_or_raise_an_error(grown):
+    """Runs that overlap, that go on behind the last row, and that are none, in a manifest signed as a writer would."""
+    for runs in RUNS:
+        path = grown()
+        manifest = read_manifest(path)
+        forged = replace(manifest, runs=runs, counts={**manifest.counts, "samples": 9})
+        (path / manifest.index_name).rename(path / forged.index_name)
+        (path / MANIFEST).write_bytes(forged.to_json())
+        answers(path)
+        for use in (open_cache, lambda path: CacheWriter(path, append=True).close()):
+            with contextlib.suppress(CacheError):
+                use(path)
+
+
+def test_f1_a_hostile_index_of_several_files_returns_values_or_raises_an_error(grown, monkeypatch):
+    monkeypatch.setattr(joined, "_CHECKED_INDEX_BYTES", 0)
+    for seed in range(200):
+        draw = random.Random(seed)
+        path = grown()
+        what = mutate(draw.choice(files_of(path, "index")), draw)
+        try:
+            answers(path)
+            with contextlib.suppress(CacheError), CacheWriter(path, append=True) as w:
+                put_sample(w, 9)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {what}: {error!r}") from error
+
+
 def test_damage_to_a_shard_is_harmless_or_raises_an_error_when_checked(damaged, stored, platform):
     fuzz(damaged, stored, "shards", range(60), check=True)
 
@@ -162,7 +257,7 @@ def shapes(value: Any) -> Any:
 
 def test_a_hostile_index_returns_values_or_raises_an_error(damaged, stored, monkeypatch):
     """As for an index too large to be compared with its hash, or one that was signed with bad intent."""
-    monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(joined, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(300):
         draw = random.Random(seed)
         path = damaged()
@@ -183,7 +278,7 @@ def test_thousands_of_damages(damaged, stored, kind, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_thousands_of_hostile_indexes(damaged, stored, monkeypatch, part):
-    monkeypatch.setattr(index, "_CHECKED_INDEX_BYTES", 0)
+    monkeypatch.setattr(joined, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(1000 + 1000 * part, 2000 + 1000 * part):
         draw = random.Random(seed)
         path = damaged()

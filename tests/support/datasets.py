@@ -10,8 +10,8 @@ import torch
 
 from streamcache.dataset_cache import Cache, CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.format import LocalStorage, digest_key
-from streamcache.dataset_cache.format.index import IndexArrays, open_index, write_index
 from streamcache.dataset_cache.format.manifest import read_manifest, write_manifest
+from streamcache.dataset_cache.index import IndexArrays, open_index, write_index
 
 SHARED = "shared caption"
 

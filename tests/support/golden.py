@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from streamcache.dataset_cache import CacheWriter, Codec, SampleFacts
+from streamcache.dataset_cache.write import checked, growth
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32),
@@ -105,6 +107,26 @@ def write_golden(path: Path) -> None:
             writer.name(NAMED, "nothing")
             for i in range(0 if count == 3 else 3, count):
                 _write_sample(writer, i)
+
+
+def write_golden_in_parts(path: Path) -> None:
+    """The same, but each index continues the last one, and the third sample takes the place of another."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (checked, growth):
+            patch.setattr(module, "SMALL_INDEX", 0)
+        patch.setattr(growth, "_file_size", lambda arrays, fields: 0)  # the new file takes in no other
+        for kept, new in ((0, [0, 1, 4]), (2, [2]), (3, [3, 4])):
+            with CacheWriter(path, PROVENANCE) as writer:
+                writer.adopt_sets()
+                if kept:
+                    writer.keep(0, kept)
+                for name, about in SETS.items():
+                    writer.describe_set(name, about)
+                writer.put("unused", latent(9), "latent")
+                writer.put("nothing", caption(""), "conditioning")
+                writer.name(NAMED, "nothing")
+                for i in new:
+                    _write_sample(writer, i)
 
 
 def _write_sample(writer: CacheWriter, i: int) -> None:

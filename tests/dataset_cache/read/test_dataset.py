@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Bucket, Cache, CacheWriter, Dataset, Plan, Samples, Subset, open_cache
-from streamcache.dataset_cache.format import NO_BUCKET
+from streamcache.dataset_cache.index import NO_BUCKET
 
 from ...support.samples import (
     BUCKETS,

@@ -9,7 +9,7 @@ import torch
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.upkeep import merge
-from streamcache.dataset_cache.upkeep.merge import Part, gather
+from streamcache.dataset_cache.upkeep.gather import Part, gather
 
 
 def made_for(

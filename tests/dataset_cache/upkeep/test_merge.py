@@ -10,7 +10,7 @@ from streamcache.dataset_cache import CacheError, CacheWriter, Codec, SampleFact
 from streamcache.dataset_cache.format import tensors
 from streamcache.dataset_cache.read.subset import Subset
 from streamcache.dataset_cache.upkeep import merge, verify
-from streamcache.dataset_cache.upkeep.merge import Part, gather
+from streamcache.dataset_cache.upkeep.gather import Part, gather
 
 from ...support import samples
 from ...support.datasets import (
@@ -140,10 +140,10 @@ def test_damage_is_not_copied(sources: list[Path], tmp_path: Path):
     flip(*blob_place(sources[1], "latent 5"))
     with pytest.raises(CacheError, match="is damaged at .* verify --repair"):
         merge(sources, tmp_path / "all")
-    with pytest.raises(CacheError, match="never published"):
+    with pytest.raises(CacheError, match="was never finished"):
         open_cache(tmp_path / "all")
     flip(*blob_place(sources[1], "latent 5"))
-    assert merge(sources, tmp_path / "all").samples == 7  # and what was copied before is taken over
+    assert merge(sources, tmp_path / "all").samples == 7
     assert list(verify(tmp_path / "all")) == []
 
 

@@ -9,7 +9,7 @@ import torch
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
 from streamcache.dataset_cache.format.files import WritableFile
 from streamcache.dataset_cache.format.manifest import read_manifest
-from streamcache.dataset_cache.write import writer
+from streamcache.dataset_cache.write import growth
 
 from ...support.samples import (
     bits,
@@ -79,7 +79,7 @@ def test_entries_that_share_blobs_with_another_killed_writer_find_them(tmp_path,
     w = CacheWriter(path)
     w.put("two", {"t": bits((100,)), "more": 1}, "thing")
     with monkeypatch.context() as patch, pytest.raises(CacheError):
-        patch.setattr(writer, "publish", raise_full)
+        patch.setattr(growth, "publish", raise_full)
         w.publish()
     w.close()
     with CacheWriter(path) as w:

@@ -9,11 +9,10 @@ layouts, strings   texts, each with an array of ends; captions   string numbers
 entry_order, ref_order   entries sorted by key, references sorted by hash
 """
 
-import json
+import re
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,6 +20,8 @@ import numpy as np
 import xxhash
 
 from ...errors import CacheError
+from ..format import Layout, StoredFile, read_header
+from .index_file import ARRAY_TYPES, MAX_INDEX_HEADER, IndexArrays, index_pieces, tensor_form
 from .index_rows import (
     ENTRY,
     NO_ROUTE,
@@ -32,122 +33,36 @@ from .index_rows import (
     read_sample_row,
     route_row,
 )
-from .manifest import Manifest
-from .shard import ALIGNMENT, PAD, read_header
-from .skeleton import Layout
-from .storage import Place, Storage, StoredFile, storage_at
-
-_CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash on every open: 1–2 ms
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _U64 = struct.Struct("<Q")
-_MAX_HEADER = 1 << 20
 UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # raised by rows of a damaged index
 
 
-@dataclass(frozen=True)
-class IndexArrays:
-    """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` has the end of each text.
+class Index:
+    """A mapped index. Rows are unpacked on access; every number is checked against the array it points into.
 
-    The last four repeat the others in forms that are faster to use; publishing derives them.
+    If it continues other files, `first` has the number of elements that they have of each array: texts, leaves and
+    variants are numbered over all files, rows are asked for by their number in this file.
     """
 
-    samples: np.ndarray
-    variants: np.ndarray
-    entries: np.ndarray
-    refs: np.ndarray
-    leaves: np.ndarray
-    layouts: np.ndarray
-    layout_ends: np.ndarray
-    strings: np.ndarray
-    string_ends: np.ndarray
-    captions: np.ndarray
-    row_layouts: np.ndarray = field(default_factory=lambda: np.empty(0, "<u4"))
-    routes: np.ndarray = field(default_factory=lambda: np.empty(0, "u1"))
-    entry_order: np.ndarray = field(default_factory=lambda: np.empty(0, "<u4"))
-    ref_order: np.ndarray = field(default_factory=lambda: np.empty(0, "<u4"))
-
-
-ARRAY_TYPES: dict[str, np.dtype] = {
-    "samples": SAMPLE,
-    "variants": np.dtype("<u4"),
-    "entries": ENTRY,
-    "refs": REF,
-    "leaves": np.dtype("u1"),
-    "layouts": np.dtype("u1"),
-    "layout_ends": np.dtype("<u8"),
-    "strings": np.dtype("u1"),
-    "string_ends": np.dtype("<u8"),
-    "captions": np.dtype("<u4"),
-    "row_layouts": np.dtype("<u4"),
-    "routes": np.dtype("u1"),
-    "entry_order": np.dtype("<u4"),
-    "ref_order": np.dtype("<u4"),
-}
-_TENSOR_TYPES = {"<u4": "U32", "<u8": "U64", "|u1": "U8"}
-
-
-def sort_order(keys: np.ndarray) -> np.ndarray:
-    """The sort order of 16-byte values, compared as bytes."""
-    halves = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2)
-    return np.lexsort((halves[:, 1], halves[:, 0])).astype("<u4")
-
-
-def write_index(storage: Storage, name: str, arrays: IndexArrays) -> tuple[int, str]:
-    """Write the arrays as a safetensors file. Returns its size and hash; the caller makes its name durable."""
-    digest = xxhash.xxh3_128()
-    with storage.create(name) as file:
-        for piece in _pieces(arrays):
-            digest.update(piece)
-            file.write(piece)
-        size = file.tell()
-    return size, digest.hexdigest()
-
-
-def index_size(arrays: IndexArrays) -> int:
-    """The size of the file that `write_index` would write."""
-    return sum(len(piece) for piece in _pieces(arrays))
-
-
-def _pieces(arrays: IndexArrays) -> list[memoryview | bytes]:
-    """The content of the file: header length, header, then the arrays with padding between them."""
-    header: dict[str, Any] = {}
-    position, pieces = 0, []
-    for name in ARRAY_TYPES:
-        array = np.ascontiguousarray(getattr(arrays, name))
-        gap = -position % ALIGNMENT
-        if gap:
-            header[f"{PAD}{position}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [position, position + gap]}
-            pieces.append(bytes(gap))
-        position += gap
-        header[name] = {**_tensor_form(array), "data_offsets": [position, position + array.nbytes]}
-        position += array.nbytes
-        pieces.append(array.view("u1").reshape(-1).data if array.size else b"")
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % ALIGNMENT)
-    return [len(text).to_bytes(8, "little"), text, *pieces]
-
-
-def _tensor_form(array: np.ndarray) -> dict[str, Any]:
-    if array.dtype.fields is not None:  # rows of a struct are stored as bytes
-        return {"dtype": "U8", "shape": [len(array), array.dtype.itemsize]}
-    return {"dtype": _TENSOR_TYPES[array.dtype.str], "shape": [len(array)]}
-
-
-class Index:
-    """A mapped index. Rows are unpacked on access; every number is checked against the array it points into."""
-
-    def __init__(self, file: StoredFile, nbytes: int, field_count: int, digest: str | None) -> None:
+    def __init__(
+        self,
+        file: StoredFile,
+        nbytes: int,
+        field_count: int,
+        digest: str | None,
+        first: Mapping[str, int] | None = None,
+    ) -> None:
         """Map the file. With a `digest` the whole file is read and compared with it."""
         if file.size != nbytes:
             raise CacheError(f"{file.name}: has {file.size:,} bytes, {nbytes:,} expected; restore it from a copy")
-        header, start = read_header(file, _MAX_HEADER)
+        header, start = read_header(file, MAX_INDEX_HEADER)
         self._map = file.map()
-        if digest is not None and xxhash.xxh3_128(self._map).hexdigest() != digest:
-            raise CacheError(
-                f"{file.name}: content does not match its hash; restore it, or remove the cache and save it again"
-            )
+        self._name = file.name
+        if digest is not None:
+            self.require(digest)
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
         # Rows are unpacked from views that end with their array, so struct rejects offsets past the end.
@@ -159,6 +74,30 @@ class Index:
         if len(self._routes) != self.sample_count * self._route_row.size:
             raise CacheError(f"{file.name}: routes do not match {field_count} fields; restore it from a copy")
         self._layouts: dict[int, Layout] = {}
+        self.first: Mapping[str, int] = first or dict.fromkeys(ARRAY_TYPES, 0)
+        self._first_variant, self._first_leaf = self.first["variants"], self.first["leaves"]
+
+    @property
+    def parts(self) -> "tuple[Index, ...]":
+        """The files of the index, in order."""
+        return (self,)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """The samples in order: (first row, number of rows), numbered over all files."""
+        return ((0, self.sample_count),)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The number of elements of each array, in this file and those before it."""
+        return {name: first + len(getattr(self.arrays, name)) for name, first in self.first.items()}
+
+    def require(self, digest: str) -> None:
+        """Refuse the file if its content does not have this hash."""
+        if xxhash.xxh3_128(self._map).hexdigest() != digest:
+            raise CacheError(
+                f"{self._name}: content does not match its hash; restore it, or remove the cache and save it again"
+            )
 
     def _view(self, offsets: Sequence[int], start: int) -> memoryview:
         return self._map[start + offsets[0] : start + offsets[1]]
@@ -169,7 +108,7 @@ class Index:
             raise CacheError(f"the index is damaged: array {name!r} is missing")
         info = header[name]
         begin, end = info["data_offsets"]
-        if info["dtype"] != _tensor_form(np.empty(0, dtype))["dtype"] or (end - begin) % dtype.itemsize:
+        if info["dtype"] != tensor_form(np.empty(0, dtype))["dtype"] or (end - begin) % dtype.itemsize:
             raise CacheError(f"the index is damaged: array {name!r} has the wrong type")
         if begin == end:
             return np.empty(0, dtype)
@@ -209,7 +148,8 @@ class Index:
 
     def entries_of(self, i: int, field_count: int) -> list[Sequence[int]]:
         """The entries of each field of a sample; several if the field has variants."""
-        first = _U64.unpack_from(self._samples, i * SAMPLE.itemsize)[0]  # `variants`, the first column
+        # `variants` is the first column.
+        first = _U64.unpack_from(self._samples, i * SAMPLE.itemsize)[0] - self._first_variant
         counts = _numbers(field_count).unpack_from(self._variants, 4 * first)
         entries = _numbers(sum(counts)).unpack_from(self._variants, 4 * (first + field_count))
         result, position = [], 0
@@ -220,6 +160,64 @@ class Index:
 
     def entry_row(self, entry: int) -> EntryRow:
         return read_entry_row(self._entries, entry)
+
+    def leaves_at(self, position: int) -> tuple[memoryview, int]:
+        """The array that has the leaves at this position, and where they are in it."""
+        return self.leaves, position
+
+    def leaves_of(self, entry: int) -> bytes:
+        """All leaves of an entry: they end where those of the next one start."""
+        start = self.entry_row(entry).leaves - self._first_leaf
+        last = entry + 1 == self.entry_count
+        end = len(self.leaves) if last else self.entry_row(entry + 1).leaves - self._first_leaf
+        return bytes(self.leaves[start:end])
+
+    def pieces(self, first: int, end: int) -> Iterator["tuple[Index, int, int]"]:
+        """Where these samples are: (file, first row in it, the row behind the last)."""
+        yield self, first, end
+
+    def find_sources(self, names: Sequence[str]) -> dict[str, list[int]]:
+        """The samples of each of these sources, in order."""
+        found = {name: [] for name in names}
+        numbers = {number: name for name in names for number in self._string_numbers(name)}
+        of_sample = self.sources()
+        for i in np.flatnonzero(np.isin(of_sample, list(numbers))).tolist() if numbers else ():
+            found[numbers[int(of_sample[i])]].append(i)
+        return found
+
+    def sources(self) -> np.ndarray:
+        """The number of each sample's source."""
+        return self.arrays.samples["source"]
+
+    def _string_numbers(self, text: str) -> list[int]:
+        """The numbers of the strings that are this text, over all files."""
+        wanted, numbers = text.encode("utf-8", "surrogatepass"), []
+        for part in self.parts:
+            texts, ends, first = part.arrays.strings, part.arrays.string_ends, part.first["strings"]
+            for match in re.finditer(re.escape(wanted), texts.data) if wanted and len(texts) else ():
+                number = int(np.searchsorted(ends, match.start() + first, side="right"))
+                start = int(ends[number - 1]) - first if number else 0
+                if (start, int(ends[number]) - first) == match.span():
+                    numbers.append(part.first["string_ends"] + number)
+        return numbers
+
+    def sample_rows(self, first: int, count: int) -> np.ndarray:
+        """The rows of these samples."""
+        return self.arrays.samples[first : first + count]
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of `samples` over all samples."""
+        return self.arrays.samples[name]
+
+    def variant_counts(self, field: int) -> np.ndarray:
+        """The number of variants of a field per sample."""
+        return self.variant_counts_of(self.arrays.samples, field)
+
+    def variant_counts_of(self, rows: np.ndarray, field: int) -> np.ndarray:
+        places = rows["variants"] - np.uint64(self._first_variant) + np.uint64(field)
+        if (places >= len(self.arrays.variants)).any():
+            raise CacheError("the index is damaged: a sample's variants run past the end of their array")
+        return self.arrays.variants[places.astype(np.int64)]
 
     def locations(self, first: int, count: int) -> tuple[int, ...]:
         return _location_rows(count).unpack_from(self._refs, first * REF.itemsize)
@@ -252,27 +250,30 @@ class Index:
     def layout(self, number: int) -> Layout:
         found = self._layouts.get(number)
         if found is None:
-            text = self._text("layout", self.arrays.layouts, self.arrays.layout_ends, number)
-            found = self._layouts[number] = Layout(text.decode())
+            found = self._layouts[number] = Layout(self.layout_text(number))
         return found
 
     def layout_text(self, number: int) -> str:
-        return self._text("layout", self.arrays.layouts, self.arrays.layout_ends, number).decode()
+        arrays, first = self.arrays, self.first["layouts"]
+        return _text("layout", arrays.layouts, arrays.layout_ends, number, first).decode()
 
     def string(self, number: int) -> str:
-        return self._text("string", self.arrays.strings, self.arrays.string_ends, number).decode(
-            "utf-8", "surrogatepass"
-        )
+        return string_of(self.arrays, number, self.first["strings"])
 
-    @staticmethod
-    def _text(what: str, texts: np.ndarray, ends: np.ndarray, number: int) -> bytes:
-        if number >= len(ends):
-            raise CacheError(f"the index is damaged: {what} {number} of {len(ends)}")
-        start = int(ends[number - 1]) if number else 0
-        end = int(ends[number])
-        if not start <= end <= len(texts):
-            raise CacheError(f"the index is damaged: {what} {number} is at {start}–{end} of {len(texts)}")
-        return texts[start:end].tobytes()
+
+def string_of(arrays: IndexArrays, number: int, first: int = 0) -> str:
+    """A source or caption. `first` bytes of texts are in the files before."""
+    return _text("string", arrays.strings, arrays.string_ends, number, first).decode("utf-8", "surrogatepass")
+
+
+def _text(what: str, texts: np.ndarray, ends: np.ndarray, number: int, first: int) -> bytes:
+    if number >= len(ends):
+        raise CacheError(f"the index is damaged: {what} {number} of {len(ends)}")
+    start = int(ends[number - 1]) - first if number else 0
+    end = int(ends[number]) - first
+    if not start <= end <= len(texts):
+        raise CacheError(f"the index is damaged: {what} {number} is at {start}–{end} of {len(texts)}")
+    return texts[start:end].tobytes()
 
 
 def guarded(read: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -304,9 +305,6 @@ def _location_rows(count: int) -> struct.Struct:
     return struct.Struct("<" + "Q16x" * count)
 
 
-assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)
-
-
 class _MemoryFile:
     """The bytes of an index as a file that was never written."""
 
@@ -332,18 +330,5 @@ class _MemoryFile:
 
 def index_in_memory(arrays: IndexArrays, field_count: int) -> Index:
     """The index that would be opened after writing these arrays."""
-    file = _MemoryFile(b"".join(_pieces(arrays)))
+    file = _MemoryFile(b"".join(index_pieces(arrays)))
     return Index(file, file.size, field_count, None)
-
-
-def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> Index:
-    """The index of a published generation. `check` compares it with its hash, by default only if it is small."""
-    storage = storage_at(place)
-    if check is None:
-        check = manifest.index_bytes <= _CHECKED_INDEX_BYTES
-    digest = manifest.index_hash if check else None
-    index = Index(storage.open(manifest.index_name), manifest.index_bytes, len(manifest.fields), digest)
-    if index.sample_count != manifest.counts.get("samples"):
-        expected = manifest.counts.get("samples")
-        raise CacheError(f"{storage.path}: the index has {index.sample_count} samples, the manifest says {expected}")
-    return index

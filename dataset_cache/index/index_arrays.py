@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .index import IndexArrays, sort_order
+from ...errors import CacheError
+from ..format import ALIGNMENT, Layout
+from .index_file import ARRAY_TYPES, IndexArrays, sort_order
 from .index_rows import NO_BUCKET, NO_LAYOUT, NO_ROUTE, route_type
-from .shard import ALIGNMENT
-from .skeleton import Layout
+
+DERIVED = ("row_layouts", "routes", "entry_order", "ref_order")
 
 
 def prune(arrays: IndexArrays, field_count: int, samples: np.ndarray, entries: np.ndarray) -> IndexArrays:
@@ -54,18 +56,30 @@ def _drop_variants(arrays: IndexArrays, field_count: int, kept: np.ndarray) -> t
 
 
 def _keep_samples(arrays: IndexArrays, field_count: int, kept: np.ndarray) -> IndexArrays:
-    if kept.all():
-        return arrays
+    return arrays if kept.all() else take_samples(arrays, field_count, np.flatnonzero(kept))
+
+
+def take_samples(arrays: IndexArrays, field_count: int, numbers: np.ndarray) -> IndexArrays:
+    """The index with these samples, in this order, and only the texts that they need."""
+    rows = arrays.samples[numbers]
     counts, flat = unpack_variants(arrays, field_count)
-    of_sample = np.repeat(kept, counts.sum(1, dtype=np.int64))
-    rows = arrays.samples[kept]
-    rows["variants"], variants = pack_variants(counts[kept], flat[of_sample])
+    lengths = counts.sum(1, dtype=np.int64)
+    flat, _ = _take_ranges(flat, (np.cumsum(lengths) - lengths)[numbers], lengths[numbers])
+    rows["variants"], variants = pack_variants(counts[numbers], flat)
     starts, lengths = rows["captions"].astype(np.int64), rows["caption_count"].astype(np.int64)
     captions, rows["captions"] = _take_ranges(arrays.captions, starts, lengths)
-    used, numbers = np.unique(np.concatenate([rows["source"], captions]), return_inverse=True)
-    rows["source"], captions = numbers[: len(rows)], numbers[len(rows) :].astype("<u4")
+    used, renumbered = np.unique(np.concatenate([rows["source"], captions]), return_inverse=True)
+    rows["source"], captions = renumbered[: len(rows)], renumbered[len(rows) :].astype("<u4")
     strings, string_ends = _take_texts(arrays.strings, arrays.string_ends, used)
     return replace(arrays, samples=rows, variants=variants, captions=captions, strings=strings, string_ends=string_ends)
+
+
+def concatenated(parts: Sequence[IndexArrays]) -> IndexArrays:
+    """The arrays of index files that continue each other, without those that `derive` fills in."""
+    if len(parts) == 1:
+        return replace(parts[0], **{name: np.empty(0, ARRAY_TYPES[name]) for name in DERIVED})
+    names = [name for name in ARRAY_TYPES if name not in DERIVED]
+    return IndexArrays(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _ranges(starts: np.ndarray, total: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,13 +118,100 @@ def derive(arrays: IndexArrays, field_count: int) -> IndexArrays:
     )
 
 
+def derive_after(before: Sequence[IndexArrays], arrays: IndexArrays, field_count: int) -> IndexArrays:
+    """As `derive`, for a file that continues these: its samples may use their entries."""
+    files = [*before, arrays]
+    starts = {name: _starts(files, name) for name in ("variants", "entries", "refs", "row_layouts")}
+    rows = arrays.samples.copy()
+    rows["variants"] -= np.uint64(starts["variants"][-1])
+    counts, flat = unpack_variants(replace(arrays, samples=rows), field_count)
+    used, chosen = np.unique(flat, return_inverse=True)
+    entries = _gather([file.entries for file in files], starts["entries"], used)
+    layouts = [layout for file in files for layout in _layouts(file)]
+    lengths = np.array([len(layout.specs) for layout in layouts], np.int64)[entries["layout"].astype(np.int64)]
+    first = np.cumsum(lengths) - lengths
+    numbers = np.arange(int(lengths.sum())) + np.repeat(entries["refs"].astype(np.int64) - first, lengths)
+    refs = _gather([file.refs for file in files], starts["refs"], numbers)
+    entries["refs"] = first
+    row_layouts, routes = make_routes(counts, chosen.astype(np.int64), entries, refs["location"], layouts)
+    has_route = routes["layouts"] != NO_ROUTE
+    routes["layouts"][has_route] += np.uint32(starts["row_layouts"][-1] // field_count)
+    return replace(
+        arrays,
+        row_layouts=row_layouts.reshape(-1),
+        routes=routes.view("u1").reshape(-1),
+        entry_order=sort_order(arrays.entries["key"]),
+        ref_order=sort_order(arrays.refs["hash"]),
+    )
+
+
+def _layouts(arrays: IndexArrays) -> list[Layout]:
+    """The layouts that a file adds: its ends count from the first byte of the first file."""
+    edges = (
+        [int(arrays.layout_ends[-1]) - len(arrays.layouts), *arrays.layout_ends.tolist()]
+        if len(arrays.layout_ends)
+        else [0]
+    )
+    return [Layout(arrays.layouts[a - edges[0] : b - edges[0]].tobytes().decode()) for a, b in pairwise(edges)]
+
+
+def _starts(files: Sequence[IndexArrays], name: str) -> np.ndarray:
+    """Where each file starts in an array that goes over all of them."""
+    lengths = np.array([len(getattr(file, name)) for file in files], np.int64)
+    return np.cumsum(lengths) - lengths
+
+
+def _gather(files: Sequence[np.ndarray], starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The rows of these numbers, counted over all files."""
+    numbers = numbers.astype(np.int64)
+    found = np.empty(len(numbers), files[0].dtype)
+    ends = np.append(starts[1:], starts[-1] + len(files[-1]))
+    if len(numbers) and int(numbers.max()) >= ends[-1]:
+        raise CacheError("the index is damaged: a sample uses an entry that does not exist")
+    for file, start, end in zip(files, starts, ends, strict=True):
+        own = (numbers >= start) & (numbers < end)
+        found[own] = file[numbers[own] - start]
+    return found
+
+
 def unpack_variants(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:
     """The counts [samples, fields] and the entries, in order, of the samples of an index."""
-    starts = arrays.samples["variants"].astype(np.int64)
-    counts = arrays.variants[starts[:, None] + np.arange(field_count)]
-    is_entry = np.ones(len(arrays.variants), bool)
-    is_entry[(starts[:, None] + np.arange(field_count)).reshape(-1)] = False
-    return counts, arrays.variants[is_entry]
+    return unpack_variants_of(arrays.samples, arrays.variants, field_count)
+
+
+def unpack_variants_of(samples: np.ndarray, variants: np.ndarray, field_count: int) -> tuple[np.ndarray, np.ndarray]:
+    starts = samples["variants"].astype(np.int64)
+    places = starts[:, None] + np.arange(field_count)
+    is_entry = np.ones(len(variants), bool)
+    is_entry[places.reshape(-1)] = False
+    return variants[places], variants[is_entry]
+
+
+def entries_of_rows(rows: np.ndarray, variants: np.ndarray, first: int, width: int) -> np.ndarray:
+    """The entries of all variants of consecutive samples, whose numbers into `variants` start at `first`."""
+    if not len(rows):
+        return np.empty(0, np.int64)
+    starts = rows["variants"].astype(np.int64) - first
+    end = int(starts[-1]) + width + int(variants[starts[-1] : starts[-1] + width].sum(dtype=np.int64))
+    own = rows.copy()
+    own["variants"] -= np.uint64(first + int(starts[0]))
+    return unpack_variants_of(own, variants[starts[0] : end], width)[1].astype(np.int64)
+
+
+def join_widths(first: IndexArrays, width: int, second: IndexArrays, wider: int) -> IndexArrays:
+    """The arrays of two files of which the second continues the first and has more fields, in one."""
+    joined = concatenated([first, second])
+    if wider == width or not len(first.samples):
+        return joined
+    own = second.samples.copy()
+    own["variants"] -= np.uint64(len(first.variants))
+    counts, flat = unpack_variants(first, width)
+    new_counts, new_flat = unpack_variants(replace(second, samples=own), wider)
+    counts = np.concatenate([np.pad(counts, ((0, 0), (0, wider - width))), new_counts])
+    starts, variants = pack_variants(counts, np.concatenate([flat, new_flat]))
+    samples = joined.samples.copy()
+    samples["variants"] = starts
+    return replace(joined, samples=samples, variants=variants)
 
 
 def variant_cells(arrays: IndexArrays, field_count: int) -> tuple[np.ndarray, np.ndarray]:

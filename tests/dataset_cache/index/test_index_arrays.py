@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from streamcache.dataset_cache.format.blobs import blob_table
-from streamcache.dataset_cache.format.index import (
+from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.index import (
     ARRAY_TYPES,
     SAMPLE,
     IndexArrays,
     open_index,
     sort_order,
 )
-from streamcache.dataset_cache.format.index_arrays import pack_variants, prune, unpack_variants
-from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.index.blobs import blob_table
+from streamcache.dataset_cache.index.index_arrays import pack_variants, prune, unpack_variants
 
 from ...support.datasets import write_set
 

@@ -10,8 +10,8 @@ import pytest
 import safetensors.numpy
 
 from streamcache.dataset_cache import CacheError, CacheWriter, SampleFacts, open_cache
-from streamcache.dataset_cache.format import index as indexes
-from streamcache.dataset_cache.format.index import (
+from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.index import (
     ARRAY_TYPES,
     ENTRY,
     REF,
@@ -19,7 +19,7 @@ from streamcache.dataset_cache.format.index import (
     Index,
     open_index,
 )
-from streamcache.dataset_cache.format.manifest import read_manifest
+from streamcache.dataset_cache.index import joined as indexes
 
 from ...support.datasets import forge
 from ...support.samples import assert_holds, bits, sample, write_cache

@@ -7,11 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from ...errors import CacheError
-from .index import IndexArrays
+from ..format import Blob, Layout, TensorSpec
+from .index_file import IndexArrays
 from .index_rows import OFFSET_BITS
-from .shard import Blob
-from .skeleton import Layout
-from .tensors import TensorSpec
 
 _OFFSET_MASK = np.uint64((1 << OFFSET_BITS) - 1)
 
