@@ -68,6 +68,7 @@ from .manifest import (
     remember_dropped,
     write_manifest,
 )
+from .padding import PADDING, Trimmer, is_trimmed
 from .segment import (
     ASIDE,
     BUILD,
@@ -133,6 +134,7 @@ __all__ = [
     "NO_LAYOUT",
     "OFFSET_BITS",
     "PAD",
+    "PADDING",
     "REF",
     "SAMPLE",
     "SEGMENT_LOCK",
@@ -165,6 +167,7 @@ __all__ = [
     "Storage",
     "StoredFile",
     "TensorSpec",
+    "Trimmer",
     "abandoned",
     "blob_hash",
     "blob_table",
@@ -190,6 +193,7 @@ __all__ = [
     "is_long_name",
     "is_published",
     "is_regular",
+    "is_trimmed",
     "iter_tensors",
     "layout_texts",
     "manifest_stamp",

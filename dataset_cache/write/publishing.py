@@ -16,6 +16,7 @@ from pathlib import Path
 from ...errors import CacheBusy, CacheError
 from ..format import (
     BUILD,
+    PADDING,
     SHARD_NAME,
     SHARDS,
     IndexArrays,
@@ -28,6 +29,7 @@ from ..format import (
     has_build,
     index_generation,
     is_published,
+    is_trimmed,
     read_manifest,
     storage_at,
     write_index,
@@ -137,7 +139,8 @@ def publish(place: Place, arrays: IndexArrays, draft: Manifest) -> Manifest:
     storage, temporary = storage_at(place), f".index.{os.getpid()}.tmp"
     try:
         size, digest = write_index(storage, temporary, derive(arrays, len(draft.fields)))
-        manifest = replace(draft, index_bytes=size, index_hash=digest)
+        features = {*draft.requires} - {PADDING} | ({PADDING} if is_trimmed(arrays.layouts) else set())
+        manifest = replace(draft, index_bytes=size, index_hash=digest, requires=tuple(sorted(features)))
         current = read_manifest(storage)
         if current is not None and current.generation == manifest.generation:
             return current
