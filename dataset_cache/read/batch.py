@@ -25,7 +25,7 @@ from ..format import (
     tensor_distances,
 )
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
-from .dataset import Batch, Fields
+from .dataset import Batch, Change, Fields
 from .shard_files import ShardFiles
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -68,6 +68,13 @@ _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
 
 
+class _BatchFields(Fields):
+    """Structures of a batch. They can be built from changed tensors: each is changed as it is stored, then restored."""
+
+    def changed(self, name: str, change: Change) -> list:
+        return self._build(name, change)
+
+
 class BatchReader:
     """Reads batches of one dataset. It caches no tensors."""
 
@@ -100,7 +107,7 @@ class BatchReader:
                     own = [memory.tensors(f)[b] for f in range(len(fields))]
                     self._compare(i, self._entries(i, b, fields, variants), own)
             # Built on access: training needs only some of them.
-            structures = Fields(fields, partial(self._structures, rows, memory, fields))
+            structures = _BatchFields(fields, partial(self._structures, rows, memory, fields))
             return Batch(indices, memory.latents, structures, captions)
         except UNREADABLE as error:
             raise damage(error) from error
@@ -214,11 +221,16 @@ class BatchReader:
                 if len(view):
                     self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
-    def _structures(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str) -> list:
+    def _structures(
+        self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str, change: Change | None = None
+    ) -> list:
         """The structures of one field, one per row."""
         f, buffer = fields.index(name), self._index.leaves
+        stored = memory.tensors(f)
+        if change is not None:
+            stored = [tuple([change(tensor) for tensor in own]) for own in stored]
         try:
-            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, memory.tensors(f))]
+            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, stored)]
         except UNREADABLE as error:
             raise damage(error) from error
 
