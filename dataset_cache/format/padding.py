@@ -25,6 +25,7 @@ PADDING = "padding"  # the feature in `Manifest.requires` of caches with trimmed
 _LISTED = b'"padded":['  # in the text of a layout; its other quotes are followed by commas, or escaped
 _LEAST_BYTES = 4096  # less is not worth a layout of its own
 _LEAST_SHARE = 0.1  # of the bytes of an entry
+_LEAST_COMMON = 0.2  # the same for rows that entries share: they lie apart, so reading them takes another call
 _MAX_BYTES = 1 << 30  # restored: a damaged layout must not ask for any amount of memory
 _MAX_LENGTH = 1 << 40
 _BLOCK = 64  # rows that are compared at once
@@ -63,7 +64,10 @@ class Trimmed:
 
 
 class Trimmer:
-    """Trims the tensors of entries, where that saves a tenth of an entry. It remembers how entries began."""
+    """Trims the tensors of entries, where that saves a tenth of an entry. It remembers how entries began.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self) -> None:
         self._templates: dict[tuple, deque[_Template]] = {}
@@ -72,38 +76,33 @@ class Trimmer:
     def trim(self, tensors: Sequence[torch.Tensor]) -> Trimmed | None:
         """None if nothing is worth it."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        least = max(_LEAST_BYTES, int(_LEAST_SHARE * sum(sizes)))
-        if sum(sizes) > _MAX_BYTES:
+        total = sum(sizes)
+        if total > _MAX_BYTES:
             return None
-        kept, added, rows, saved = list(tensors), [], [], 0
-        for n, tensor in enumerate(tensors):
-            part = self._part(tensor, least) if sizes[n] > least else None
-            if part is not None:
-                kept[n], saved = part.middle, saved + part.saved
-                slots = [None, None]
-                for which, extra in enumerate((part.first, part.signs)):
-                    if extra is not None:
-                        slots[which] = len(kept) + len(added)
-                        added.append(extra)
-                rows.append((n, part.axis, part.length, *slots))
-        return Trimmed(kept + added, tuple(rows), saved) if rows else None
+        found = {n: self._part(tensor, total) for n, tensor in enumerate(tensors) if sizes[n] > _least(total)}
+        parts = {n: part for n, part in found.items() if part is not None}
+        kept = [parts[n].middle if n in parts else tensor for n, tensor in enumerate(tensors)]
+        rows = [
+            (n, part.axis, part.length, _add(kept, part.first), _add(kept, part.signs)) for n, part in parts.items()
+        ]
+        return Trimmed(kept, tuple(rows), sum(part.saved for part in parts.values())) if parts else None
 
-    def _part(self, tensor: torch.Tensor, least: int) -> "_Part | None":
+    def _part(self, tensor: torch.Tensor, total: int) -> "_Part | None":
         tensor = realize(tensor)  # once, not for every part
         data = np.frombuffer(tensor_bytes(tensor), f"u{tensor.element_size()}").reshape(tuple(tensor.shape))
-        part = _without_padding(tensor, data, least)
+        part = _without_padding(tensor, data, _least(total))
         axis = tensor.ndim - 2  # of the tokens
         if axis < 0 or (part is not None and part.axis != axis):
             return part
         part = part or _Part(axis, tensor.shape[axis], tensor, None, None, 0)
         with self._guard:
-            count, is_known = self._template_rows(data, axis, part.middle.shape[axis], least)
+            count, is_known = self._template_rows(data, axis, part.middle.shape[axis], _least(total, _LEAST_COMMON))
         if not count:
             return part if part.saved else None
         first, middle = tensor.narrow(axis, 0, count), part.middle.narrow(axis, count, part.middle.shape[axis] - count)
         return _Part(axis, part.length, middle, first, part.signs, part.saved + (_size(first) if is_known else 0))
 
-    def _template_rows(self, data: np.ndarray, axis: int, most: int, least: int) -> tuple[int, bool]:
+    def _template_rows(self, data: np.ndarray, axis: int, most: int, least: float) -> tuple[int, bool]:
         """How many first rows earlier tensors of this kind have too, and whether just these rows were used before.
 
         A number that was too large for a later tensor is never used again, so it settles at the length of a template.
@@ -146,7 +145,7 @@ class _Part:
     saved: int
 
 
-def _without_padding(tensor: torch.Tensor, data: np.ndarray, least: int) -> _Part | None:
+def _without_padding(tensor: torch.Tensor, data: np.ndarray, least: float) -> _Part | None:
     """The tensor without the padding of the axis where it takes most; None if none of it is worth it."""
     found = [_trim_axis(tensor, data, axis) for axis, length in enumerate(tensor.shape) if length > 1]
     return max((part for part in found if part.saved >= least), key=lambda part: part.saved, default=None)
@@ -178,6 +177,19 @@ def _count_last(rows: np.ndarray, like: Callable[[np.ndarray], np.ndarray]) -> i
             return rows.shape[1] - start - int(others[-1]) - 1
         end, size = start, _BLOCK
     return rows.shape[1]
+
+
+def _least(total: int, share: float = _LEAST_SHARE) -> float:
+    """The bytes that must be saved of an entry of this size."""
+    return max(_LEAST_BYTES, share * total)
+
+
+def _add(tensors: list[torch.Tensor], tensor: torch.Tensor | None) -> int | None:
+    """Append a tensor, and return its number."""
+    if tensor is None:
+        return None
+    tensors.append(tensor)
+    return len(tensors) - 1
 
 
 def _size(tensor: torch.Tensor) -> int:
@@ -229,7 +241,8 @@ def _restore(
 ) -> torch.Tensor:
     if isinstance(middle, LazyTensor):
         shape = _with_rows(tuple(middle.shape), axis, length)
-        return LazyTensor(shape, middle.dtype, lambda: _restore(*realize((first, middle, signs)), axis, length))
+        load = lambda: _restore(realize(first), realize(middle), realize(signs), axis, length)  # noqa: E731
+        return LazyTensor(shape, middle.dtype, load)
     whole = _INTEGERS[middle.element_size()]  # as integers, no bit of a nan can change
     parts = [part.view(whole) for part in (first, middle) if part is not None]
     if signs is not None:

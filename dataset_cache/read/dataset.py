@@ -12,7 +12,6 @@ import torch
 from ..format import Key, Manifest, SampleFacts, Split, map_tensors, realize
 from .buffers import BatchBuffers
 
-
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -122,8 +121,8 @@ class Batch:
         return self._captions()
 
     def changed(self, change: Change) -> "Batch":
-        """A copy with every tensor changed, such as for another device. Trimmed tensors are restored only then: what was
-        not stored is not copied either.
+        """A copy with every tensor changed, such as for another device. What was trimmed is restored only then, so it is
+        not copied.
 
         The `latent` structures are shared: their samples are the rows of `latents`.
         """
