@@ -121,8 +121,8 @@ class Batch:
         return self._captions()
 
     def changed(self, change: Change) -> "Batch":
-        """A copy with every tensor changed, such as for another device. What was trimmed is restored only then, so it is
-        not copied.
+        """A copy with every tensor changed, such as for another device. Trimmed ones are restored only then: what they
+        lack is not copied.
 
         The `latent` structures are shared: their samples are the rows of `latents`.
         """
