@@ -1,4 +1,5 @@
-"""Writes the golden dataset of the current format: once, when the format is released, and never over a released one."""
+"""Writes the golden datasets of the current format and of its features: once, when they are released, and never over
+released ones."""
 
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ from streamcache.dataset_cache.format.manifest import FORMAT  # noqa: E402
 from tests.support import golden  # noqa: E402
 
 if __name__ == "__main__":
-    target = HERE / f"format-{FORMAT}"
-    if target.exists():
-        sys.exit(f"{target} exists: a released format never changes")
     register_codec(golden.CODEC)
-    golden.write_golden(target)
-    (target / ".lock").unlink(missing_ok=True)
-    print(f"Wrote {target}")
+    targets = {HERE / f"format-{FORMAT}": golden.write_golden, HERE / "padding": golden.write_trimmed}
+    new = {target: write for target, write in targets.items() if not target.exists()}
+    if not new:
+        sys.exit(f"{', '.join(map(str, targets))} exist: a released format never changes")
+    for target, write in new.items():
+        write(target)
+        (target / ".lock").unlink(missing_ok=True)
+        print(f"Wrote {target}")
