@@ -98,7 +98,8 @@ def _sizes(facts: Overview) -> Iterator[str]:
     shared, unshared = byte_count(facts.bytes_shared), byte_count(facts.bytes_unshared)
     yield f"Sharing: the samples take {shared}; if nothing were shared, {unshared} ({facts.shared:.2f}×)"
     if facts.bytes_trimmed:
-        yield trimmed_text(facts.bytes_trimmed, facts.bytes_untrimmed).capitalize()
+        text = trimmed_text(facts.bytes_trimmed, facts.bytes_untrimmed)
+        yield text[0].upper() + text[1:]
     if facts.unused:
         yield f"Unused: {plural(facts.unused, 'entry')}, not needed by any sample; `streamcache clean` can remove them"
 
