@@ -68,7 +68,7 @@ from .manifest import (
     remember_dropped,
     write_manifest,
 )
-from .padding import PADDING, Trimmer, is_trimmed
+from .padding import PADDING, Room, Trimmer, is_trimmed
 from .segment import (
     ASIDE,
     BUILD,
@@ -160,6 +160,7 @@ __all__ = [
     "OpenFile",
     "Place",
     "Recovered",
+    "Room",
     "SampleFacts",
     "Segment",
     "ShardFile",

@@ -32,6 +32,7 @@ _BLOCK = 64  # rows that are compared at once
 _TEMPLATES = 4  # different beginnings that are remembered per kind of tensor
 _TEMPLATE_ROWS = 128
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size: to move bits as they are
+Room = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]  # memory for a tensor
 # Types whose zeros have a sign, in the highest bit.
 _SIGNED = {dtype_named(name) for name in ("F16", "BF16", "F32", "F64")}
 
@@ -223,21 +224,22 @@ def saved_bytes(padding: Padding, specs: Sequence[TensorSpec]) -> int:
     return _restored_bytes(padding, specs) - sum(specs[slot].nbytes for slot in stored)
 
 
-def restorer(paddings: tuple[Padding, ...]) -> Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
-    """A function from the stored tensors of an entry to the same tensors, restored. Lazy ones stay lazy."""
-
-    def restore(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        whole = list(tensors)
-        for p in paddings:
-            first, signs = (None if slot is None else tensors[slot] for slot in (p.first, p.signs))
-            whole[p.slot] = _restore(first, tensors[p.slot], signs, p.axis, p.length)
-        return tuple(whole)
-
-    return restore
+def restore(paddings: tuple[Padding, ...], tensors: tuple[torch.Tensor, ...], room: Room | None = None) -> tuple:
+    """The stored tensors of an entry with their padding, in this room if there is any. Lazy ones stay lazy."""
+    whole = list(tensors)
+    for p in paddings:
+        first, signs = (None if slot is None else tensors[slot] for slot in (p.first, p.signs))
+        whole[p.slot] = _restore(first, tensors[p.slot], signs, p.axis, p.length, room)
+    return tuple(whole)
 
 
 def _restore(
-    first: torch.Tensor | None, middle: torch.Tensor, signs: torch.Tensor | None, axis: int, length: int
+    first: torch.Tensor | None,
+    middle: torch.Tensor,
+    signs: torch.Tensor | None,
+    axis: int,
+    length: int,
+    room: Room | None = None,
 ) -> torch.Tensor:
     if isinstance(middle, LazyTensor):
         shape = _with_rows(tuple(middle.shape), axis, length)
@@ -251,7 +253,8 @@ def _restore(
     last = parts[-1].narrow(axis, parts[-1].shape[axis] - 1, 1)
     repeats = length - sum(part.shape[axis] for part in parts)
     parts.append(last.expand(_with_rows(tuple(last.shape), axis, repeats)))
-    return torch.cat(parts, axis).view(middle.dtype)
+    out = room(_with_rows(tuple(middle.shape), axis, length), parts[0].dtype) if room else None
+    return torch.cat(parts, axis, out=out).view(middle.dtype)
 
 
 def _zeros(signs: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from ...errors import CacheError
 from .lazy import LazyTensor
-from .padding import Trimmer, read_paddings, restorer, saved_bytes
+from .padding import Trimmer, read_paddings, restore, saved_bytes
 from .tensors import MAX_AXES, NAMES, codec_for, codec_named, read_spec
 
 MAX_DEPTH = 64
@@ -101,11 +101,13 @@ class Layout:
         self._variable = [(i, _VARIABLE[kind]) for i, kind in enumerate(self._kinds) if kind in _VARIABLE]
         self._numpy = [(i, np.dtype(kind)) for i, kind in enumerate(self._kinds) if kind in _NUMPY_TYPES]
         self.saved = sum(saved_bytes(padding, self.specs) for padding in self._paddings)
-        self.read = self._restoring_reader() if self._paddings else self._reader()
+        # `read` in two steps: `restore`, if something was trimmed, then `join`.
+        self.restore = partial(restore, self._paddings) if self._paddings else None
+        self.join = self._reader()
+        self.read = self._restore_and_join if self._paddings else self.join
 
-    def _restoring_reader(self) -> Callable[[tuple[torch.Tensor, ...], memoryview, int], Any]:
-        read, restore = self._reader(), restorer(self._paddings)
-        return lambda tensors, buffer, offset: read(restore(tensors), buffer, offset)
+    def _restore_and_join(self, tensors: tuple[torch.Tensor, ...], buffer: memoryview, offset: int) -> Any:
+        return self.join(restore(self._paddings, tensors), buffer, offset)
 
     def _reader(self) -> Callable[[tuple[torch.Tensor, ...], memoryview, int], Any]:
         """`read(tensors, buffer, offset)` builds the value from tensors and the row of leaves at `offset`."""

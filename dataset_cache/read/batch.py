@@ -18,6 +18,7 @@ from ..format import (
     EntryRow,
     Index,
     Layout,
+    Room,
     TensorSpec,
     blob_hash,
     damage,
@@ -38,7 +39,8 @@ class _Form:
 
     def __init__(self, layouts: RowLayouts) -> None:
         self.layouts = layouts
-        self.reads = [layout.read if layout else _nothing for layout in layouts]
+        self.restores = [layout.restore if layout else None for layout in layouts]
+        self.joins = [layout.join if layout else _nothing for layout in layouts]
         self.fields = [f for f, layout in enumerate(layouts) if layout is not None]
         sizes = [tensor_distances(layout) if layout else ([], 0) for layout in layouts]
         self.distances = [distances for distances, _ in sizes]
@@ -107,7 +109,8 @@ class BatchReader:
                     own = [memory.tensors(f)[b] for f in range(len(fields))]
                     self._compare(i, self._entries(i, b, fields, variants), own)
             # Built on access: training needs only some of them.
-            structures = _BatchFields(fields, partial(self._structures, rows, memory, fields))
+            room = buffers.spare.take if buffers is not None else None
+            structures = _BatchFields(fields, partial(self._structures, rows, memory, fields, room))
             return Batch(indices, memory.latents, structures, captions)
         except UNREADABLE as error:
             raise damage(error) from error
@@ -222,15 +225,24 @@ class BatchReader:
                     self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
     def _structures(
-        self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str, change: Change | None = None
+        self,
+        rows: list[_Row],
+        memory: Memory,
+        fields: tuple[str, ...],
+        room: Room | None,
+        name: str,
+        change: Change | None = None,
     ) -> list:
         """The structures of one field, one per row."""
         f, buffer = fields.index(name), self._index.leaves
-        stored = memory.tensors(f)
+        tensors = memory.tensors(f)
         if change is not None:
-            stored = [tuple([change(tensor) for tensor in own]) for own in stored]
+            tensors, room = [tuple([change(tensor) for tensor in own]) for own in tensors], None
         try:
-            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, stored)]
+            tensors = [
+                own if (r := form.restores[f]) is None else r(own, room) for (form, *_), own in zip(rows, tensors)
+            ]
+            return [form.joins[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, tensors)]
         except UNREADABLE as error:
             raise damage(error) from error
 

@@ -344,3 +344,20 @@ def test_f10_samples_of_a_plain_script_are_trimmed_unless_told_otherwise(tmp_pat
     cache = open_cache(tmp_path / "set", check=True)
     assert all(same(realize(sample.fields["other"]), caption(i)) for i, sample in enumerate(cache))
     assert cache.manifest.requires == (("padding",) if trim else ()), "only conditionings are trimmed"
+
+
+def test_f10_a_batch_is_restored_in_the_memory_of_its_buffers(tmp_path):
+    cache = open_cache(write(tmp_path / "set"))
+    buffers, draw = cache.buffers(4), random.Random(3)
+    memory = set()
+    for n in range(40):
+        chosen = draw.choices(range(COUNT), k=1 + n % 4)
+        batch = cache.read_batch(chosen, buffers=buffers)
+        assert same(batch.conditionings, [caption(i) for i in chosen])
+        memory.add(batch.conditionings[0][0][0].untyped_storage().data_ptr())
+        own = [row[0][0].data_ptr() for row in batch.conditionings]
+        assert len({*own}) == len(own)
+    assert len(memory) <= 4, "it grows with the first batches"
+    kept = cache.read_batch([1, 2])
+    cache.read_batch([3, 4])
+    assert same(kept.conditionings, [caption(1), caption(2)])
