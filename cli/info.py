@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..dataset_cache import Overview, Usage, bucket_chart, contact_sheet, open_cache, overview, usage
+from ..dataset_cache import Overview, Usage, bucket_chart, contact_sheet, open_cache, overview, trimmed_text, usage
 from ..errors import CacheError
 from ..quantity import byte_count, plural
 from .output import show, table
@@ -97,6 +97,9 @@ def _sizes(facts: Overview) -> Iterator[str]:
     yield f"Stored: {stored} in {plural(facts.shards, 'shard')}, index {index}"
     shared, unshared = byte_count(facts.bytes_shared), byte_count(facts.bytes_unshared)
     yield f"Sharing: the samples take {shared}; if nothing were shared, {unshared} ({facts.shared:.2f}×)"
+    if facts.bytes_trimmed:
+        text = trimmed_text(facts.bytes_trimmed, facts.bytes_untrimmed)
+        yield text[0].upper() + text[1:]
     if facts.unused:
         yield f"Unused: {plural(facts.unused, 'entry')}, not needed by any sample; `streamcache clean` can remove them"
 

@@ -48,6 +48,7 @@ from .encode import (
     make_plan,
     missing_parts,
     object_identity,
+    trimmed_text,
 )
 from .format import (
     Codec,
@@ -332,6 +333,7 @@ __all__ = [
     "string_of",
     "take_lock",
     "thumbnail_of",
+    "trimmed_text",
     "usage",
     "usage_of",
     "use_memory_folder",

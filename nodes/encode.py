@@ -42,6 +42,7 @@ ADVANCED = (
     "check",
     "allow_missing",
     "text_batch_size",
+    "trim_padding",
 )
 
 

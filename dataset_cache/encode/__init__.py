@@ -5,7 +5,7 @@ from .encoders import Encoder, ImageEncoder, Surroundings, is_out_of_memory
 from .identity import digest_of, file_identity, files_identity, object_identity
 from .on_demand import OnDemand
 from .plan import EMPTY_CAPTION, Plan, make_plan, missing_parts
-from .report import EncodeProgress, EncodeReport, Report, cut_captions
+from .report import EncodeProgress, EncodeReport, Report, cut_captions, trimmed_text
 from .settings import (
     ENCODE_SETTINGS,
     PLAN_SETTINGS,
@@ -43,4 +43,5 @@ __all__ = [
     "make_plan",
     "missing_parts",
     "object_identity",
+    "trimmed_text",
 ]

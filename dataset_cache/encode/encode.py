@@ -144,7 +144,7 @@ def _write(
     stop: Callable[[], bool],
 ) -> None:
     assert target.storage is not None, "a run without a path"
-    writer = CacheWriter(target.storage, provenance=target.provenance)
+    writer = CacheWriter(target.storage, provenance=target.provenance, trim=plan.settings.trim_padding)
     try:
         with WriteBehind(writer) as output:
             run = Run(plan, layout, memory, writer, output, report, progress, stop, target.dropped)
@@ -153,7 +153,8 @@ def _write(
                 encode_images(run)
             finally:
                 run.finish()
-        report.bytes = output.bytes
+        report.bytes, report.text_bytes = output.bytes, output.text_bytes
+        report.trimmed_bytes = writer.trimmed_bytes
         _publish(run, target)
     finally:
         writer.close()

@@ -51,7 +51,7 @@ class WriteBehind:
 
     def __init__(self, writer: CacheWriter) -> None:
         self._writer = writer
-        self.bytes = 0  # of all tensors so far, before deduplication
+        self.bytes = self.text_bytes = 0  # of all tensors so far, and of conditionings, before deduplication
         self._queue: queue.Queue[list[Entry] | None] = queue.Queue(_BATCHES)
         self._error: BaseException | None = None
         self._due: float | None = None  # when entries that are not durable yet must be
@@ -93,7 +93,9 @@ class WriteBehind:
     def _store(self, entries: list[Entry]) -> None:
         for key, structure, name in entries:
             self._writer.put(key, structure, name)
-            self.bytes += nbytes(structure)
+            size = nbytes(structure)
+            self.bytes += size
+            self.text_bytes += size if name == "conditioning" else 0
         if entries and self._due is None:
             self._due = self._flushed_at + self._interval
         if self._due is not None and time.monotonic() >= self._due:

@@ -161,6 +161,8 @@ class EncodeReport(Report):
     stopped: bool = False  # on request; encoded entries are kept for the next run
     trusted: int = 0  # files not checked for changes
     bytes: int = 0
+    text_bytes: int = 0  # of the conditionings among them
+    trimmed_bytes: int = 0  # of these, what was not stored because it can be restored
     seconds: float = 0.0
     counts: Counts = field(default_factory=Counts)
 
@@ -199,7 +201,14 @@ class EncodeReport(Report):
             yield f"Encoded {encoded}, reused {self.hits:,}, in {self.seconds:.1f} s"
         if self.trusted:
             yield f"  {plural(self.trusted, 'file')} trusted: changes since the last check are not in the dataset"
+        if self.trimmed_bytes:
+            yield f"  {trimmed_text(self.trimmed_bytes, self.text_bytes)}"
         yield from super().lines()
+
+
+def trimmed_text(trimmed: int, total: int) -> str:
+    """What trimming has saved, of the conditionings' total size."""
+    return f"padding of captions: {byte_count(trimmed)} of {byte_count(total)} not stored ({trimmed / total:.0%})"
 
 
 def cut_captions(cut: Mapping[str, str]) -> str:

@@ -39,6 +39,12 @@ class Settings:
     )
     background: tuple[int, int, int] = declare(COLORS["white"], "Background color behind transparent images", "run")
     threads: int = declare(0, "Threads that decode images (0 = automatic)", "run", low=0)
+    trim_padding: bool = declare(
+        True,
+        "Store the padding of captions, and rows that many captions begin with, once. They are restored bit for bit "
+        "(off = caches that version 0.2 can read)",
+        "run",
+    )
     trust: bool = declare(False, "Assume that files encoded before are unchanged, without checking them", "run")
     check: bool = declare(False, "Verify checksums of the cache first, and encode damaged entries again", "run")
     allow_missing: bool = declare(

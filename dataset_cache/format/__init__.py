@@ -32,6 +32,7 @@ from .manifest import (
     remember_dropped,
     write_manifest,
 )
+from .padding import PADDING, Room, Trimmer, is_trimmed
 from .segment import (
     ASIDE,
     BUILD,
@@ -92,6 +93,7 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "NAMES",
     "PAD",
+    "PADDING",
     "SEGMENT_LOCK",
     "SHARDS",
     "SHARD_BYTES",
@@ -111,12 +113,14 @@ __all__ = [
     "OpenFile",
     "Place",
     "Recovered",
+    "Room",
     "Segment",
     "ShardFile",
     "Split",
     "Storage",
     "StoredFile",
     "TensorSpec",
+    "Trimmer",
     "abandoned",
     "blob_hash",
     "codec_for",
@@ -135,6 +139,7 @@ __all__ = [
     "is_long_name",
     "is_published",
     "is_regular",
+    "is_trimmed",
     "iter_tensors",
     "manifest_stamp",
     "map_tensors",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError
+from .padding import PADDING
 from .shard import SHARD_NAME, ShardFile
 from .storage import Place, storage_at
 from .tensors import dtype_named
@@ -26,7 +27,7 @@ Key = str | bytes
 MANIFEST = "dataset.json"
 FORMAT = 1
 SEGMENTS = "segments"  # the feature of an index in several files
-SUPPORTED_FEATURES: frozenset[str] = frozenset({SEGMENTS})
+SUPPORTED_FEATURES: frozenset[str] = frozenset({PADDING, SEGMENTS})
 DAMAGED = "damaged"  # why `repair` dropped an entry
 _DROPPED = "dropped"  # its key in `Manifest.extra`
 _MAX_BYTES = 256 << 20

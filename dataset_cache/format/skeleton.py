@@ -1,6 +1,7 @@
 """The skeleton of a structure: its nesting without tensors and scalars.
 
 `split` turns a nested value into (layout, leaves, tensors); `Layout.read` joins the three again.
+Tensors may be stored without their padding (see padding.py); the layout has what is needed to restore it.
 A layout is JSON, equal for all values of the same form, so a million SDXL sizes share one. The leaves (numbers,
 strings, bytes) are packed into one row of bytes whose form the layout defines.
 """
@@ -9,7 +10,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 from ...errors import CacheError
 from .lazy import LazyTensor
+from .padding import Trimmer, read_paddings, restore, saved_bytes
 from .tensors import MAX_AXES, NAMES, codec_for, codec_named, read_spec
 
 MAX_DEPTH = 64
@@ -39,35 +41,56 @@ Place = str | tuple  # a path in a structure: (path of its owner, last step); jo
 
 @dataclass(frozen=True)
 class Split:
-    """A structure in parts. `layout` is canonical JSON: equal text means equal skeleton and tensor shapes."""
+    """A structure in parts. `layout` is canonical JSON: equal text means equal skeleton and tensor shapes.
+
+    If tensors were trimmed, `whole` is the same structure without that, and `saved` the difference in bytes.
+    """
 
     layout: str
     leaves: bytes
     tensors: list[torch.Tensor]
+    whole: "Split | None" = None
+    saved: int = 0
 
 
-def split(structure: Any, place: str = "") -> Split:
-    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type."""
+def split(structure: Any, place: str = "", trimmer: Trimmer | None = None) -> Split:
+    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type.
+
+    With a `trimmer`, rows that can be restored are left out.
+    """
     splitter = _Splitter()
     node = splitter.node(structure, place, 0)
-    specs = tuple([(NAMES[t.dtype], tuple(t.shape)) for t in splitter.tensors])
-    return Split(_layout_text(specs, node), splitter.pack(), splitter.tensors)
+    whole = Split(_layout_text(_specs(splitter.tensors), node), splitter.pack(), splitter.tensors)
+    trimmed = trimmer.trim(whole.tensors) if trimmer else None
+    if trimmed is None:
+        return whole
+    layout = _layout_text(_specs(trimmed.tensors), node, trimmed.rows)
+    return Split(layout, whole.leaves, trimmed.tensors, whole, trimmed.saved)
+
+
+def _specs(tensors: list[torch.Tensor]) -> tuple:
+    return tuple([(NAMES[tensor.dtype], tuple(tensor.shape)) for tensor in tensors])
 
 
 @lru_cache(1024)
-def _layout_text(specs: tuple, root: tuple) -> str:
+def _layout_text(specs: tuple, root: tuple, padded: tuple = ()) -> str:
     """The layout as JSON. Most samples of a dataset share a few."""
-    return json.dumps({"tensors": specs, "root": root}, separators=(",", ":"))
+    parts = {"tensors": specs, "padded": padded, "root": root} if padded else {"tensors": specs, "root": root}
+    return json.dumps(parts, separators=(",", ":"))
 
 
 class Layout:
-    """A parsed skeleton. `specs` describe its tensors; `read` builds the value from tensors and a row of leaves."""
+    """A parsed skeleton. `specs` describe its tensors as stored; `read` builds the value from them and a row of leaves.
+
+    `saved` is the number of bytes that trimmed padding would take.
+    """
 
     def __init__(self, text: str) -> None:
         self._kinds: list[str] = []
         try:
             parsed = json.loads(text)
             self.specs = tuple(read_spec(spec) for spec in parsed["tensors"])
+            self._paddings = read_paddings(parsed.get("padded", ()), self.specs)
             self._root = parsed["root"]
             self._build = self._compile(self._root, 0)
         except CacheError:
@@ -77,7 +100,14 @@ class Layout:
         self._fixed = struct.Struct("<" + "".join(_FIXED.get(kind) or f"{_numpy_size(kind)}s" for kind in self._kinds))
         self._variable = [(i, _VARIABLE[kind]) for i, kind in enumerate(self._kinds) if kind in _VARIABLE]
         self._numpy = [(i, np.dtype(kind)) for i, kind in enumerate(self._kinds) if kind in _NUMPY_TYPES]
-        self.read = self._reader()
+        self.saved = sum(saved_bytes(padding, self.specs) for padding in self._paddings)
+        # `read` in two steps: `restore`, if something was trimmed, then `join`.
+        self.restore = partial(restore, self._paddings) if self._paddings else None
+        self.join = self._reader()
+        self.read = self._restore_and_join if self._paddings else self.join
+
+    def _restore_and_join(self, tensors: tuple[torch.Tensor, ...], buffer: memoryview, offset: int) -> Any:
+        return self.join(restore(self._paddings, tensors), buffer, offset)
 
     def _reader(self) -> Callable[[tuple[torch.Tensor, ...], memoryview, int], Any]:
         """`read(tensors, buffer, offset)` builds the value from tensors and the row of leaves at `offset`."""
@@ -103,13 +133,14 @@ class Layout:
         return values
 
     def slot_at(self, *path: str) -> int | None:
-        """The number of the tensor at this path of dict keys, if there is one."""
+        """The number of the tensor at this path of dict keys, if there is one that is stored as it is."""
         node: Any = self._root
         for key in path:
             if node[0] != "dict":
                 return None
             node = next((value for name, value in node[1] if name == key), ["none"])
-        return node[1] if node[0] == "tensor" else None
+        is_whole = node[0] == "tensor" and all(padding.slot != node[1] for padding in self._paddings)
+        return node[1] if is_whole else None
 
     def _compile(self, node: list, depth: int) -> Build:
         """A function that builds this node. The tree is walked once per layout, not once per sample."""

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ...errors import CacheError
-from ..format import ALIGNMENT, NAMES, Layout, TensorSpec, blob_hash, tensor_bytes
+from ..format import ALIGNMENT, NAMES, Layout, Room, TensorSpec, blob_hash, tensor_bytes
 from ..index import NO_BUCKET, NO_LAYOUT, OFFSET_BITS, UNREADABLE, EntryRow, Index, damage, tensor_distances
 from .buffers import BatchBuffers, Division, Memory, RowLayouts, divide
-from .dataset import Batch, Fields
+from .dataset import Batch, Change, Fields
 from .shard_files import ShardFiles
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -24,7 +24,8 @@ class _Form:
 
     def __init__(self, layouts: RowLayouts) -> None:
         self.layouts = layouts
-        self.reads = [layout.read if layout else _nothing for layout in layouts]
+        self.restores = [layout.restore if layout else None for layout in layouts]
+        self.joins = [layout.join if layout else _nothing for layout in layouts]
         self.fields = [f for f, layout in enumerate(layouts) if layout is not None]
         sizes = [tensor_distances(layout) if layout else ([], 0) for layout in layouts]
         self.distances = [distances for distances, _ in sizes]
@@ -52,6 +53,13 @@ class _Form:
 _Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
 _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
+
+
+class _BatchFields(Fields):
+    """Structures of a batch. They can be built from changed tensors: each is changed as it is stored, then restored."""
+
+    def changed(self, name: str, change: Change) -> list:
+        return self._build(name, change)
 
 
 class BatchReader:
@@ -86,7 +94,8 @@ class BatchReader:
                     own = [memory.tensors(f)[b] for f in range(len(fields))]
                     self._compare(i, self._entries(i, b, fields, variants), own)
             # Built on access: training needs only some of them.
-            structures = Fields(fields, partial(self._structures, rows, memory, fields))
+            room = buffers.spare.take if buffers is not None else None
+            structures = _BatchFields(fields, partial(self._structures, rows, memory, fields, room))
             return Batch(indices, memory.latents, structures, captions)
         except UNREADABLE as error:
             raise damage(error) from error
@@ -200,14 +209,27 @@ class BatchReader:
                 if len(view):
                     self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
-    def _structures(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str) -> list:
+    def _structures(
+        self,
+        rows: list[_Row],
+        memory: Memory,
+        fields: tuple[str, ...],
+        room: Room | None,
+        name: str,
+        change: Change | None = None,
+    ) -> list:
         """The structures of one field, one per row."""
         f, buffer, find = fields.index(name), self._index.leaves, self._index.leaves_at
+        tensors = memory.tensors(f)
+        if change is not None:
+            tensors, room = [tuple([change(tensor) for tensor in own]) for own in tensors], None
         try:
+            tensors = [
+                own if (r := form.restores[f]) is None else r(own, room) for (form, *_), own in zip(rows, tensors)
+            ]
             if buffer is None:  # the leaves are in several files
-                pairs = zip(rows, memory.tensors(f))
-                return [form.reads[f](own, *find(leaves[f])) for (form, _, leaves, _), own in pairs]
-            return [form.reads[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, memory.tensors(f))]
+                return [form.joins[f](own, *find(leaves[f])) for (form, _, leaves, _), own in zip(rows, tensors)]
+            return [form.joins[f](own, buffer, leaves[f]) for (form, _, leaves, _), own in zip(rows, tensors)]
         except UNREADABLE as error:
             raise damage(error) from error
 

@@ -5,6 +5,7 @@ conditionings if their shapes are equal. The division depends only on the rows' 
 to read into are made at once, tensors on access.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -128,15 +129,34 @@ class Memory:
         return typed
 
 
+class Spare:
+    """Memory for tensors of a batch that are made after reading, one behind the other. It grows as needed."""
+
+    def __init__(self) -> None:
+        self._block, self._used = torch.empty(0, dtype=torch.uint8), 0
+
+    def clear(self) -> None:
+        self._used = 0
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        start, nbytes = self._used, math.prod(shape) * dtype.itemsize
+        self._used = _aligned(start + nbytes)
+        if self._used > len(self._block):  # tensors in the old block keep it
+            self._block = torch.empty(2 * self._used, dtype=torch.uint8)
+        return self._block[start : start + nbytes].view(dtype).view(shape)
+
+
 class BatchBuffers:
     """Reusable memory for the batches of one reader. The next batch read into it overwrites what the last one held."""
 
     def __init__(self, rows: int, pin: bool = False) -> None:
         self._rows, self._pin = rows, pin
+        self.spare = Spare()
         self._block = torch.empty(0, dtype=torch.uint8)
         self._memories: dict[int, tuple[Division, Memory]] = {}
 
     def memory(self, division: Division) -> Memory:
+        self.spare.clear()
         found = self._memories.get(id(division))
         if found is not None:
             return found[1]

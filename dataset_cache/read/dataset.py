@@ -9,15 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..format import Key, Manifest, Split, realize
+from ..format import Key, Manifest, Split, map_tensors, realize
 from ..index import SampleFacts
 from .buffers import BatchBuffers
+
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Fields(Mapping[str, Any]):
     """Structures of a sample, or of a batch, by name. Each is built on first access and then stays the same object."""
 
-    def __init__(self, names: tuple[str, ...], build: Callable[[str], Any]) -> None:
+    def __init__(self, names: tuple[str, ...], build: Callable[..., Any]) -> None:
         self._names = names
         self._build = build
         self._built: dict[str, Any] = {}
@@ -28,6 +30,10 @@ class Fields(Mapping[str, Any]):
                 raise KeyError(name)
             self._built[name] = self._build(name)
         return self._built[name]
+
+    def changed(self, name: str, change: Change) -> Any:
+        """A structure with every tensor changed."""
+        return map_tensors(self[name], change)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -114,6 +120,17 @@ class Batch:
     @property
     def captions(self) -> list[str]:
         return self._captions()
+
+    def changed(self, change: Change) -> "Batch":
+        """A copy with every tensor changed, such as for another device. Trimmed ones are restored only then: what they
+        lack is not copied.
+
+        The `latent` structures are shared: their samples are the rows of `latents`.
+        """
+        assert self.latents is not None
+        given = self.fields if isinstance(self.fields, Fields) else Fields(tuple(self.fields), self.fields.__getitem__)
+        fields = {name: given[name] if name == "latent" else given.changed(name, change) for name in given}
+        return Batch(self.indices, change(self.latents), fields, lambda: self.captions)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import CacheError
-from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named
-from ..index import open_index, variant_cells
+from ..format import MANIFEST, SHARDS, Layout, Manifest, Place, dtype_named
+from ..index import layout_texts, open_index, variant_cells
 from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents, total_bytes
@@ -127,7 +127,8 @@ class FieldSize:
 class Overview:
     """A published cache in numbers. `blob_bytes` are stored, `bytes_unshared` is what the samples refer to.
 
-    `bytes_shared` is the part of `blob_bytes` that the samples need: without unused and named entries.
+    `bytes_shared` is the part of `blob_bytes` that the samples need: without unused and named entries. Conditionings
+    would take `bytes_untrimmed`, each entry counted once; `bytes_trimmed` of that is padding that is not stored.
     """
 
     path: str
@@ -151,6 +152,8 @@ class Overview:
     blob_bytes: int
     bytes_unshared: int
     bytes_shared: int
+    bytes_untrimmed: int
+    bytes_trimmed: int
     provenance: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -176,6 +179,7 @@ def overview_of(current: CheckedGeneration) -> Overview:
     captions = Counter(arrays.captions.tolist())
     empty = next((n for n in captions if current.index.string(n) == ""), None)
     common = [(current.index.string(n), count) for n, count in captions.most_common(_COMMON)]
+    stored, trimmed = _text_bytes(current)
     in_set = np.bincount(samples["set"], minlength=len(manifest.sets)).tolist()
     return Overview(
         path=str(current.folder),
@@ -199,6 +203,8 @@ def overview_of(current: CheckedGeneration) -> Overview:
         blob_bytes=int(current.table.nbytes.sum()),
         bytes_unshared=sum(field.bytes for field in fields),
         bytes_shared=_bytes_of_samples(current),
+        bytes_untrimmed=stored + trimmed,
+        bytes_trimmed=trimmed,
         provenance=manifest.provenance,
     )
 
@@ -244,6 +250,18 @@ def _bytes_of_samples(current: CheckedGeneration) -> int:
     needed[flat] = True
     rows = np.unique(table.row_of_ref[needed[table.entry_of_ref]])
     return int(table.nbytes[rows].sum())
+
+
+def _text_bytes(current: CheckedGeneration) -> tuple[int, int]:
+    """The bytes of all conditionings as stored, and those that were trimmed from them."""
+    names, entries = current.manifest.fields, current.arrays.entries
+    if "conditioning" not in names:
+        return 0, 0
+    layouts = [Layout(text) for text in layout_texts(current.arrays)]
+    texts = entries[entries["field"] == names.index("conditioning")]
+    used = np.bincount(texts["layout"], minlength=len(layouts)).tolist()
+    stored = sum(count * sum(spec.nbytes for spec in layout.specs) for count, layout in zip(used, layouts, strict=True))
+    return stored, sum(count * layout.saved for count, layout in zip(used, layouts, strict=True))
 
 
 # Disk usage

@@ -1,5 +1,6 @@
 """The blobs that a writer can refer to: published ones, those of a killed writer, and its own. Each is stored once."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,19 @@ class Stored:
     location: int
     hash: bytes
     collides: bool
+
+
+def content_key(field: str, parts: Split, stored: Sequence[Stored] | None = None) -> bytes:
+    """The key of an entry that was added without one: a hash of its content, whether or not it is stored trimmed."""
+    if stored is None:
+        hashes = [blob_hash(tensor_bytes(t), NAMES[t.dtype], tuple(t.shape)) for t in parts.tensors]
+        stored = [Stored(0, digest, False) for digest in hashes]
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (field.encode(), parts.layout.encode(), parts.leaves):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    for blob in stored:
+        digest.update(blob.hash + (blob.location.to_bytes(8, "little") if blob.collides else b""))
+    return digest.digest()
 
 
 class BlobStore:

@@ -25,7 +25,7 @@ from ..index import (
 )
 from .checked import SMALL_INDEX, CheckedGeneration, lost_shards, require_consistent
 from .index_builder import Added, IndexBuilder
-from .publishing import publish
+from .publishing import publish, with_features
 from .repack import merge_small
 
 MOST_RUNS = 1024
@@ -49,10 +49,12 @@ def publish_next(storage: Storage, base: CheckedGeneration | None, builder: Inde
         draft = draft.with_segments(growth.base.manifest.index_files[: growth.stays], growth.runs)
     _refuse_lost(storage, shards)
     rows = tuple({"dtype": d, "shape": list(s), "samples": int(sizes[n])} for (d, s), n in builder.buckets.items())
+    kept = [part.arrays for part in growth.kept] if growth else []
     draft = replace(draft, shards=tuple(shards), next_shard=number, counts=counts, buckets=rows)
+    draft = with_features(draft, [*kept, arrays])
     if growth is not None and growth.changes_nothing and (same := growth.unchanged(draft)) is not None:
         return same
-    return publish(storage, arrays, draft, [part.arrays for part in growth.kept] if growth else ())
+    return publish(storage, arrays, draft, kept)
 
 
 def _refuse_lost(storage: Storage, shards: Sequence[ShardFile]) -> None:

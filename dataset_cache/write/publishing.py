@@ -16,6 +16,7 @@ from pathlib import Path
 from ...errors import CacheBusy, CacheError
 from ..format import (
     BUILD,
+    PADDING,
     SHARD_NAME,
     SHARDS,
     Lock,
@@ -27,6 +28,7 @@ from ..format import (
     index_generation,
     index_name,
     is_published,
+    is_trimmed,
     read_manifest,
     storage_at,
     write_manifest,
@@ -138,7 +140,7 @@ def publish(place: Place, arrays: IndexArrays, draft: Manifest, kept: Sequence[I
     try:
         derived = derive_after(kept, arrays, len(draft.fields)) if kept else derive(arrays, len(draft.fields))
         size, digest = write_index(storage, temporary, derived, [segment.generation for segment in draft.segments])
-        manifest = replace(draft, index_bytes=size, index_hash=digest)
+        manifest = replace(with_features(draft, [*kept, arrays]), index_bytes=size, index_hash=digest)
         current = read_manifest(storage)
         if current is not None and current.generation == manifest.generation:
             return current
@@ -152,6 +154,12 @@ def publish(place: Place, arrays: IndexArrays, draft: Manifest, kept: Sequence[I
     finally:
         storage.remove(temporary)
     return manifest
+
+
+def with_features(draft: Manifest, files: Sequence[IndexArrays]) -> Manifest:
+    """The draft with what a reader of these files of the index must know."""
+    trimmed = {PADDING} if any(is_trimmed(arrays.layouts) for arrays in files) else set()
+    return replace(draft, requires=tuple(sorted({*draft.requires} - {PADDING} | trimmed)))
 
 
 def remove_superseded(place: Place, manifest: Manifest, keep: Container[str] = ()) -> None:

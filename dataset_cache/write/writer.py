@@ -1,6 +1,5 @@
 """CacheWriter: takes samples as a stream, stores each blob once, publishes in one step."""
 
-import hashlib
 import secrets
 import threading
 import time
@@ -20,6 +19,7 @@ from ..format import (
     Manifest,
     Place,
     Split,
+    Trimmer,
     digest_key,
     forget_stored,
     plain_json,
@@ -28,7 +28,7 @@ from ..format import (
     storage_at,
 )
 from ..index import SampleFacts, open_index
-from .blob_store import BlobStore, Stored
+from .blob_store import BlobStore, content_key
 from .checked import CheckedGeneration, lost_shards, open_checked, open_quickly, without_lost_shards
 from .growth import publish_next
 from .index_builder import IndexBuilder, check_facts
@@ -38,6 +38,7 @@ FLUSH_BYTES = 256 << 20
 FLUSH_SECONDS = 30.0
 WAITING_BYTES = 4 << 20  # of the journal, which is in memory until it is flushed
 _NO_FACTS = SampleFacts()
+_TEXT = "conditioning"  # the field whose entries are trimmed
 
 
 class CacheWriter:
@@ -47,6 +48,8 @@ class CacheWriter:
 
     On an existing cache it starts a new list of samples (`append=True` continues the old one). Entries that are stored
     already are found by key or by content and not stored again. Safe to use from several threads.
+
+    With `trim`, conditionings are stored without rows that can be restored bit for bit, where that saves a tenth.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class CacheWriter:
         append: bool = False,
         flush_bytes: int = FLUSH_BYTES,
         flush_seconds: float = FLUSH_SECONDS,
+        trim: bool = True,
     ) -> None:
         self._storage = storage = storage_at(path)
         self.path = storage.path
@@ -70,6 +74,8 @@ class CacheWriter:
             self._open = True
             self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
             self.recovered_entries = 0  # left by an earlier writer that never published
+            self.trimmed_bytes = 0  # not stored: padding and rows that entries share
+            self._trimmer = Trimmer() if trim else None
             self._guard = threading.RLock()
             self._making: dict[bytes, threading.Event] = {}
             self._begin(append, self._checked_base(append) if self._manifest else None)
@@ -126,7 +132,7 @@ class CacheWriter:
         # All fields are split before any is stored, so an invalid one leaves nothing behind.
         for name in fields:
             _check_field(name)
-        splits = {name: split(value, name) for name, value in structures.items() if value is not None}
+        splits = {name: self._split(value, name) for name, value in structures.items() if value is not None}
         _check_single(latent)
         with self._guard:
             self._check_open()
@@ -147,7 +153,7 @@ class CacheWriter:
         digest = digest_key(key)
         if not self.has(digest):
             _check_field(field)
-            parts = split(structure, field)
+            parts = self._split(structure, field)
             if field == "latent":
                 _check_single(structure)
             with self._guard:
@@ -292,18 +298,24 @@ class CacheWriter:
         if not self._open:
             raise CacheError(f"{self.path}: this writer is closed; open a new one")
 
+    def _split(self, structure: Any, field: str) -> Split:
+        return split(structure, field, self._trimmer if field == _TEXT else None)
+
     def _put(self, key: bytes | None, parts: Split, field: str) -> int:
+        if key is None and parts.whole is not None:
+            key = content_key(field, parts.whole)
         found = self._builder.find(key) if key is not None else None
         if found is not None:
             return found
         kind = ASIDE if field in ASIDE_FIELDS else DATA
         stored = [self._store.put(tensor, kind) for tensor in parts.tensors]
         if key is None:
-            key = _content_key(field, parts, stored)
+            key = content_key(field, parts, stored)
             found = self._builder.find(key)
             if found is not None:
                 return found
         self._store.record(key, field, parts, stored)
+        self.trimmed_bytes += parts.saved
         refs = [(s.location, s.hash) for s in stored]
         entry = self._builder.add_entry(key, field, parts.layout, parts.leaves, refs)
         self._flush_if_due()
@@ -320,16 +332,6 @@ class CacheWriter:
         if entry is None:
             raise CacheError(f"{field}: no entry with key {key!r} is stored; put() it first")
         return entry
-
-
-def _content_key(field: str, parts: Split, stored: Sequence[Stored]) -> bytes:
-    """The key of an entry that was added without one: a hash of its content."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (field.encode(), parts.layout.encode(), parts.leaves):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    for blob in stored:
-        digest.update(blob.hash + (blob.location.to_bytes(8, "little") if blob.collides else b""))
-    return digest.digest()
 
 
 def _check_field(name: Any) -> None:

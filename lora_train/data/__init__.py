@@ -1,7 +1,7 @@
 """The training data: the order of batches, and reading them in advance."""
 
 from .order import BatchPlan, Order, SetRule, read_columns
-from .prefetch import Loaded, Prefetcher, map_batch, refuse_plan
+from .prefetch import Loaded, Prefetcher, refuse_plan
 from .sizes import VAE_SCALE, KnownSizes
 from .tags import TagCounts, count_tags
 
@@ -15,7 +15,6 @@ __all__ = [
     "SetRule",
     "TagCounts",
     "count_tags",
-    "map_batch",
     "read_columns",
     "refuse_plan",
 ]

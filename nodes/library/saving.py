@@ -29,6 +29,7 @@ from ...dataset_cache import (
     refuse_other_origin,
     split_rows,
     storage_at,
+    trimmed_text,
 )
 from ...lora_train import format_seconds
 from .handles import DatasetHandle, DatasetPlan, handle_of, published_generation
@@ -200,6 +201,8 @@ def _report_lines(report: EncodeReport) -> list[str]:
     else:
         names = sorted({*report.encoded, *report.reused} - {"thumbnail"})
         lines = [f"{n}: {report.encoded.get(n, 0):,} encoded, {report.reused.get(n, 0):,} reused" for n in names]
+    if report.trimmed_bytes:
+        lines.append(trimmed_text(report.trimmed_bytes, report.text_bytes))
     return lines + _warnings(report)
 
 

@@ -123,6 +123,8 @@ def cache_detail(row: CacheRow, view: View) -> dict[str, Any]:
         "missing": list(disk.missing[:_MAX_LISTED]),
         "shared": facts.shared,
         "saved_bytes": facts.bytes_unshared - facts.bytes_shared,
+        "trimmed_bytes": facts.bytes_trimmed,
+        "untrimmed_bytes": facts.bytes_untrimmed,
         "captions": _captions(facts),
         "sets": [
             {"name": cut_text(name), "samples": facts.set_samples[name], "facts": cut(known)}

@@ -153,3 +153,14 @@ def test_sharing_counts_only_what_samples_need(tmp_path, capsys):
     code, facts = run_json(capsys, "info", path)
     assert code == 0 and facts["unused"] and facts["bytes_unshared"] == facts["bytes_shared"] < facts["blob_bytes"]
     assert run("info", path) == 0 and "(1.00×)" in capsys.readouterr().out
+
+
+def test_f10_info_says_what_trimming_saved(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with CacheWriter(tmp_path / "set") as writer:
+        for i in range(5):
+            text = torch.cat([i + torch.arange(512.0).view(1, 8, 64), torch.zeros(1, 92, 64)], 1)
+            writer.add(latent={"samples": torch.zeros(1, 4, 8, 8)}, conditioning=[[text, {}]])
+    code, facts = run_json(capsys, "info", tmp_path / "set")
+    assert (code, facts["bytes_untrimmed"], facts["bytes_trimmed"]) == (0, 5 * 25_600, 5 * (92 * 256 - 8))
+    assert run("info", tmp_path / "set") == 0
+    assert "Padding of captions: 118 KB of 128 KB not stored (92%)" in capsys.readouterr().out

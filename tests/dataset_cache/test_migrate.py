@@ -131,6 +131,16 @@ def test_a22_an_unknown_format_is_refused_everywhere(tmp_path: Path, change: dic
     assert [problem.place for problem in verify(path)] == ["dataset.json"] and listing(path) == before
 
 
+def test_a22_the_golden_dataset_of_trimmed_text_returns_exactly_the_stored_data(tmp_path: Path):
+    path = Path(shutil.copytree(FOLDER / "padding", tmp_path / "golden"))
+    cache = open_cache(path, check=True)
+    assert cache.manifest.requires == ("padding",) and list(verify(path)) == []
+    for i in range(9):
+        assert same(realize(cache[i].conditioning), golden.trimmed_caption(i))
+    batch = cache.read_batch(range(9), buffers=cache.buffers(9))
+    assert same(batch.conditionings, [golden.trimmed_caption(i) for i in range(9)])
+
+
 def test_keys_of_a_later_version_survive_a_rewrite(tmp_path: Path):
     path = write_set(tmp_path / "set", range(2))
     manifest = read_manifest(path)

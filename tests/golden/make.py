@@ -1,4 +1,5 @@
-"""Writes the golden dataset of the current format: once, when the format is released, and never over a released one."""
+"""Writes the golden datasets of the current format and of its features: once, when they are released, and never over
+released ones."""
 
 import sys
 from pathlib import Path
@@ -13,7 +14,11 @@ from tests.support import golden  # noqa: E402
 
 if __name__ == "__main__":
     register_codec(golden.CODEC)
-    writers = {f"format-{FORMAT}": golden.write_golden, f"format-{FORMAT}-segments": golden.write_golden_in_parts}
+    writers = {
+        f"format-{FORMAT}": golden.write_golden,
+        f"format-{FORMAT}-segments": golden.write_golden_in_parts,
+        "padding": golden.write_trimmed,
+    }
     for name, write in writers.items():
         target = HERE / name
         if target.exists():

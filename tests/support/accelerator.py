@@ -5,7 +5,8 @@ operations run; to torch and to the trainer they are on "gpu:0". As on a GPU,
 
 - an operation on two devices raises;
 - copies on a stream happen late: their target is nan until a stream or Python waits for their event, and they read
-  their source then, so that a buffer that is filled again too early gives wrong values;
+  their source then, so that a buffer that is filled again too early gives wrong values; an operation on such a stream
+  comes after its copies;
 - pinned and pageable memory differ.
 
 What a GPU would make Python wait for is written down in `Accelerator.waits`: values that are read (`.item()`,
@@ -35,6 +36,8 @@ READS = {
         "unique_consecutive", "bincount", "repeat_interleave",
     )
 }  # fmt: skip
+# New tensors, whose values nothing has read yet: copies go on waiting.
+CREATED = {f"aten::{name}" for name in ("empty", "empty_strided", "_to_copy", "detach", "view", "as_strided", "alias")}
 # Computed in the lower precision under autocast, as on other devices.
 LOWERED = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d",
            "scaled_dot_product_attention")  # fmt: skip
@@ -172,6 +175,8 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     name = func._schema.name
     if name == "aten::copy_":
         return _copy(*args, **kwargs)
+    if func._schema.name not in CREATED:
+        _catch_up(current_stream())
     _check_devices(name, flat)
     target = kwargs.get("device")
     if target is not None:
@@ -189,6 +194,13 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return own[id(value)] if id(value) in own else DeviceTensor(value)  # given: an operation in place
 
     return tree_map(wrapped, out)
+
+
+def _catch_up(stream: Stream) -> None:
+    """Copies that wait on this stream happen before what follows on it."""
+    event = Event()
+    event.record(stream)
+    event.synchronize()
 
 
 def _check_devices(name: str, values: list[Any]) -> None:
@@ -218,9 +230,7 @@ def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
             target.values.fill_(torch.nan)
         current_stream().copies.append((target.values, source))
         if current_stream() is _DEFAULT:  # whatever follows on this stream comes after the copy
-            event = Event()
-            event.record()
-            event.synchronize()
+            _catch_up(_DEFAULT)
     else:
         current_stream().copies.append((target, source.values.clone()))
     return target

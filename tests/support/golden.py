@@ -68,6 +68,25 @@ def caption(text: str) -> list:
     return [[ramp(torch.float16, 1, 7, 16, start=start), {"pooled_output": ramp(torch.float32, 1, 8, start=start)}]]
 
 
+def trimmed_caption(i: int) -> list:
+    """Rows of a template and of words, then zeros whose signs differ, then the last of these again and again; bits of a
+    type without signs; and a tensor of one value."""
+    dtype = (torch.float32, torch.float16, torch.bfloat16)[i % 3]
+    text = torch.zeros(1, 80, 64, dtype=dtype)
+    text[:, : 30 + i] = torch.cat([ramp(dtype, 1, 30, 64), ramp(dtype, 1, 1 + i, 64, start=i)], 1)[:, : 30 + i]
+    text[:, 34 + i : 40, 1::3], text[:, 40:, i::4] = -0.0, -0.0
+    other = ramp(torch.float8_e4m3fn, 1, 90, 100, start=i)
+    other[:, 5:] = other[:, 5:6].clone()
+    return [[text, {"other": other, "again": [text], "ones": torch.ones(1200, dtype=torch.int32)}]]
+
+
+def write_trimmed(path: Path) -> None:
+    """Captions that are stored without their padding, each with a latent."""
+    with CacheWriter(path) as writer:
+        for i in range(9):
+            writer.add({"samples": ramp(torch.float16, 1, 4, 8, 8, start=i)}, trimmed_caption(i), f"caption {i}")
+
+
 def facts(i: int) -> SampleFacts:
     """Everything stored about sample `i` except its entries."""
     texts = [f"caption {i}", "everybody's"] if i % 2 else "everybody's"

@@ -66,13 +66,18 @@ function sizes({ parts, fields }) {
   return section("about.sizes", bars("div", {}, lines.sort((a, b) => b[1] - a[1]).map(line)));
 }
 
-function sharing({ shared, saved_bytes: saved, fields }) {
-  if (!saved) return section("about.sharing", h("p", { class: "sc-soft" }, words("about.not_shared")));
+function sharing({ shared, saved_bytes: saved, fields, trimmed_bytes: trimmed, untrimmed_bytes: untrimmed }) {
+  const share = { size: bytes(trimmed), share: percent(trimmed / untrimmed) };
+  const padding = trimmed > 0 && h("p", {}, words("about.trimmed", share));
+  if (!saved) {
+    return section("about.sharing", h("p", { class: "sc-soft" }, words("about.not_shared")), padding);
+  }
   const lines = (fields ?? []).filter((field) => field.bytes_unshared > field.bytes);
   return section(
     "about.sharing",
     h("p", {}, words("about.shared", { size: bytes(saved), factor: number(shared, 2) })),
     facts(lines.map((field) => [named("parts", field.name), saving(field)])),
+    padding,
   );
 }
 

@@ -1,8 +1,10 @@
 """Reports: what a run will encode or has encoded, and why."""
 
+from dataclasses import replace
+
 import torch
 
-from streamcache.dataset_cache import open_cache
+from streamcache.dataset_cache import open_cache, overview
 from streamcache.dataset_cache.encode.encode import encode
 from streamcache.dataset_cache.encode.plan import make_plan
 from streamcache.dataset_cache.encode.settings import Settings
@@ -130,3 +132,32 @@ def test_captions_that_samples_share_do_not_count_as_reused(tmp_path, picture, i
     report = encode(plan, tmp_path / "cache", progress=seen.append)
     assert report.encoded == {"latent": 1} and report.reused == {"latent": 8, "conditioning": 3}
     assert {(now.phase, now.hits) for now in seen} == {("images", 8)}
+
+
+class PaddedTexts(CountingTexts):
+    """Pads every caption to 64 tokens with zeros."""
+
+    def make(self, item: str) -> list:
+        ((tokens, facts),) = super().make(item)
+        return [[torch.cat([tokens, torch.zeros(1, 57, 16)], 1), facts]]
+
+
+def test_f10_a_report_says_what_trimming_saved_and_the_setting_switches_it_off(run, tmp_path, three):
+    texts, whole = PaddedTexts(), 4 * (64 * 16 + 16) * 4  # three captions and the empty one
+    report = run("set", texts=texts)
+    assert report.text_bytes == whole and report.trimmed_bytes == 0, "3.6 KB are less than a page each"
+    wide = PaddedTexts("wide")
+    make, wide.make = wide.make, lambda item: [[torch.cat([make(item)[0][0]] * 2, 2), make(item)[0][1]]]
+    report = run("set", texts=wide, to="trimmed")
+    saved, whole = 4 * (57 * 32 * 4 - 4), 4 * (64 * 32 + 16) * 4
+    assert (report.trimmed_bytes, report.text_bytes) == (saved, whole)
+    assert "  padding of captions: 29.2 KB of 33 KB not stored (88%)" in list(report.lines())
+    facts = overview(tmp_path / "trimmed")
+    assert (facts.bytes_trimmed, facts.bytes_untrimmed) == (saved, whole)
+
+    again = run("set", texts=wide, to="trimmed", settings=replace(SMALL, trim_padding=False))
+    assert again.unchanged and not wide.count and open_cache(tmp_path / "trimmed").manifest.requires == ("padding",)
+    off = run("set", texts=wide, to="whole", settings=replace(SMALL, trim_padding=False))
+    assert off.trimmed_bytes == 0 and open_cache(tmp_path / "whole").manifest.requires == ()
+    assert not any("padding of captions" in line for line in off.lines())
+    assert open_cache(tmp_path / "whole").keys(0) == open_cache(tmp_path / "trimmed").keys(0)

@@ -127,7 +127,9 @@ def make_dataset(path: Path) -> Any:
             shape = (4, 4 + 2 * (number % 2))
             writer.add(
                 {"samples": torch.randn(1, CHANNELS, *shape, generator=random)},
-                encode_caption("a red circle on a blue square " * (1 + number % 3)),
+                (longer if number % 4 == 3 else list)(
+                    encode_caption("a red circle on a blue square " * (1 + number % 3))
+                ),
                 f"caption {number}",
                 f"{number}.png",
                 weight=0.5 if number % 3 else 1.0,
@@ -135,7 +137,17 @@ def make_dataset(path: Path) -> Any:
             )
         writer.put("none", encode_caption(""), "conditioning")
         writer.name("empty caption", "none")
-    return open_cache(path)
+    dataset = open_cache(path)
+    assert dataset.manifest.requires == ("padding",)
+    return dataset
+
+
+def longer(conditioning: list) -> list:
+    """With so much padding that it is stored without it."""
+    ((tokens, facts),) = conditioning
+    more = torch.zeros(1, 120, tokens.shape[-1])
+    more[:, :3, ::2] = -0.0
+    return [[torch.cat([tokens, more], 1), facts]]
 
 
 def check_case(bench: Bench, settings: dict[str, Any], allowed: set[str]) -> None:
