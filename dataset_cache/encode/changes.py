@@ -51,6 +51,16 @@ class Changes:
     before: EncodeReport  # of the last run
     names: frozenset[str] = field(default_factory=frozenset)
 
+    @property
+    def kept(self) -> dict[str, int]:
+        """By phase: how many items are reused without being looked at."""
+        samples, captions = (
+            self.layout.samples,
+            {text for sample in self.layout.samples for text in sample.item.captions},
+        )
+        entries = self.before.reused.get("conditioning", 0)
+        return {"images": self.before.samples - len(samples), "captions": max(0, entries - len(captions))}
+
 
 def remember_listings(plan: Plan, memory: SourceMemory, generation: str) -> None:
     """Keep what all folders looked like when this generation was encoded."""

@@ -125,6 +125,7 @@ class Run:
     unreadable: set[str] = field(default_factory=set)  # origins of samples whose files cannot be read now
     settled: bool = True  # False: a file must be read again next time
     encoded: set[str] = field(default_factory=set)  # origins of samples that got new entries
+    kept: Mapping[str, int] = field(default_factory=dict)  # by phase: items that are reused without being looked at
     _records: list[FileRecord] = field(default_factory=list)
     _made: list[MissingEntry] = field(default_factory=list)
     _outbox: list[Entry] = field(default_factory=list)
@@ -240,7 +241,7 @@ class _Clock:
     """Reports the progress of one phase."""
 
     def __init__(self, run: Run, phase: str, total: int, hits: int) -> None:
-        self._run, self._phase, self._total, self._hits = run, phase, total, hits
+        self._run, self._phase, self._total, self._hits = run, phase, total, hits + run.kept.get(phase, 0)
         self._started = time.monotonic()
         if total:
             self.tick(0)  # loading the encoder may take long

@@ -50,6 +50,7 @@ def encode_changes(
             return None
         with WriteBehind(writer) as output:
             run = Run(plan, changes.layout, memory, writer, output, report, progress, stop, target.dropped)
+            run.kept = changes.kept
             try:
                 encode_captions(run)
                 encode_images(run)

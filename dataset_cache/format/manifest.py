@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ class Manifest:
         return replace(self, segments=kept, runs=lists, requires=(*others, *([SEGMENTS] if kept or lists else ())))
 
     def _body(self) -> dict[str, Any]:
-        body = {"format": FORMAT, **asdict(self)}
+        body = {"format": FORMAT, **{each.name: getattr(self, each.name) for each in fields(self)}}
+        body["shards"], body["segments"] = [vars(shard) for shard in self.shards], [vars(s) for s in self.segments]
         for name in ("segments", "runs"):  # absent if unused, so that older versions read what they can
             if not body[name]:
                 del body[name]

@@ -21,7 +21,7 @@ import xxhash
 
 from ...errors import CacheError
 from ..format import Layout, StoredFile, read_header
-from .index_file import ARRAY_TYPES, MAX_INDEX_HEADER, IndexArrays, index_pieces, tensor_form
+from .index_file import ARRAY_TYPES, MAX_INDEX_HEADER, TENSOR_TYPES, IndexArrays, index_pieces
 from .index_rows import (
     ENTRY,
     NO_ROUTE,
@@ -37,6 +37,7 @@ from .index_rows import (
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _U64 = struct.Struct("<Q")
+_VIEWED = ("samples", "variants", "entries", "refs", "leaves", "routes", "row_layouts")
 UNREADABLE = (struct.error, OverflowError, UnicodeDecodeError)  # raised by rows of a damaged index
 
 
@@ -66,7 +67,7 @@ class Index:
         self.arrays = IndexArrays(**{name: self._array(header, name, start) for name in ARRAY_TYPES})
         self.sample_count, self.entry_count = len(self.arrays.samples), len(self.arrays.entries)
         # Rows are unpacked from views that end with their array, so struct rejects offsets past the end.
-        views = {name: self._view(header[name]["data_offsets"], start) for name in ARRAY_TYPES}
+        views = {name: self._view(header[name]["data_offsets"], start) for name in _VIEWED}
         self.leaves, self._samples, self._entries = views["leaves"], views["samples"], views["entries"]
         self._variants, self._refs = views["variants"], views["refs"]
         self._routes, self._row_layouts = views["routes"], views["row_layouts"]
@@ -108,7 +109,7 @@ class Index:
             raise CacheError(f"the index is damaged: array {name!r} is missing")
         info = header[name]
         begin, end = info["data_offsets"]
-        if info["dtype"] != tensor_form(np.empty(0, dtype))["dtype"] or (end - begin) % dtype.itemsize:
+        if info["dtype"] != TENSOR_TYPES[name] or (end - begin) % dtype.itemsize:
             raise CacheError(f"the index is damaged: array {name!r} has the wrong type")
         if begin == end:
             return np.empty(0, dtype)

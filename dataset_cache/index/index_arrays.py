@@ -12,6 +12,7 @@ from ..format import ALIGNMENT, Layout
 from .index_file import ARRAY_TYPES, IndexArrays, sort_order
 from .index_rows import NO_BUCKET, NO_LAYOUT, NO_ROUTE, route_type
 
+_CHUNK = 1 << 16  # samples
 DERIVED = ("row_layouts", "routes", "entry_order", "ref_order")
 
 
@@ -275,24 +276,41 @@ def make_routes(
     Samples with variants, or with an entry whose tensors are apart, have no route and are read entry by entry.
     """
     samples, width = counts.shape
-    routes = np.zeros(samples, route_type(width))
+    routes, numbers = np.zeros(samples, route_type(width)), np.full((samples, width), NO_LAYOUT, "<u4")
     together = _lie_together(entries, locations, layouts)
-    # The position of each sample's entry of a field in `flat`; meaningless if it has none.
-    places = np.cumsum(counts.reshape(-1), dtype=np.int64).reshape(samples, width) - counts
-    present = counts == 1
-    chosen = flat[np.minimum(places, max(len(flat) - 1, 0))].astype(np.int64) if len(flat) else places * 0
-    if len(entries):
-        rows = entries[chosen]
-        numbers = np.where(present, rows["layout"], NO_LAYOUT).astype("<u4")
-        first = np.minimum(rows["refs"].astype(np.int64), max(len(locations) - 1, 0))
-        routes["fields"][..., 0] = np.where(present, locations[first], 0) if len(locations) else 0
-        routes["fields"][..., 1] = np.where(present, rows["leaves"], 0)
-        simple = (present & together[chosen] | (counts == 0)).all(1)
-    else:
-        numbers, simple = np.full((samples, width), NO_LAYOUT, "<u4"), (counts == 0).all(1)
-    row_layouts, which = np.unique(numbers, axis=0, return_inverse=True)
-    routes["layouts"] = np.where(simple, which.reshape(-1), NO_ROUTE)
-    return row_layouts.astype("<u4").reshape(len(row_layouts), width), routes
+    simple, first = np.empty(samples, bool), 0
+    for start in range(0, samples, _CHUNK):  # a large cache has millions of samples
+        some, rows = slice(start, start + _CHUNK), routes[start : start + _CHUNK]
+        own = counts[some]
+        # The position of each sample's entry of a field in `flat`; meaningless if it has none.
+        places = first + np.cumsum(own.reshape(-1), dtype=np.int64).reshape(own.shape) - own
+        present, first = own == 1, first + int(own.sum(dtype=np.int64))
+        if not len(entries):
+            simple[some] = (own == 0).all(1)
+            continue
+        chosen = flat[np.minimum(places, max(len(flat) - 1, 0))].astype(np.int64) if len(flat) else places * 0
+        found = entries[chosen]
+        numbers[some] = np.where(present, found["layout"], NO_LAYOUT)
+        refs = np.minimum(found["refs"].astype(np.int64), max(len(locations) - 1, 0))
+        rows["fields"][..., 0] = np.where(present, locations[refs], 0) if len(locations) else 0
+        rows["fields"][..., 1] = np.where(present, found["leaves"], 0)
+        simple[some] = (present & together[chosen] | (own == 0)).all(1)
+    row_layouts, which = _distinct_rows(numbers)
+    routes["layouts"] = np.where(simple, which, NO_ROUTE)
+    return row_layouts, routes
+
+
+def _distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows in order, and the number of each row among them."""
+    parts = [
+        np.unique(rows[start : start + _CHUNK], axis=0, return_inverse=True)
+        for start in range(0, max(1, len(rows)), _CHUNK)
+    ]
+    distinct = np.unique(np.concatenate([found for found, _ in parts]), axis=0)
+    numbers = {tuple(row): number for number, row in enumerate(distinct.tolist())}
+    own = [np.array([numbers[tuple(row)] for row in found.tolist()], "<u4") for found, _ in parts]
+    which = [number[inverse.reshape(-1)] for number, (_, inverse) in zip(own, parts, strict=True)]
+    return distinct.astype("<u4").reshape(len(distinct), rows.shape[1]), np.concatenate(which)
 
 
 def _lie_together(entries: np.ndarray, locations: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:

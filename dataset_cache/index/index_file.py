@@ -55,7 +55,7 @@ ARRAY_TYPES: dict[str, np.dtype] = {
     "entry_order": np.dtype("<u4"),
     "ref_order": np.dtype("<u4"),
 }
-_TENSOR_TYPES = {"<u4": "U32", "<u8": "U64", "|u1": "U8"}
+_NAMES = {"<u4": "U32", "<u8": "U64", "|u1": "U8"}
 
 
 def sort_order(keys: np.ndarray) -> np.ndarray:
@@ -117,7 +117,9 @@ def index_pieces(arrays: IndexArrays, continues: Sequence[str] = ()) -> list[mem
 def tensor_form(array: np.ndarray) -> dict[str, Any]:
     if array.dtype.fields is not None:  # rows of a struct are stored as bytes
         return {"dtype": "U8", "shape": [len(array), array.dtype.itemsize]}
-    return {"dtype": _TENSOR_TYPES[array.dtype.str], "shape": [len(array)]}
+    return {"dtype": _NAMES[array.dtype.str], "shape": [len(array)]}
 
+
+TENSOR_TYPES = {name: tensor_form(np.empty(0, dtype))["dtype"] for name, dtype in ARRAY_TYPES.items()}
 
 assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)

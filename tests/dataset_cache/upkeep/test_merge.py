@@ -56,6 +56,15 @@ def test_entries_shared_by_several_caches_are_stored_once(sources: list[Path], t
     assert stored_names(tmp_path / "all") == stored_names(together)
 
 
+def test_f3_shards_that_are_needed_as_a_whole_are_not_packed_again(tmp_path: Path):
+    one, two = write_set(tmp_path / "one", range(4)), tmp_path / "two"
+    with CacheWriter(two) as writer:
+        writer.add(latent=latent(9), source="9.png")
+    merge([one, two], tmp_path / "all")
+    files = {file.name for path in (one, two) for kind in "st" for file in shard_files(path, kind)}
+    assert {file.name for kind in "st" for file in shard_files(tmp_path / "all", kind)} == files
+
+
 def test_duplicate_samples_are_skipped(tmp_path: Path):
     one, two = write_set(tmp_path / "one", range(4)), write_set(tmp_path / "two", range(2, 6))
     report = merge([one, two], tmp_path / "all")

@@ -1,5 +1,6 @@
 """The writer: one sample in memory, each blob stored once, flushed at intervals, published in one step."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -515,3 +516,15 @@ def test_a_latent_without_a_bucket_is_announced_once_and_counted(tmp_path):
             for _ in range(3):
                 writer.add({"other": latent(1)["samples"]}, source="odd.png")
         assert len(found) == 1 and writer.without_bucket == 3
+
+
+def test_f3_records_of_a_large_build_do_not_wait_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[CacheWriter.__module__], "WAITING_BYTES", 4000)
+    most = 0
+    with CacheWriter(tmp_path / "set") as w:
+        for n in range(200):
+            w.put(f"key {n}", bits((4,), seed=n), "thing")
+            most = max(most, w._store.waiting_bytes)
+        (journal,) = (tmp_path / "set" / ".build").rglob("journal")
+        assert journal.stat().st_size > 10_000
+    assert 0 < most < 4000 and open_cache(tmp_path / "set").has("key 199")
