@@ -49,6 +49,7 @@ from .encode import (
     missing_parts,
     object_identity,
 )
+from .foreign import convert
 from .format import (
     Codec,
     Index,
@@ -139,7 +140,6 @@ from .upkeep import (
     clean,
     compact,
     contact_sheet,
-    convert,
     draw_sheet,
     drawable,
     duplicate,

@@ -1,4 +1,4 @@
-"""Upkeep: verify, repair, clean, copy, merge, convert, describe."""
+"""Upkeep: verify, repair, clean, copy, merge, describe."""
 
 from .clean import (
     CATEGORIES,
@@ -14,7 +14,6 @@ from .clean import (
     preview_clean,
 )
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
-from .convert import convert
 from .copy import CopyReport, duplicate, export, free_name
 from .info import (
     Overview,
@@ -57,7 +56,6 @@ __all__ = [
     "clean",
     "compact",
     "contact_sheet",
-    "convert",
     "draw_sheet",
     "drawable",
     "duplicate",

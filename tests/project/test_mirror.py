@@ -20,10 +20,10 @@ ELSEWHERE = {
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
     "dataset_cache/format/blobs.py": "dataset_cache/upkeep/test_verify.py",
-    "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",
-    "dataset_cache/upkeep/foreign_shard.py": "dataset_cache/upkeep/test_convert.py",
+    "dataset_cache/foreign/comfy_dataset.py": "dataset_cache/foreign/test_convert.py",
+    "dataset_cache/foreign/comfy_shard.py": "dataset_cache/foreign/test_convert.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
-    "dataset_cache/write/rows.py": "dataset_cache/upkeep/test_convert.py",
+    "dataset_cache/write/rows.py": "dataset_cache/foreign/test_convert.py",
 }
 # These import ComfyUI, so tests/host runs them inside a real one, over its HTTP interface or node by node.
 HOST = (

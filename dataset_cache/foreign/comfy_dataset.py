@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import CacheError
-from .foreign_shard import CORE, SKELETON, Item, open_file, read_shard
+from .comfy_shard import CORE, SKELETON, Item, open_file, read_shard
 
 _MAX_METADATA = 16 << 20
 _SHARD_NAME = re.compile(r"shard_(\d{4,9})\.(pkl|safetensors)")
