@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..format import Key, Manifest, SampleFacts, Split, realize
+from ..format import Key, Manifest, SampleFacts, Split, map_tensors, realize
 from .buffers import BatchBuffers
 
 
@@ -99,6 +99,19 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         captions = self.captions
         return Batch, (self.indices, self.latents, self.fields, partial(list, captions))
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        """A copy of the batch with every tensor changed, as by `lambda tensor: tensor.to("cuda")`.
+
+        The `latent` structures are shared: their samples are the rows of `latents`.
+        """
+        fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in self.fields.items()}
+        latents = None if self.latents is None else change(self.latents)
+        return Batch(self.indices, latents, fields, self._captions)
+
+    def pin_memory(self) -> "Batch":
+        """What a DataLoader with `pin_memory=True` calls."""
+        return self.map(lambda tensor: tensor.pin_memory())
 
     @property
     def conditionings(self) -> list:

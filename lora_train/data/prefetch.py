@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...dataset_cache import Batch, BatchBuffers, Dataset, Samples, map_tensors
+from ...dataset_cache import Batch, BatchBuffers, Dataset, Samples
 from ...errors import TrainError
 from ..compute import can_pin, device_streams, is_accelerator
 from .order import BatchPlan
@@ -34,7 +34,7 @@ class Upload:
     def tensors(self) -> list[Tensor]:
         """All copied tensors."""
         found = list(self.drawn)
-        map_batch(self.batch, lambda tensor: found.append(tensor) or tensor)
+        self.batch.map(lambda tensor: found.append(tensor) or tensor)
         return found
 
 
@@ -56,7 +56,7 @@ class Uploader:
         if self.own is None:
             return Upload(batch, drawn)
         with self.streams.stream(self.own):
-            sent = map_batch(batch, self._copy)
+            sent = batch.map(self._copy)
             drawn = tuple(self._copy(tensor.pin_memory()) for tensor in drawn)
             done = self.streams.Event()
             done.record(self.own)
@@ -65,7 +65,7 @@ class Uploader:
     def receive(self, upload: Upload) -> Upload:
         """Make the upload safe to use on the current stream. Without streams it is copied now."""
         if self.own is None and is_accelerator(self.device):
-            sent = map_batch(upload.batch, lambda tensor: tensor.to(self.device))
+            sent = upload.batch.map(lambda tensor: tensor.to(self.device))
             return Upload(sent, tuple(tensor.to(self.device) for tensor in upload.drawn))
         if self.own is not None:
             current = self.streams.current_stream(self.device)
@@ -210,13 +210,3 @@ def refuse_plan(dataset: Samples) -> None:
             "the dataset is a plan that is not encoded yet, and encoders do not run during training; "
             "save it as a cache first, then train on the cache"
         )
-
-
-def map_batch(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """A copy of the batch with every tensor changed.
-
-    The `latent` structures are shared: their samples are the rows of `latents`.
-    """
-    assert batch.latents is not None
-    fields = {name: rows if name == "latent" else map_tensors(rows, change) for name, rows in batch.fields.items()}
-    return Batch(batch.indices, change(batch.latents), fields, lambda: batch.captions)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...dataset_cache import Batch
-from ..data import map_batch
 
 Place = Callable[[nn.Module], torch.device]  # where the weights of a module are while it trains
 
@@ -38,7 +37,7 @@ class Shapes:
 
     def of_batch(self, batch: Batch) -> Batch:
         """A batch like this one without its data."""
-        return map_batch(batch, self.of)
+        return batch.map(self.of)
 
     @contextmanager
     def instead_of_weights(self, model: nn.Module, place: Place) -> Iterator[None]:
