@@ -1,7 +1,7 @@
 """A training dataset written by ComfyUI's own nodes: its format, its shards in order, and what metadata.json states.
 
-Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton next
-to a safetensors file. `docs/convert.md` describes them. At most one shard is in memory at a time.
+Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton
+next to a safetensors file. `docs/convert.md` describes them. At most one shard is in memory at a time.
 """
 
 import json
