@@ -11,7 +11,8 @@ Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
-Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
+Copy and combine: `export`, `duplicate`, `merge`, `gather`.
+Exchange with other tools: `export_as`, `import_cache`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
@@ -49,6 +50,9 @@ from .encode import (
     missing_parts,
     object_identity,
 )
+from .exchange import FORMATS as EXPORT_FORMATS
+from .exchange import ExportReport, export_as, import_cache
+from .foreign import KINDS as IMPORT_KINDS
 from .foreign import convert
 from .format import (
     Codec,
@@ -181,10 +185,12 @@ __all__ = [
     "DEBRIS",
     "EMPTY_CAPTION",
     "ENCODE_SETTINGS",
+    "EXPORT_FORMATS",
     "FILES",
     "FROM_LISTS",
     "IF_EXISTS",
     "IF_FILE_EXISTS",
+    "IMPORT_KINDS",
     "KEEP_BOTH",
     "MAX_ZIPS",
     "MISSING",
@@ -212,6 +218,7 @@ __all__ = [
     "EncodeProgress",
     "EncodeReport",
     "Encoder",
+    "ExportReport",
     "FolderSource",
     "FolderWatch",
     "ImageEncoder",
@@ -270,6 +277,7 @@ __all__ = [
     "encode",
     "evenly_spaced",
     "export",
+    "export_as",
     "few_names",
     "file_identity",
     "file_mask",
@@ -282,6 +290,7 @@ __all__ = [
     "guarded",
     "has_build",
     "holders",
+    "import_cache",
     "is_encoded",
     "is_image",
     "is_link",

@@ -42,6 +42,11 @@ class ForeignDataset:
             )
 
 
+def is_comfyui_dataset(path: Path) -> bool:
+    """Whether a folder contains shards of ComfyUI's own nodes."""
+    return path.is_dir() and any(_list_shards(path).values())
+
+
 def open_foreign(path: Path) -> ForeignDataset:
     """Detect the format of the dataset in `path` from its file names and metadata.json."""
     if not path.is_dir():

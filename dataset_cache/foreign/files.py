@@ -6,17 +6,16 @@ What a file states about itself is compared with its size before memory is used 
 import json
 import math
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
+from safetensors import SafetensorError, deserialize
 
 from ...errors import CacheError
-from ..format import is_link
+from ..format import dtype_named, is_link
 from .comfy_shard import Repeated, Walk, first_line, load_saved, open_file
 
 MAX_FILE_BYTES = 4 << 30  # of a file that is read as a whole: a sample, or the text of one
@@ -26,10 +25,14 @@ _MAX_HEADER = 1 << 20
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def read_whole(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """The bytes of a regular file. Refused if it is a link or larger than `limit`."""
+def refuse_link(path: Path) -> None:
     if is_link(path):
         raise CacheError(f"{path}: is a link, which is not followed; copy the file itself")
+
+
+def read_whole(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """The bytes of a regular file. Refused if it is a link or larger than `limit`."""
+    refuse_link(path)
     with open_file(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -44,17 +47,27 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 def unpack_tensors(data: bytes, place: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     try:
-        tensors = load_safetensors(data)  # checks header, ranges and sizes
+        tensors = {name: _tensor(info) for name, info in deserialize(data)}  # it checks header, ranges and sizes
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
         raise CacheError(f"{place}: cannot be read as safetensors: {first_line(error)}") from error
     return tensors, header.get("__metadata__", {})
 
 
+def _tensor(info: Mapping[str, Any]) -> torch.Tensor:
+    """Of every type that torch has; safetensors' own loader lacks some."""
+    shape = list(info["shape"])
+    if info["dtype"] == "F4":  # listed by values, of which torch has two in each element
+        shape[-1] //= 2
+    tensor = torch.empty(shape, dtype=dtype_named(info["dtype"]))
+    if tensor.numel():
+        tensor.view(-1).view(torch.uint8).copy_(torch.frombuffer(info["data"], dtype=torch.uint8))
+    return tensor
+
+
 def read_metadata(path: Path) -> dict[str, str]:
     """The metadata of a safetensors file, without its tensors."""
-    if is_link(path):
-        raise CacheError(f"{path}: is a link, which is not followed; copy the file itself")
+    refuse_link(path)
     with open_file(path) as file:
         size = int.from_bytes(file.read(8), "little")
         text = file.read(size) if size <= _MAX_HEADER else b""
@@ -70,8 +83,7 @@ class Npz:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if is_link(path):
-            raise CacheError(f"{path}: is a link, which is not followed; copy the file itself")
+        refuse_link(path)
         self._file = open_file(path)
         try:
             self._archive = zipfile.ZipFile(self._file)

@@ -14,7 +14,7 @@ from .clean import (
     preview_clean,
 )
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
-from .copy import CopyReport, duplicate, export, free_name
+from .copy import CopyReport, duplicate, export, free_name, require_new
 from .info import (
     Overview,
     Usage,
@@ -72,6 +72,7 @@ __all__ = [
     "preview_clean",
     "refuse_other_origin",
     "repair",
+    "require_new",
     "samples_by_bucket",
     "samples_by_size",
     "shown_kind",

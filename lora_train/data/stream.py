@@ -20,9 +20,9 @@ from .prefetch import HINT_AHEAD, refuse_plan
 class BatchStream(IterableDataset[Batch]):
     """One epoch of batches, each of one bucket, as `train` draws them for the same seed and epoch.
 
-    Give it to a DataLoader with `batch_size=None`. Process `rank` of `world_size` reads every `world_size`-th batch; its
-    workers share those, and the DataLoader puts them back in order. `even=True` leaves out the last batches that not
-    every process gets, for loops in which all must take the same number of steps.
+    Give it to a DataLoader with `batch_size=None`. Process `rank` of `world_size` reads every `world_size`-th batch;
+    its workers share those, and the DataLoader puts them back in order. `even=True` leaves out the last batches that
+    not every process gets, for loops in which all must take the same number of steps.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BatchStream(IterableDataset[Batch]):
         return int(self._place[0])
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the epoch before the loop over it. `start` batches of this process are skipped, to go on after them."""
+        """Choose the epoch, before the loop over it. `start` batches of this process are skipped: they are done."""
         most = len(self._numbers(0))
         if epoch < 0 or not 0 <= start <= most:
             raise TrainError(f"epoch {epoch}, batch {start}: expected an epoch from 0 on, and a batch from 0 to {most}")

@@ -74,9 +74,9 @@ def test_f9_an_array_of_objects_is_refused_and_runs_nothing(tmp_path: Path):
     ],
 )
 def test_f9_headers_that_lie_are_refused(tmp_path: Path, header: str):
-    with Npz(npz(tmp_path / "a.npz", {"latents.npy": npy(header, bytes(16))})) as arrays:
-        with pytest.raises(CacheError, match=r"a\.npz: latents"):
-            arrays["latents"]
+    path = npz(tmp_path / "a.npz", {"latents.npy": npy(header, bytes(16))})
+    with Npz(path) as arrays, pytest.raises(CacheError, match=r"a\.npz: latents"):
+        arrays["latents"]
 
 
 def test_f9_a_bomb_is_refused_by_its_stated_size_and_one_that_hides_it_by_its_checksum(

@@ -238,7 +238,9 @@ def test_a_pickled_cache_opens_the_same_generation(path):
 
 
 def test_f8_copies_check_what_they_read_if_the_cache_does(path):
-    twins = [pickle.loads(pickle.dumps(one)) for one in (open_cache(path, check=True), open_cache(path, check=True)[2:])]
+    twins = [
+        pickle.loads(pickle.dumps(one)) for one in (open_cache(path, check=True), open_cache(path, check=True)[2:])
+    ]
     (shard,) = shard_files(path)
     data = shard.read_bytes()
     shard.write_bytes(data[:-5000] + bytes(byte ^ 255 for byte in data[-5000:]))
