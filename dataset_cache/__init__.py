@@ -51,7 +51,7 @@ from .encode import (
     object_identity,
 )
 from .exchange import FORMATS as EXPORT_FORMATS
-from .exchange import ExportReport, export_as, import_cache
+from .exchange import export_as, import_cache
 from .foreign import KINDS as IMPORT_KINDS
 from .foreign import convert
 from .format import (
@@ -218,7 +218,6 @@ __all__ = [
     "EncodeProgress",
     "EncodeReport",
     "Encoder",
-    "ExportReport",
     "FolderSource",
     "FolderWatch",
     "ImageEncoder",

@@ -1,6 +1,6 @@
 """Exchange with other tools: exporting a cache in their formats, and importing exports and other trainers' caches."""
 
-from .exporting import FORMATS, ExportReport, export_as
-from .restoring import RestoreReport, import_cache, restore_export
+from .exporting import FORMATS, export_as
+from .restoring import import_cache
 
-__all__ = ["FORMATS", "ExportReport", "RestoreReport", "export_as", "import_cache", "restore_export"]
+__all__ = ["FORMATS", "export_as", "import_cache"]

@@ -1,6 +1,4 @@
-"""Outputs of text encoders in trainers' caches → ComfyUI's CONDITIONING, for families where both are certainly the
-same.
-"""
+"""Outputs of text encoders in trainers' caches → ComfyUI's CONDITIONING, where both are certainly the same."""
 
 from typing import Any
 

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
     "dataset_cache/format/blobs.py": "dataset_cache/upkeep/test_verify.py",
+    "dataset_cache/exchange/about.py": "dataset_cache/exchange/test_exporting.py",
     "dataset_cache/foreign/comfy_dataset.py": "dataset_cache/foreign/test_convert.py",
     "dataset_cache/foreign/comfy_shard.py": "dataset_cache/foreign/test_convert.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
