@@ -41,10 +41,7 @@ COMMANDS = {
         "upkeep",
         "Copy a cache's current samples to a new folder, or write them for webdataset, parquet or Hugging Face",
     ),
-    "import": (
-        "upkeep",
-        "Import such an export, or a cache of kohya (sd-scripts), musubi-tuner, ai-toolkit, diffusion-pipe, OneTrainer",
-    ),
+    "import": ("upkeep", "Import such an export, or a cache of another trainer: kohya, musubi, OneTrainer and others"),
     "convert": (
         "upkeep",
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",
