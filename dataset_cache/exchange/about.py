@@ -64,7 +64,8 @@ def read_about(folder: Path) -> About:
         about = About(**data)
         files, fields = tuple(about.files), tuple(about.fields)
         texts = all(isinstance(name, str) for name in (*files, *fields, about.format))
-        plain = all(isinstance(part, dict) for part in (about.sets, about.provenance, about.named))
+        parts = (about.sets, about.provenance, about.named, *about.sets.values(), *about.named.values())
+        plain = all(isinstance(part, dict) for part in parts)
     except CacheError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

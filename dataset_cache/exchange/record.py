@@ -124,7 +124,7 @@ def rebuild(field: str, facts: Mapping[str, Any], tensors: Mapping[str, torch.Te
     for name, tensor, spec, digest in zip(names, found, specs, hashes):
         if blob_hash(tensor_bytes(tensor), *spec) != digest:
             raise CacheError(f"{field}: tensor {name!r} is damaged: its bytes do not match their hash")
-    if len(key) != 16 or not layout.fits(leaves):
+    if not isinstance(field, str) or not field or len(key) != 16 or not layout.fits(leaves):
         raise CacheError(f"{field}: its numbers and texts are not those that its layout describes")
     slot = layout.slot_at("samples") if field == "latent" else None
     if slot is not None and layout.specs[slot].shape[:1] != (1,):

@@ -1,4 +1,4 @@
-"""Caches of other trainers with random damage: what is damaged is named, the rest is imported, nothing else is raised."""
+"""Caches of other trainers with random damage: what is damaged is named, and the rest is imported."""
 
 import random
 import shutil

@@ -121,7 +121,9 @@ ABOUT_CHANGES: list[tuple[Callable[[dict], object], str]] = [
     (lambda about: about.update(format="pickle"), "format 'pickle'"),
     (lambda about: about.update(streamcache=2), "another version"),
     (lambda about: about.update(files=about["files"] * 2), "states 7 samples"),
-    (lambda about: about.update(sets=[]), "wrong types"),
+    (lambda about: about.update(sets=[]), "cannot be read|wrong types"),
+    (lambda about: about.update(sets={"main": 3}), "wrong types"),
+    (lambda about: about.update(provenance=[]), "wrong types"),
     (lambda about: about.update(more=1), "cannot be read"),
     (lambda about: about.update(named={"x": {"field": "latent", "tensors": ["a"]}}), "named.safetensors"),
 ]

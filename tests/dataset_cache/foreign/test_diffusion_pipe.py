@@ -75,6 +75,19 @@ def test_f9_inputs_that_would_be_lost_and_unknown_models_are_named(tmp_path: Pat
     assert "'ltx2'" in report.skipped[0] and "control_latents" in report.skipped[1]
 
 
+def test_f9_text_whose_parts_belong_to_different_images_is_left_out(tmp_path: Path):
+    bucket = tmp_path / "in" / "cache" / "flux" / BUCKET
+    specs = ["a.png", "b.png"]
+    diffusion_pipe_items(bucket / "latents", [item(spec, draw(16, 8, 8), ["x"]) for spec in specs])
+    clip = [{"clip_embed": draw(768), "image_spec": [None, spec]} for spec in specs]
+    t5 = [{"t5_embed": draw(16, 4096), "image_spec": [None, spec]} for spec in reversed(specs)]
+    diffusion_pipe_items(bucket / "text_embeddings_1", clip)
+    diffusion_pipe_items(bucket / "text_embeddings_2", t5)
+    report = import_foreign(tmp_path / "in", tmp_path / "set")
+    assert report.samples == 2 and all("belongs to another image" in reason for reason in report.without)
+    assert sum(report.without.values()) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
