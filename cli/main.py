@@ -37,7 +37,11 @@ COMMANDS = {
     "clean": ("upkeep", "List what can be removed from a cache's folder; with --apply, remove it"),
     "compact": ("upkeep", "Merge a cache's small shards and drop tensors that nothing refers to"),
     "merge": ("upkeep", "Merge several caches into a new one; shared entries are stored once, nothing is encoded"),
-    "export": ("upkeep", "Copy a cache's current samples to a new folder, with hard links if possible"),
+    "export": (
+        "upkeep",
+        "Copy a cache's current samples to a new folder, or write them for webdataset, parquet or Hugging Face",
+    ),
+    "import": ("upkeep", "Import such an export, or a cache of another trainer: kohya, musubi, OneTrainer and others"),
     "convert": (
         "upkeep",
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",

@@ -1,15 +1,18 @@
-"""The commands on existing caches: verify, clean, compact, merge, export and convert."""
+"""The commands on existing caches: verify, clean, compact, merge, export, import and convert."""
 
 import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ..dataset_cache import (
     CATEGORIES,
     DEBRIS,
+    EXPORT_FORMATS,
+    IMPORT_KINDS,
     MISSING,
     SUPERSEDED,
     UNUSED,
@@ -22,6 +25,8 @@ from ..dataset_cache import (
     convert,
     duplicate,
     export,
+    export_as,
+    import_cache,
     merge,
     preview_clean,
     repair,
@@ -75,8 +80,21 @@ def add_merge_flags(parser: Parser) -> None:
 def add_export_flags(parser: Parser) -> None:
     parser.set_defaults(run=run_export)
     _add_cache(parser)
-    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the copy")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="Folder of the copy")
     parser.add_argument("--duplicate", action="store_true", help="Give the copy a new id, as an independent cache")
+    text = "A cache [default], tar shards for webdataset, parquet files, or a folder for the Hugging Face Hub"
+    parser.add_argument("--format", choices=("cache", *EXPORT_FORMATS), default="cache", help=text)
+
+
+def add_import_flags(parser: Parser) -> None:
+    parser.set_defaults(run=run_import)
+    text = "Folder of an export, or of another trainer's cache"
+    parser.add_argument("source", metavar="FOLDER", help=text)
+    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the new cache")
+    text = "Folder of the images and captions, if it is not that of the trainer's cache"
+    parser.add_argument("--images", metavar="FOLDER", help=text)
+    text = "The trainer, if the folder has caches of several"
+    parser.add_argument("--kind", choices=tuple(IMPORT_KINDS), default="", help=text)
 
 
 def add_convert_flags(parser: Parser) -> None:
@@ -135,15 +153,34 @@ def run_merge(args: argparse.Namespace) -> int:
 
 
 def run_export(args: argparse.Namespace) -> int:
+    if args.format != "cache":
+        return _export_as(args)
     with Progress(args, "Copying") as progress:
         report = (duplicate if args.duplicate else export)(args.dataset, args.to, progress)
     show(args, asdict(report), [str(report)])
     return 0
 
 
+def run_import(args: argparse.Namespace) -> int:
+    images = Path(args.images) if args.images else None
+    with Progress(args, "Importing", "samples") as progress:
+        report = import_cache(Path(args.source), Path(args.to), images, args.kind, progress)
+    show(args, asdict(report), str(report).splitlines())
+    return 0
+
+
 def run_convert(args: argparse.Namespace) -> int:
     with Progress(args, "Converting", "items") as progress:
         report = convert(args.source, args.to, progress=progress)
+    show(args, asdict(report), [str(report)])
+    return 0
+
+
+def _export_as(args: argparse.Namespace) -> int:
+    if args.duplicate:
+        raise UsageError(f"--duplicate: only a copy as a cache has an id; leave out --format {args.format}")
+    with Progress(args, "Exporting", "samples") as progress:
+        report = export_as(args.dataset, Path(args.to), args.format, progress)
     show(args, asdict(report), [str(report)])
     return 0
 

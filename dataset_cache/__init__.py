@@ -11,7 +11,8 @@ Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
-Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
+Copy and combine: `export`, `duplicate`, `merge`, `gather`.
+Exchange with other tools: `export_as`, `import_cache`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
@@ -50,6 +51,10 @@ from .encode import (
     object_identity,
     trimmed_text,
 )
+from .exchange import FORMATS as EXPORT_FORMATS
+from .exchange import export_as, import_cache
+from .foreign import KINDS as IMPORT_KINDS
+from .foreign import convert
 from .format import (
     Codec,
     LazyTensor,
@@ -137,7 +142,6 @@ from .upkeep import (
     clean,
     compact,
     contact_sheet,
-    convert,
     draw_sheet,
     drawable,
     duplicate,
@@ -179,10 +183,12 @@ __all__ = [
     "DEBRIS",
     "EMPTY_CAPTION",
     "ENCODE_SETTINGS",
+    "EXPORT_FORMATS",
     "FILES",
     "FROM_LISTS",
     "IF_EXISTS",
     "IF_FILE_EXISTS",
+    "IMPORT_KINDS",
     "KEEP_BOTH",
     "MAX_ZIPS",
     "MISSING",
@@ -268,6 +274,7 @@ __all__ = [
     "encode",
     "evenly_spaced",
     "export",
+    "export_as",
     "few_names",
     "file_identity",
     "file_mask",
@@ -280,6 +287,7 @@ __all__ = [
     "guarded",
     "has_build",
     "holders",
+    "import_cache",
     "is_encoded",
     "is_image",
     "is_link",

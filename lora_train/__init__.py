@@ -13,6 +13,7 @@ from .changes import differences
 from .compute import Ema, generator_state, restore_generator, upload
 from .config import TRAIN_SETTINGS, TrainConfig
 from .config_file import RENAMED_SETTINGS, load_config, read_toml
+from .data import BatchStream
 from .denoiser import Denoiser, LayerRows, Naming, NoiseSchedule, Prediction, PreparedBatch
 from .export import DTYPES as LORA_DTYPES
 from .forecast import (
@@ -121,6 +122,7 @@ __all__ = [
     "SMOOTHING",
     "SNR_BOUND",
     "TRAIN_SETTINGS",
+    "BatchStream",
     "Claim",
     "Clock",
     "Column",

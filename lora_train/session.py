@@ -319,12 +319,12 @@ def _hold_out(samples: Samples, rules: Mapping[str, SetRule], config: TrainConfi
 
 
 def _rule(name: str, facts: Mapping[str, Any], config: TrainConfig) -> SetRule:
-    prior = bool(facts.get("prior", False))
+    rule = SetRule.stored(facts)
     if name in config.set_samples:
-        return SetRule(prior, samples=int(config.set_samples[name]))
+        return SetRule(rule.prior, samples=int(config.set_samples[name]))
     if name in config.set_weights:
-        return SetRule(prior, weight=config.set_weights[name])
-    return SetRule(prior, samples=facts.get("samples"), weight=facts.get("weight"))
+        return SetRule(rule.prior, weight=config.set_weights[name])
+    return rule
 
 
 def _make_validation(

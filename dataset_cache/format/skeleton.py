@@ -118,7 +118,7 @@ class Layout:
             return lambda tensors, buffer, offset: build(tensors + unpack_from(buffer, offset))
         return lambda tensors, buffer, offset: build((*tensors, *self._unpack(buffer, offset)))
 
-    def _unpack(self, buffer: memoryview, offset: int) -> list[Any]:
+    def _unpack(self, buffer: memoryview, offset: int = 0) -> list[Any]:
         """The leaves in the row at `offset` of `buffer`."""
         values = list(self._fixed.unpack_from(buffer, offset))
         offset += self._fixed.size
@@ -131,6 +131,16 @@ class Layout:
         for i, dtype in self._numpy:
             values[i] = np.frombuffer(values[i], dtype)[0]
         return values
+
+    def fits(self, leaves: bytes) -> bool:
+        """Whether these bytes are one row of leaves, no more and no less."""
+        try:
+            values = self._unpack(memoryview(leaves))
+        except (struct.error, CacheError, UnicodeDecodeError):
+            return False
+        lengths = zip(self._fixed.unpack_from(leaves), self._kinds)
+        tail = sum(length for length, kind in lengths if kind in _VARIABLE)
+        return len(leaves) == self._fixed.size + tail and len(values) == len(self._kinds)
 
     def slot_at(self, *path: str) -> int | None:
         """The number of the tensor at this path of dict keys, if there is one that is stored as it is."""

@@ -112,6 +112,8 @@ class Cache(Sequence[Sample]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process opens the same generation, with its own files and its own lease."""
+        if isinstance(self._index, _Closed):
+            raise CacheError(f"{self.path}: this cache is closed and cannot be copied; open it again")
         return _open_generation, (str(self.path), self.manifest, self._check)
 
     def _part(self, chosen: slice) -> Subset:

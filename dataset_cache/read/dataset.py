@@ -107,6 +107,25 @@ class Batch:
         captions = self.captions
         return Batch, (self.indices, self.latents, self.fields, partial(list, captions))
 
+    def map(self, change: Change) -> "Batch":
+        """A copy of the batch with every tensor changed, as by `lambda tensor: tensor.to("cuda")`.
+
+        Trimmed ones are changed as they are stored and restored then: what they lack is not copied. The `latent`
+        structures are shared: their samples are the rows of `latents`.
+        """
+        given = self.fields if isinstance(self.fields, Fields) else Fields(tuple(self.fields), self.fields.__getitem__)
+        fields = {name: given[name] if name == "latent" else given.changed(name, change) for name in given}
+        return self._with(change, fields)
+
+    def pin_memory(self) -> "Batch":
+        """What a DataLoader with `pin_memory=True` calls."""
+        pin = torch.Tensor.pin_memory
+        kept = {name: rows if name == "latent" else map_tensors(rows, pin) for name, rows in self.fields.items()}
+        return self._with(pin, kept)
+
+    def _with(self, change: Change, fields: Mapping[str, list]) -> "Batch":
+        return Batch(self.indices, None if self.latents is None else change(self.latents), fields, self._captions)
+
     @property
     def conditionings(self) -> list:
         return self.fields.get("conditioning", [])
@@ -120,17 +139,6 @@ class Batch:
     @property
     def captions(self) -> list[str]:
         return self._captions()
-
-    def changed(self, change: Change) -> "Batch":
-        """A copy with every tensor changed, such as for another device. Trimmed ones are restored only then: what they
-        lack is not copied.
-
-        The `latent` structures are shared: their samples are the rows of `latents`.
-        """
-        assert self.latents is not None
-        given = self.fields if isinstance(self.fields, Fields) else Fields(tuple(self.fields), self.fields.__getitem__)
-        fields = {name: given[name] if name == "latent" else given.changed(name, change) for name in given}
-        return Batch(self.indices, change(self.latents), fields, lambda: self.captions)
 
     def __len__(self) -> int:
         return len(self.indices)

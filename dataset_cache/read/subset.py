@@ -44,6 +44,9 @@ class Subset(Sequence[Sample]):
     def __repr__(self) -> str:
         return f"<Subset of {self.cache!r}: {len(self):,} samples>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Subset, (self.cache, self.indices)
+
     def sample(self, i: int, variants: Mapping[str, int] | None = None) -> Sample:
         number = range(len(self))[i]
         return replace(self.cache.sample(int(self.indices[number]), variants), index=number)

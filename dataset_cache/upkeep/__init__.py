@@ -1,4 +1,4 @@
-"""Upkeep: verify, repair, clean, copy, merge, convert, describe."""
+"""Upkeep: verify, repair, clean, copy, merge, describe."""
 
 from .clean import (
     CATEGORIES,
@@ -14,8 +14,7 @@ from .clean import (
     preview_clean,
 )
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
-from .convert import convert
-from .copy import CopyReport, duplicate, export, free_name
+from .copy import CopyReport, duplicate, export, free_name, require_new
 from .fit import FROM_LISTS, refuse_other_origin
 from .gather import Part, gather
 from .info import (
@@ -58,7 +57,6 @@ __all__ = [
     "clean",
     "compact",
     "contact_sheet",
-    "convert",
     "draw_sheet",
     "drawable",
     "duplicate",
@@ -75,6 +73,7 @@ __all__ = [
     "preview_clean",
     "refuse_other_origin",
     "repair",
+    "require_new",
     "samples_by_bucket",
     "samples_by_size",
     "shown_kind",

@@ -169,6 +169,8 @@ def _origin(provenance: Mapping[str, Any]) -> str:
         return "merge" if len(gathered) > 1 else "copy"
     if "merged" in provenance:
         return "merge"
+    if "imported" in provenance:
+        return "dataset of another trainer"
     if "converted" in provenance:
         return "converted dataset"
     return "cache of lists" if FROM_LISTS.items() <= provenance.items() else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,11 @@ class SetRule:
     prior: bool = False
     samples: int | None = None  # rows per epoch; None: every sample as often as it repeats
     weight: float | None = None  # the same, as a share of that
+
+    @classmethod
+    def stored(cls, facts: Mapping[str, Any]) -> SetRule:
+        """As a dataset describes the set."""
+        return cls(bool(facts.get("prior", False)), facts.get("samples"), facts.get("weight"))
 
     def rows(self, size: int) -> int:
         """Rows per epoch from a set that has `size` rows."""

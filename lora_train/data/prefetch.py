@@ -34,7 +34,7 @@ class Upload:
     def tensors(self) -> list[Tensor]:
         """All copied tensors."""
         found = list(self.drawn)
-        self.batch.changed(lambda tensor: found.append(tensor) or tensor)
+        self.batch.map(lambda tensor: found.append(tensor) or tensor)
         return found
 
 
@@ -56,7 +56,7 @@ class Uploader:
         if self.own is None:
             return Upload(batch, drawn)
         with self.streams.stream(self.own):
-            sent = batch.changed(self._copy)
+            sent = batch.map(self._copy)
             drawn = tuple(self._copy(tensor.pin_memory()) for tensor in drawn)
             done = self.streams.Event()
             done.record(self.own)
@@ -65,7 +65,7 @@ class Uploader:
     def receive(self, upload: Upload) -> Upload:
         """Make the upload safe to use on the current stream. Without streams it is copied now."""
         if self.own is None and is_accelerator(self.device):
-            sent = upload.batch.changed(lambda tensor: tensor.to(self.device))
+            sent = upload.batch.map(lambda tensor: tensor.to(self.device))
             return Upload(sent, tuple(tensor.to(self.device) for tensor in upload.drawn))
         if self.own is not None:
             current = self.streams.current_stream(self.device)

@@ -37,7 +37,7 @@ class Shapes:
 
     def of_batch(self, batch: Batch) -> Batch:
         """A batch like this one without its data."""
-        return batch.changed(self.of)
+        return batch.map(self.of)
 
     @contextmanager
     def instead_of_weights(self, model: nn.Module, place: Place) -> Iterator[None]:

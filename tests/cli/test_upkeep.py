@@ -1,15 +1,18 @@
-"""`streamcache clean`, `compact`, `convert`, `export`, `merge` and `verify`, on real caches."""
+"""`streamcache clean`, `compact`, `convert`, `export`, `import`, `merge` and `verify`, on real caches."""
 
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from streamcache.dataset_cache import CacheWriter, open_cache
 
+from ..dataset_cache.foreign.trainers import draw, image, kohya_npz
 from ..support.commands import run, run_json
 from ..support.datasets import SHARED, blob_place, core_dataset, flip, folder_bytes, listing, write_set
+from ..support.samples import assert_holds, write_cache
 
 
 def test_c11_convert_imports_cores_pickle_shards(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -105,3 +108,49 @@ def test_merge_export_and_compact_run(path: Path, tmp_path: Path, capsys: pytest
     assert (code, facts["shards"]) == (0, [4, 2])
     assert run("merge", path, "--to", tmp_path / "copy") == 1
     assert "already contains a cache" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet", "hf"])
+def test_f9_a_cache_is_exported_and_imported_again(tmp_path: Path, capsys: pytest.CaptureFixture, form: str):
+    write_cache(tmp_path / "set", 3)
+    code, facts = run_json(capsys, "export", tmp_path / "set", "--to", tmp_path / "out", "--format", form)
+    assert code == 0 and (facts["samples"], facts["format"]) == (3, form)
+    assert run("import", tmp_path / "out", "--to", tmp_path / "back") == 0
+    assert f"Imported 3 samples ({form}) to back" in capsys.readouterr().out
+    with open_cache(tmp_path / "back") as cache:
+        assert_holds(cache, range(3))
+
+
+def test_f9_export_writes_a_cache_unless_a_format_is_named(tmp_path: Path, capsys: pytest.CaptureFixture):
+    write_cache(tmp_path / "set", 3)
+    assert run("export", tmp_path / "set", "--to", tmp_path / "copy") == 0
+    assert len(open_cache(tmp_path / "copy")) == 3
+    assert run("export", tmp_path / "set", "--to", tmp_path / "x", "--format", "parquet", "--duplicate") == 2
+    assert "--duplicate" in capsys.readouterr().err and not (tmp_path / "x").exists()
+
+
+def test_f9_a_trainers_cache_is_imported_with_a_report(tmp_path: Path, capsys: pytest.CaptureFixture):
+    latent = draw(4, 8, 8)
+    kohya_npz(tmp_path / "cache" / "one_0080x0064_sdxl.npz", latent)
+    kohya_npz(tmp_path / "cache" / "two_0080x0064_mystery.npz", latent)
+    image(tmp_path / "images", "one.png", caption="a cat")
+    arguments = (
+        "import",
+        tmp_path / "cache",
+        "--to",
+        tmp_path / "set",
+        "--images",
+        tmp_path / "images",
+        "--kind",
+        "kohya",
+    )
+    assert run(*arguments) == 0
+    printed = capsys.readouterr().out
+    assert "Imported 1 sample (kohya sd-scripts) to set" in printed and "1 × no text encoder outputs" in printed
+    assert "Not imported: 1" in printed and '"mystery"' in printed
+    with open_cache(tmp_path / "set") as cache:
+        assert cache[0].caption == "a cat" and torch.equal(cache[0].latent["samples"], latent[None])
+    code, facts = run_json(capsys, *arguments)
+    assert code == 0 and facts["kind"] == "kohya sd-scripts" and len(facts["skipped"]) == 1
+    assert run("import", tmp_path / "images", "--to", tmp_path / "x") == 1
+    assert "contains no cache of kohya" in capsys.readouterr().err

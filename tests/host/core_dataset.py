@@ -5,7 +5,7 @@ from pathlib import Path
 from folder_paths import get_folder_paths
 
 from streamcache.dataset_cache import open_cache
-from streamcache.dataset_cache.upkeep.convert import convert
+from streamcache.dataset_cache.foreign.convert import convert
 
 from .difference import difference
 from .families import FAMILIES, call, encode, load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamcache.dataset_cache import open_cache
-from streamcache.dataset_cache.upkeep.convert import convert
+from streamcache.dataset_cache.foreign.convert import convert
 from streamcache.tests.host.difference import difference
 from streamcache.tests.host.families import FAMILIES
 

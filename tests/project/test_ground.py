@@ -158,7 +158,7 @@ def test_imports_inside_the_package_are_relative():
 def test_only_the_reader_of_foreign_shards_imports_pickle():
     def unpickles(file: Path, module: str) -> bool:
         top = module.split(".")[0]
-        known = file.name == "foreign_shard.py"
+        known = file.name == "comfy_shard.py"
         return top in {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"} and not known
 
     assert not offences(shipped_files(), unpickles)

@@ -28,6 +28,8 @@ ROOMS = (
     "dataset_cache.intake",
     "dataset_cache.curate",
     "dataset_cache.upkeep",
+    "dataset_cache.foreign",
+    "dataset_cache.exchange",
     "dataset_cache.encode",
     "dataset_cache",
     "lora_train.compute",

@@ -27,10 +27,11 @@ ELSEWHERE = {
     "dataset_cache/upkeep/gather.py": "dataset_cache/upkeep/test_merge.py",
     "dataset_cache/index/merging.py": "dataset_cache/upkeep/test_merge.py",
     "dataset_cache/encode/changes.py": "dataset_cache/encode/test_splice.py",
-    "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",
-    "dataset_cache/upkeep/foreign_shard.py": "dataset_cache/upkeep/test_convert.py",
+    "dataset_cache/exchange/about.py": "dataset_cache/exchange/test_exporting.py",
+    "dataset_cache/foreign/comfy_dataset.py": "dataset_cache/foreign/test_convert.py",
+    "dataset_cache/foreign/comfy_shard.py": "dataset_cache/foreign/test_convert.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
-    "dataset_cache/write/rows.py": "dataset_cache/upkeep/test_convert.py",
+    "dataset_cache/write/rows.py": "dataset_cache/foreign/test_convert.py",
 }
 # These import ComfyUI, so tests/host runs them inside a real one, over its HTTP interface or node by node.
 HOST = (

@@ -15,8 +15,7 @@ PACK = Path(streamcache.__file__).parent
 ROOT = PACK / "dataset_cache"
 ROOMS = ("format", "read", "write", "upkeep", "encode")
 DOOR = ("storage.py", "files.py", "locks.py")
-# They read files that are not part of a dataset: ComfyUI's own datasets, and models to identify.
-OTHER_FILES = ("foreign_dataset.py", "foreign_shard.py", "identity.py")
+OTHER_FILES = ("identity.py",)  # reads files that are not part of a dataset: models to identify
 OTHER_LAYERS = ("nodes", "cli", "lora_train", "reference")
 IN_A_CACHE = {MANIFEST, SHARDS, BUILD, LEASES, PUBLISH_HOLDER}
 OF_PATHS = {

@@ -300,7 +300,7 @@ def test_f10_what_was_trimmed_is_not_copied_to_the_device(tmp_path, monkeypatch)
     copied: list[int] = []
     monkeypatch.setattr(Uploader, "_copy", lambda self, t: copied.append(t.numel() * t.element_size()) or t.clone())
     uploader = Uploader(torch.device("cpu"))
-    sent = batch.changed(uploader._copy)
+    sent = batch.map(uploader._copy)
     assert same(sent.conditionings, [caption(1), caption(2), caption(3)]) and same(sent.latents, batch.latents)
     assert sum(copied) < 0.5 * 3 * 96 * 32 * 4
     assert sent.conditionings[0][0][1]["again"][0] is sent.conditionings[0][0][0]

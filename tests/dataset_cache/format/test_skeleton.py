@@ -298,3 +298,14 @@ def test_layouts_are_json_of_plain_ascii():
     layout = split({"ключ": "значение", "\ud800": [bits((1,))]}).layout
     assert layout.isascii()
     assert set(json.loads(layout)) == {"tensors", "root"}
+
+
+def test_f9_leaves_fit_their_layout_only_if_they_are_exactly_one_row():
+    parts = split({"n": 1, "text": "äb", "big": 1 << 99, "raw": b"xy", "f": np.float32(1), "on": True, "none": None})
+    layout = Layout(parts.layout)
+    assert layout.fits(parts.leaves)
+    assert not layout.fits(parts.leaves[:-1]) and not layout.fits(parts.leaves + b"x") and not layout.fits(b"")
+    damaged = bytearray(parts.leaves)
+    damaged[damaged.index("ä".encode())] = 0xFF
+    assert not layout.fits(bytes(damaged))
+    assert Layout(split([None]).layout).fits(b"") and not Layout(split([None]).layout).fits(b"x")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import SUPERSEDED, CacheError, CacheWriter, clean, open_cache
+from streamcache.dataset_cache import SUPERSEDED, CacheError, CacheWriter, Subset, clean, open_cache
 from streamcache.dataset_cache.format import LocalStorage, OpenFile
 from streamcache.dataset_cache.format.manifest import read_manifest
 from streamcache.dataset_cache.read.leases import holders
@@ -24,6 +24,7 @@ from ...support.samples import (
     latent,
     same,
     sample,
+    shard_files,
     write_cache,
 )
 
@@ -234,6 +235,34 @@ def test_a_pickled_cache_opens_the_same_generation(path):
     assert_holds(twin, range(12))
     part = pickle.loads(pickle.dumps(cache[3:5]))
     assert [s.source for s in part] == [s.source for s in cache[3:5]] and part.generation == cache[3:5].generation
+
+
+def test_f8_copies_check_what_they_read_if_the_cache_does(path):
+    twins = [
+        pickle.loads(pickle.dumps(one)) for one in (open_cache(path, check=True), open_cache(path, check=True)[2:])
+    ]
+    (shard,) = shard_files(path)
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-5000] + bytes(byte ^ 255 for byte in data[-5000:]))
+    for twin in twins:
+        with pytest.raises(CacheError, match="damaged"):
+            [sample.realize() for sample in twin]
+
+
+def test_f8_a_subset_of_a_subset_is_the_same_in_another_process(path):
+    part = Subset(Subset(open_cache(path), [7, 1, 4, 9]), [3, 0])
+    twin = pickle.loads(pickle.dumps(part))
+    assert [s.source for s in twin] == ["00009.png", "00007.png"] and twin.generation == part.generation
+    assert not twin.indices.flags.writeable and twin[1:][0].source == "00007.png"
+
+
+def test_f8_a_closed_cache_cannot_be_copied(path):
+    cache = open_cache(path)
+    part = cache[2:5]
+    cache.close()
+    for closed in (cache, part):
+        with pytest.raises(CacheError, match="this cache is closed"):
+            pickle.dumps(closed)
 
 
 def test_a_pickled_sample_contains_its_tensors(path):

@@ -8,9 +8,9 @@ from typing import Any
 from ...errors import CacheError
 from ...quantity import plural
 from ..format import storage_at
+from ..upkeep import refuse_other_origin
 from ..write import CacheWriter, split_rows
-from .fit import refuse_other_origin
-from .foreign_dataset import ForeignDataset, open_foreign
+from .comfy_dataset import ForeignDataset, open_foreign
 
 _REMEDY = "save the dataset again in ComfyUI"
 

@@ -1,7 +1,7 @@
 """A training dataset written by ComfyUI's own nodes: its format, its shards in order, and what metadata.json states.
 
-Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton next
-to a safetensors file. `docs/convert.md` describes them. At most one shard is in memory at a time.
+Two formats are known: core's shards, which are torch.save files, and those of ComfyUI #14599, a pickled skeleton
+next to a safetensors file. `docs/convert.md` describes them. At most one shard is in memory at a time.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import CacheError
-from .foreign_shard import CORE, SKELETON, Item, open_file, read_shard
+from .comfy_shard import CORE, SKELETON, Item, open_file, read_shard
 
 _MAX_METADATA = 16 << 20
 _SHARD_NAME = re.compile(r"shard_(\d{4,9})\.(pkl|safetensors)")
@@ -40,6 +40,11 @@ class ForeignDataset:
                 f"{self.path / 'metadata.json'}: states {self.count:,} samples, the shards contain {found:,}; "
                 "save the dataset again with ComfyUI's Save Training Dataset"
             )
+
+
+def is_comfyui_dataset(path: Path) -> bool:
+    """Whether a folder contains shards of ComfyUI's own nodes."""
+    return path.is_dir() and any(_list_shards(path).values())
 
 
 def open_foreign(path: Path) -> ForeignDataset:

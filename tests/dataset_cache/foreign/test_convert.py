@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from streamcache.dataset_cache import CacheError, CacheWriter, open_cache
-from streamcache.dataset_cache.upkeep.convert import convert
-from streamcache.dataset_cache.upkeep.foreign_dataset import open_foreign
+from streamcache.dataset_cache.foreign.comfy_dataset import open_foreign
+from streamcache.dataset_cache.foreign.convert import convert
 
 FORMATS = ("core", "skeleton")
 
@@ -447,7 +447,7 @@ def test_a_tensor_that_repeats_few_stored_bytes_very_often_is_refused(tmp_path: 
 def test_many_tensors_that_repeat_stored_bytes_are_refused_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamcache.dataset_cache.upkeep.foreign_shard.MAX_REPEATED_BYTES", 900_000)
+    monkeypatch.setattr("streamcache.dataset_cache.foreign.comfy_shard.MAX_REPEATED_BYTES", 900_000)
     latents = [{"samples": torch.zeros(1).expand(1, 4, 128, 128 + i)} for i in range(8)]
     source = write_core(tmp_path / "source", latents, [one_conditioning()] * 8, shard_size=8)
     with pytest.raises(CacheError, match="sample 3: a tensor of shape .* repeats stored bytes"):
@@ -458,7 +458,7 @@ def test_many_tensors_that_repeat_stored_bytes_are_refused_together(
 def test_overlapping_views_of_one_storage_count_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
-    monkeypatch.setattr("streamcache.dataset_cache.upkeep.foreign_shard.MAX_REPEATED_BYTES", 1 << 20)
+    monkeypatch.setattr("streamcache.dataset_cache.foreign.comfy_shard.MAX_REPEATED_BYTES", 1 << 20)
     stored = torch.arange(70_000.0)
     views = [stored[shift : shift + 65_536].view(1, 4, 128, 128) for shift in range(12)]
     # In one sample, or in several.
@@ -471,7 +471,7 @@ def test_overlapping_views_of_one_storage_count_each(
 def test_views_that_share_no_bytes_and_views_that_are_equal_are_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamcache.dataset_cache.upkeep.foreign_shard.MAX_REPEATED_BYTES", 0)
+    monkeypatch.setattr("streamcache.dataset_cache.foreign.comfy_shard.MAX_REPEATED_BYTES", 0)
     rows = torch.rand(8, 4, 16, 16)
     conditioning = [[torch.rand(1, 77, 64), {}]]
     source = write_core(tmp_path / "a", [{"samples": row[None]} for row in rows], [conditioning] * 8, shard_size=8)

@@ -1,8 +1,10 @@
 """A shard of a training dataset written by ComfyUI's own nodes, read without running anything that it contains."""
 
+import io
 import os
 import pickle
 import stat
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -56,36 +58,56 @@ def open_file(path: Path) -> Any:
 
 
 def _read_core_shard(path: Path) -> Iterator[Item]:
-    shard = _load_torch_file(path)
+    shard = load_saved(path, str(path))
     latents, conditionings = (shard.get("latents"), shard.get("conditioning")) if isinstance(shard, dict) else (0, 0)
     if not isinstance(latents, list) or not isinstance(conditionings, list) or len(latents) != len(conditionings):
         raise CacheError(
             f"{path}: expected a dict with two lists of equal length, latents and conditioning; not written by ComfyUI"
         )
-    repeated = _Repeated(path.stat().st_size)
+    repeated = Repeated(path.stat().st_size)
     for i, (latent, conditioning) in enumerate(zip(latents, conditionings, strict=True)):
         name = f"{path.name}#{i}"
-        walk = _Walk(f"{path}: sample {i}", repeated=repeated)
+        walk = Walk(f"{path}: sample {i}", repeated=repeated)
         yield Item(name, walk.copy(latent), walk.copy(conditioning))
 
 
-def _load_torch_file(path: Path) -> Any:
+def load_saved(source: Path | bytes, place: str) -> Any:
+    """What `torch.save` wrote, if it is plain data and tensors. Nothing else in it is built or called.
+
+    A file is mapped: its tensors stay in it until the writer copies them one by one.
+    """
     if torch.__version__ < SAFE_TORCH:
         raise CacheError(
-            f"{path}: is a pickle, which torch {torch.__version__} cannot load safely; "
+            f"{place}: is a pickle, which torch {torch.__version__} cannot load safely; "
             f"update torch to {SAFE_TORCH} or newer"
         )
-    with open_file(path) as file:
-        magic = file.read(len(_ZIP_MAGIC))
-    if magic != _ZIP_MAGIC:
-        raise CacheError(f"{path}: not a torch.save file (no zip archive); copy it again, or save the dataset again")
     try:
-        # Mapped: tensors stay in the file until the writer copies them one by one.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if isinstance(source, bytes):
+            return torch.load(io.BytesIO(_unpacked(source, place)), map_location="cpu", weights_only=True)
+        with open_file(source) as file:
+            _check_magic(file.read(len(_ZIP_MAGIC)), place)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=True)
+    except CacheError:
+        raise
     except pickle.UnpicklingError as error:
-        raise CacheError(f"{path}: refused: contains more than plain data and tensors: {_first_line(error)}") from error
+        raise CacheError(f"{place}: refused: contains more than plain data and tensors: {first_line(error)}") from error
     except Exception as error:  # A damaged archive makes torch raise errors without a common type.
-        raise CacheError(f"{path}: cannot be read as a torch.save file: {_first_line(error)}") from error
+        raise CacheError(f"{place}: cannot be read as a torch.save file: {first_line(error)}") from error
+
+
+def _check_magic(start: bytes, place: str) -> None:
+    if start != _ZIP_MAGIC:
+        raise CacheError(f"{place}: not a torch.save file (no zip archive); copy it again, or save the dataset again")
+
+
+def _unpacked(data: bytes, place: str) -> bytes:
+    """The same archive, if nothing in it is compressed: torch.save never does, and a small file could become huge."""
+    _check_magic(data[: len(_ZIP_MAGIC)], place)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+    if any(member.compress_type for member in members) or sum(m.file_size for m in members) > len(data):
+        raise CacheError(f"{place}: refused: its parts are compressed, which torch.save does not do")
+    return data
 
 
 def _read_skeleton_shard(path: Path) -> Iterator[Item]:
@@ -93,10 +115,10 @@ def _read_skeleton_shard(path: Path) -> Iterator[Item]:
     try:
         with safe_open(path, framework="pt") as tensors:
             for i, (latent, conditioning) in enumerate(skeletons):
-                walk = _Walk(f"{path}: sample {i}", fetch=tensors.get_tensor)
+                walk = Walk(f"{path}: sample {i}", fetch=tensors.get_tensor)
                 yield Item(f"{path.name}#{i}", walk.copy(latent), walk.copy(conditioning))
     except (SafetensorError, OSError) as error:
-        raise CacheError(f"{path}: cannot be read as safetensors: {_first_line(error)}") from error
+        raise CacheError(f"{path}: cannot be read as safetensors: {first_line(error)}") from error
 
 
 def _load_skeletons(path: Path) -> list[tuple[Any, Any]]:
@@ -106,7 +128,7 @@ def _load_skeletons(path: Path) -> list[tuple[Any, Any]]:
     except CacheError:
         raise
     except Exception as error:  # Invalid pickles raise errors without a common type.
-        raise CacheError(f"{path}: not a readable skeleton: {_first_line(error)}; save the dataset again") from error
+        raise CacheError(f"{path}: not a readable skeleton: {first_line(error)}; save the dataset again") from error
     if type(skeletons) is not list or not all(type(pair) is tuple and len(pair) == 2 for pair in skeletons):
         raise CacheError(f"{path}: expected a list of (latent, conditioning) pairs; another program wrote this file")
     return skeletons
@@ -134,7 +156,7 @@ class _PlainUnpickler(pickle._Unpickler):
         raise CacheError(f"{self._path}: refused: refers to the external object {pid!r}; only plain data is read")
 
 
-class _Repeated:
+class Repeated:
     """Limits how many bytes the tensors of a shard have beyond those that it stores. Equal views are stored once."""
 
     def __init__(self, stored: int) -> None:
@@ -156,11 +178,11 @@ class _Repeated:
             )
 
 
-class _Walk:
+class Walk:
     """Copies the structure of one item, limits its size, and inserts tensors where a skeleton marks them."""
 
     def __init__(
-        self, place: str, fetch: Callable[[str], torch.Tensor] | None = None, repeated: _Repeated | None = None
+        self, place: str, fetch: Callable[[str], torch.Tensor] | None = None, repeated: Repeated | None = None
     ) -> None:
         self._place = place
         self._fetch = cache(fetch) if fetch is not None else None  # a skeleton may name a tensor many times
@@ -203,12 +225,10 @@ class _Walk:
         try:
             return fetch(key)
         except SafetensorError as error:
-            raise CacheError(
-                f"{self._place}: tensor {key!r} is missing from the shard: {_first_line(error)}"
-            ) from error
+            raise CacheError(f"{self._place}: tensor {key!r} is missing from the shard: {first_line(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
