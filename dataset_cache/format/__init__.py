@@ -101,7 +101,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, split
-from .storage import LocalStorage, Place, Storage, StoredFile, storage_at
+from .storage import SCHEMES, LocalStorage, Place, Stamp, Status, Storage, StoredFile, storage_at
 from .tensors import (
     DTYPES,
     NAMES,
@@ -135,6 +135,7 @@ __all__ = [
     "PAD",
     "REF",
     "SAMPLE",
+    "SCHEMES",
     "SEGMENT_LOCK",
     "SHARDS",
     "SHARD_BYTES",
@@ -162,6 +163,8 @@ __all__ = [
     "Segment",
     "ShardFile",
     "Split",
+    "Stamp",
+    "Status",
     "Storage",
     "StoredFile",
     "TensorSpec",

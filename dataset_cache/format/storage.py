@@ -9,12 +9,14 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from ...errors import CacheError
+from ..address import Address, is_address
 from .files import (
     OpenFile,
     WritableFile,
@@ -31,6 +33,8 @@ from .files import (
 )
 from .locks import Lock, is_locked, move_locked_folder, take_lock
 
+Stamp = tuple[int | str, ...]
+
 
 class Status(NamedTuple):
     """What a name stands for. `stamp` changes if the file is replaced or written to."""
@@ -38,7 +42,7 @@ class Status(NamedTuple):
     kind: str  # "file", "folder", "link" or "other"
     size: int
     modified: float
-    stamp: tuple[int, int, int]
+    stamp: Stamp
 
 
 class StoredFile(Protocol):
@@ -79,7 +83,7 @@ class Storage(Protocol):
     """The folder of one dataset."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Path | Address:
         """The place as users name it, for messages and reports."""
         ...
 
@@ -113,6 +117,13 @@ class Storage(Protocol):
 
     def replace(self, name: str, data: bytes) -> None:
         """Put `data` under a name in one durable step: readers see the old file or the new one, never a part."""
+        ...
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        """Do so only if what has the name still has this stamp, or with None if nothing has it.
+
+        False if another writer was first. On a disk, the caller holds the publish lock.
+        """
         ...
 
     def touch(self, name: str, time: float | None = None) -> None:
@@ -157,12 +168,21 @@ class Storage(Protocol):
         ...
 
 
-Place = str | Path | Storage
+Place = str | Path | Address | Storage
+# How to reach addresses, by scheme. `dataset_cache` fills it, because remote storages are built on this room.
+SCHEMES: dict[str, Callable[[str], Storage]] = {}
 
 
 def storage_at(place: Place) -> Storage:
     """The storage of a dataset that a user named. Every function that takes a place goes through this."""
-    return LocalStorage(Path(place)) if isinstance(place, str | Path) else place
+    if not isinstance(place, str | Path | Address):
+        return place
+    if not is_address(place):
+        return LocalStorage(Path(str(place)))
+    address = place if isinstance(place, Address) else Address.parse(str(place))
+    if address.scheme not in SCHEMES:
+        raise CacheError(f"{address}: no such kind of address; expected {', '.join(f'{s}://' for s in SCHEMES)}")
+    return SCHEMES[address.scheme](str(address))
 
 
 @dataclass(frozen=True)
@@ -207,6 +227,13 @@ class LocalStorage:
 
     def replace(self, name: str, data: bytes) -> None:
         replace_file(self.path / name, data)
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        found = self.stat(name)
+        if (None if found is None else found.stamp) != expected:
+            return False
+        self.replace(name, data)
+        return True
 
     def touch(self, name: str, time: float | None = None) -> None:
         if time is None:
