@@ -1,6 +1,6 @@
 """Reads batches: the tensors of several samples, read straight into prepared memory with few calls."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -94,14 +94,24 @@ class BatchReader:
                 memory = Memory(torch.empty(division.nbytes, dtype=torch.uint8), division)
             else:
                 memory = buffers.memory(division)
-            self._fill(memory, rows)
+            if self._files.ahead is None:
+                self._fill(memory, rows)
+            else:
+                self._fill_remote(memory, rows)
             if self._check:
-                for b, i in enumerate(indices):
-                    own = [memory.tensors(f)[b] for f in range(len(fields))]
-                    self._compare(i, self._entries(i, b, fields, variants), own)
+                self._compare_rows(indices, fields, variants, memory, rows)
             # Built on access: training needs only some of them.
             structures = Fields(fields, partial(self._structures, rows, memory, fields))
             return Batch(indices, memory.latents, structures, captions)
+        except UNREADABLE as error:
+            raise damage(error) from error
+
+    def ranges(
+        self, indices: list[int], fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]
+    ) -> list[tuple[int, int, int]]:
+        """What reading these samples reads: shard, offset and size, in this order."""
+        try:
+            return [found for row in self._rows(indices, fields, variants) for found in _ranges(row)]
         except UNREADABLE as error:
             raise damage(error) from error
 
@@ -202,6 +212,16 @@ class BatchReader:
             else:
                 read(first >> OFFSET_BITS, first & _OFFSET_MASK, whole[b], form.total)
 
+    def _fill_remote(self, memory: Memory, rows: list[_Row]) -> None:
+        """The same from local copies, for which everything is asked for first."""
+        ahead, ranges = self._files.ahead, [found for row in rows for found in _ranges(row)]
+        assert ahead is not None
+        for shard, offset, size in ranges:
+            self._files.check_range(shard, offset, size)
+        ahead.ask(ranges)
+        self._fill(memory, rows)
+        ahead.done(ranges)
+
     def _read_fields(self, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
         for f in form.fields:
             if form.nbytes[f]:
@@ -222,6 +242,28 @@ class BatchReader:
         except UNREADABLE as error:
             raise damage(error) from error
 
+    def _compare_rows(
+        self,
+        indices: list[int],
+        fields: tuple[str, ...],
+        variants: Mapping[str, Sequence[int]],
+        memory: Memory,
+        rows: list[_Row],
+    ) -> None:
+        """Compare what was read; what came damaged from a remote storage is fetched once more."""
+        for b, i in enumerate(indices):
+            entries = self._entries(i, b, fields, variants)
+            own = [memory.tensors(f)[b] for f in range(len(fields))]
+            try:
+                self._compare(i, entries, own)
+            except CacheError:
+                if self._files.ahead is None:
+                    raise
+                for found in _ranges(rows[b]):
+                    self._files.ahead.forget(*found)
+                self._fill(memory, rows)
+                self._compare(i, entries, own)
+
     def _compare(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
         """Compare what was read with the checksums in the index."""
         for entry, field in zip(entries, tensors, strict=True):
@@ -233,6 +275,23 @@ class BatchReader:
                     raise CacheError(
                         f"sample {i} ({source}): its stored bytes are damaged; encode it again, or drop it with repair"
                     )
+
+
+def _ranges(row: _Row) -> Iterator[tuple[int, int, int]]:
+    """Shard, offset and size of everything that `_fill` reads for a row."""
+    form, locations, _, refs = row
+    if locations is None:
+        for f, places in enumerate(refs):
+            layout = form.layouts[f]
+            for location, spec in zip(places, layout.specs if layout else ()):
+                yield location >> OFFSET_BITS, location & _OFFSET_MASK, spec.nbytes
+    elif form.total:
+        first = locations[form.first]
+        if all(locations[f] - first == start for f, start in form.starts):
+            yield first >> OFFSET_BITS, first & _OFFSET_MASK, form.total
+        else:
+            for f in form.fields:
+                yield locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK, form.nbytes[f]
 
 
 def _stackable(layout: Layout | None) -> TensorSpec:

@@ -1,6 +1,6 @@
 """What every dataset looks like: samples, buckets, batches, and the protocols that caches, subsets and plans fulfil."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 
 from ..address import Address
 from ..format import Key, Manifest, SampleFacts, Split, realize
+from ..remote import Traffic
 from .buffers import BatchBuffers
 
 
@@ -181,6 +182,11 @@ class Dataset(Samples, Protocol):
     def buffers(self, rows: int, pin: bool = False) -> BatchBuffers: ...
 
     def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None: ...
+
+    def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None: ...
+
+    @property
+    def traffic(self) -> Traffic | None: ...
 
     def variants(self, field: str) -> np.ndarray: ...
 

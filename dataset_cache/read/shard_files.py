@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ...errors import CacheError
 from ..format import MAX_HEADER_BYTES, SHARDS, Place, ShardFile, StoredFile, header_hash, storage_at
+from ..remote import AheadFile, ReadAhead
 from .leases import Lease
 
 MAX_OPEN = 128
@@ -21,6 +22,9 @@ class ShardFiles:
         self._storage = storage_at(place)
         self.shards = shards
         self._lease = lease
+        # Reads through local copies, if the shards are not on a disk of this machine.
+        reader = getattr(self._storage, "ranges", None)
+        self.ahead = None if reader is None else ReadAhead(reader, shards)
         self._open: OrderedDict[int, StoredFile] = OrderedDict()
         self._kept: dict[int, StoredFile] = {}  # if all shards may stay open, the order of use does not matter
         self._identities: dict[int, tuple] = {}
@@ -64,6 +68,8 @@ class ShardFiles:
         if self._closed:
             raise CacheError(f"{self._storage.path}: this cache is closed; open it again")
         self.check_range(shard, 0, 0)
+        if self.ahead is not None:  # what is read is compared with the hashes of its blobs instead
+            return AheadFile(self.ahead, shard, self.shards[shard])
         self._storage.refuse_link(SHARDS)
         entry = self.shards[shard]
         file = self._storage.open(f"{SHARDS}/{entry.file}")
@@ -95,6 +101,8 @@ class ShardFiles:
             self._closed = True
             self._open.clear()
             self._kept.clear()
+        if self.ahead is not None:
+            self.ahead.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -102,6 +110,8 @@ class ShardFiles:
         """In a forked child: the parent shares file positions, and one of its threads may have held the lock."""
         self._lock = threading.Lock()
         self._open, self._kept = OrderedDict(), {}
+        if self.ahead is not None:
+            self.ahead.reset()
 
 
 _live: "weakref.WeakSet[ShardFiles]" = weakref.WeakSet()

@@ -4,6 +4,7 @@ A window of flat arrays moves over the order of training. A position counts the 
 the same piece has many. The window is as long as it must be to contain every piece once more, within a limit.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,7 @@ import numpy as np
 FAR = 1 << 62  # the next use of a piece that is not needed again, as far as is known
 FIRST_BATCHES = 32
 MOST_USES = 4 << 20  # in the window: 32 bytes each
+_WITHOUT_PAUSE, _PAUSE_SECONDS = 64, 0.002  # batches: training needs Python too
 Uses = Sequence[tuple[int, int]]  # location and size of each piece of a batch
 
 
@@ -56,8 +58,13 @@ class Window:
         edges = np.concatenate([[0], self.ends - self.first])
         return int(np.diff(self.sums[edges]).max(initial=0))
 
+    def next_use(self, location: int, position: int) -> int:
+        """The first use of a piece at or after a position, or FAR."""
+        found = np.flatnonzero(self.where[position - self.first :] == np.uint64(location))
+        return int(found[0]) + position if len(found) else FAR
+
     def next_uses(self, locations: np.ndarray, position: int) -> np.ndarray:
-        """The first use of each location at or after a position, or FAR."""
+        """The same for many pieces."""
         found, first = np.unique(self.where[position - self.first :], return_index=True)
         if not len(found):
             return np.full(len(locations), FAR, np.int64)
@@ -73,9 +80,13 @@ class Coming:
 
     def __init__(self, batches: Iterator[Uses]) -> None:
         self._batches = batches
-        self._ended = False
+        self._ended = False  # nothing comes any more
         self._settled = 0  # uses ahead when every piece was in the window
         self._step = FIRST_BATCHES
+
+    def end(self) -> None:
+        """Read no further."""
+        self._ended = True
 
     def is_short(self, window: Window, position: int) -> bool:
         """Whether the window should reach further beyond this position."""
@@ -84,8 +95,7 @@ class Coming:
 
     def extend(self, window: Window, keep: int) -> Window:
         """A longer window, without what comes before batch `keep`. The first steps are short, later ones longer."""
-        read = [list(uses) for uses in islice(self._batches, self._step)]
-        self._ended = len(read) < self._step
+        read = self._read()
         cut = window.batch_range(keep)
         start = cut[0] if cut else window.first
         old = start - window.first
@@ -106,6 +116,17 @@ class Coming:
             self._settled = self._settled or len(where)
         self._step = max(FIRST_BATCHES, len(grown.ends) // 4 if self._settled else len(grown.ends))
         return grown
+
+    def _read(self) -> list[Uses]:
+        read: list[Uses] = []
+        for uses in islice(self._batches, self._step):
+            read.append(uses)
+            if self._ended:
+                break
+            if len(read) % _WITHOUT_PAUSE == 0:
+                time.sleep(_PAUSE_SECONDS)
+        self._ended = self._ended or len(read) < self._step
+        return read
 
 
 def _next_uses(where: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 class PieceStore(Protocol):
     """Where copies of pieces are."""
 
-    def list(self) -> Iterator[Piece]: ...
+    def pieces(self) -> Iterator[Piece]: ...
 
     def has(self, piece: Piece) -> bool: ...
 
@@ -95,7 +95,7 @@ class PieceFolder:
         self._lock = self._storage.lock(f"{READERS}/{self._token}")
         self._looked, self._others = -_LOOK_SECONDS, 0
 
-    def list(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Piece]:
         """All pieces. What a killed process was writing is removed on the way."""
         readers = self._readers()
         for shard in self._storage.list():
@@ -192,7 +192,7 @@ class PieceMemory:
     def __init__(self) -> None:
         self._pieces: dict[Piece, memoryview] = {}
 
-    def list(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Piece]:
         return iter(())
 
     def has(self, piece: Piece) -> bool:

@@ -1,0 +1,63 @@
+"""Local copies of remote datasets: the folder for them, and how much space they may take."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from ...errors import SettingError
+
+CACHE_DIR = "STREAMCACHE_CACHE_DIR"
+CACHE_LIMIT = "STREAMCACHE_CACHE_LIMIT"
+BLOCKS = "blocks"
+MOST_BYTES = 50 * 10**9  # by default, or half of what is free if that is less
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_chosen: int | None = None
+
+
+def use_cache_limit(limit: int | None) -> None:
+    """Keep at most so many bytes of local copies from now on, whatever STREAMCACHE_CACHE_LIMIT says; 0 for none."""
+    global _chosen
+    _chosen = limit
+
+
+def cache_limit(used: int = 0) -> int:
+    """The most bytes of local copies: what the program chose, else STREAMCACHE_CACHE_LIMIT, else a share of the disk.
+
+    `used` are the bytes of the copies that are there already.
+    """
+    if _chosen is not None:
+        return _chosen
+    if text := os.environ.get(CACHE_LIMIT):
+        return parse_size(text, CACHE_LIMIT)
+    folder = blocks_folder()
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return min(MOST_BYTES, (shutil.disk_usage(folder).free + used) // 2)
+
+
+def parse_size(text: str, place: str) -> int:
+    """A number of bytes, such as 800MB or 20 GB."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise SettingError(f"{place}: found {text!r}; expected a size such as 20GB, or 0 for no local copies")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def blocks_folder() -> Path:
+    """Where the pieces are."""
+    return copies_folder() / BLOCKS
+
+
+def copies_folder() -> Path:
+    """STREAMCACHE_CACHE_DIR, else a folder in the platform's folder for caches."""
+    if given := os.environ.get(CACHE_DIR):
+        return Path(given)
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "streamcache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "streamcache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "streamcache"

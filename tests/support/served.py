@@ -1,0 +1,52 @@
+"""A cache behind a web server, as a storage: metadata is read whole, shards in ranges."""
+
+import http.client
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from streamcache.dataset_cache import Cache, LocalStorage, open_cache
+from streamcache.errors import CacheError
+
+
+class HttpRanges:
+    """A `RangeReader` with a connection per thread, and no retries."""
+
+    def __init__(self, address: str) -> None:
+        self._host = urlsplit(address).netloc
+        self._local = threading.local()
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self._read(name, offset, size) for offset, size in ranges]
+
+    def _read(self, name: str, offset: int, size: int) -> bytes:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = http.client.HTTPConnection(self._host, timeout=30)
+        try:
+            connection.request("GET", f"/{name}", headers={"Range": f"bytes={offset}-{offset + size - 1}"})
+            answer = connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._local.connection = None
+            raise CacheError(f"{name}: cannot be read over the network: {error!r}") from error
+        if answer.status != 206:
+            raise CacheError(f"{name}: the server answered {answer.status}")
+        return data
+
+
+class ServedStorage(LocalStorage):
+    """A dataset whose metadata is at hand and whose shards are behind a server. Shards cannot be opened locally."""
+
+    def __init__(self, path: Path, address: str) -> None:
+        super().__init__(path)
+        object.__setattr__(self, "ranges", HttpRanges(address))
+
+    def open(self, name: str):
+        assert not name.startswith("shards/"), f"{name} was opened, not read in ranges"
+        return super().open(name)
+
+
+def open_served(path: Path, address: str) -> Cache:
+    return open_cache(ServedStorage(path, address))
