@@ -98,7 +98,7 @@ from .intake import (
 )
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import RangeReader
+from .remote import RangeReader, Traffic, cache_limit, parse_size, use_cache_limit
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -250,12 +250,14 @@ __all__ = [
     "StoredFile",
     "Subset",
     "Surroundings",
+    "Traffic",
     "Transform",
     "Upload",
     "Usage",
     "bucket_chart",
     "bucket_labels",
     "byte_count",
+    "cache_limit",
     "check_sets",
     "check_setting",
     "clean",
@@ -318,6 +320,7 @@ __all__ = [
     "overview",
     "overview_of",
     "parse_setting",
+    "parse_size",
     "peek_bucket_counts",
     "plural",
     "preview_clean",
@@ -341,6 +344,7 @@ __all__ = [
     "thumbnail_of",
     "usage",
     "usage_of",
+    "use_cache_limit",
     "use_memory_folder",
     "verify",
     "walk_folder",

@@ -58,9 +58,8 @@ class ReadAhead:
         self._window, self._planned, self._read, self._batch = EMPTY, 0, 0, 0
         self._soon = SOON_BYTES
         self._halted = False  # after an error, until a request succeeds
-        self._asked: set[int] = set()  # the pieces of the batch that is read now
-        self._asked_at = 0.0
-        self._held: dict[int, memoryview] = {}  # of these, and those for which there was no room
+        self._asked: dict[int, tuple[float, set[int]]] = {}  # thread → since when it reads a batch, and its pieces
+        self._held: dict[int, memoryview] = {}  # fetched for them, or without room to keep it
         self._fresh: set[int] = set()  # fetched and not read yet
         self._failed: dict[int, tuple[float, Exception]] = {}
 
@@ -93,8 +92,7 @@ class ReadAhead:
         with self._changed:
             self._shelf.open()
             pieces = self._pieces(batch)
-            self._asked, self._asked_at = {location for location, _ in pieces}, time.monotonic()
-            self._held = {location: data for location, data in self._held.items() if location in self._asked}
+            self._asked[threading.get_ident()] = time.monotonic(), {location for location, _ in pieces}
             for location, size in pieces:
                 if self._fetcher.is_pending(location) or not self._is_here(location, size):
                     self._fetcher.add(location, size, URGENT)
@@ -120,6 +118,8 @@ class ReadAhead:
         """A batch was read. If it is one of the next ones, what comes moves on."""
         locations = [location for location, _ in self._pieces(batch)]
         with self._changed:
+            self._asked.pop(threading.get_ident(), None)
+            self._held = {location: data for location, data in self._held.items() if self._is_asked(location)}
             for number in range(self._batch, self._batch + _MATCHED):
                 span = self._window.batch_range(number)
                 if span is not None and self._window.locations(*span) == locations:
@@ -144,8 +144,12 @@ class ReadAhead:
     def _is_here(self, location: int, size: int) -> bool:
         return self._shelf.kept.has(location, size) or len(self._held.get(location, b"")) >= size
 
+    def _is_asked(self, location: int) -> bool:
+        return any(location in asked for _, asked in self._asked.values())
+
     def _get(self, location: int, size: int) -> memoryview:
-        late, since = False, self._asked_at if location in self._asked else time.monotonic()
+        since, asked = self._asked.get(threading.get_ident(), (0.0, set[int]()))
+        late, since = False, since if location in asked else time.monotonic()
         for _ in range(_ATTEMPTS):
             with self._changed:
                 self._shelf.open()
@@ -153,7 +157,7 @@ class ReadAhead:
                     self._fetcher.add(location, size, URGENT)
                     late = True
                     self._changed.wait(1.0)
-                data = self._held.get(location) if location in self._asked else self._held.pop(location, None)
+                data = self._held.get(location) if location in asked else self._held.pop(location, None)
                 here = self._shelf.kept.has(location, size)
                 failed = self._failed.pop(location, None)
             if data is None or len(data) < size:
@@ -201,7 +205,7 @@ class ReadAhead:
                 self._failed.pop(location, None)
                 self._halted = False
                 kept = self._shelf.kept.has(location, size) or self._take_in(location, size)
-                if not kept or location in self._asked:
+                if not kept or self._is_asked(location):
                     self._held[location] = data
             if kept:
                 self._store(location, size, data)
