@@ -187,7 +187,7 @@ class Cache(Sequence[Sample]):
     def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None:
         """Say which batches will be read, in order: indices and variants, for as long as the order is known.
 
-        A remote cache fetches them ahead and keeps local copies by when they are needed again; a local one does nothing.
+        A remote cache fetches them ahead and keeps local copies by when they are needed again; a local one ignores it.
         After an empty order, nothing more comes.
         """
         ahead, reader, fields = self._files.ahead, self._batches, self._batch_fields

@@ -72,9 +72,8 @@ class Window:
         return np.where(found[place] == locations, first[place] + position, FAR)
 
 
-EMPTY = Window(
-    0, 0, np.empty(0, "<u8"), *(np.empty(0, "<i8") for _ in range(2)), np.zeros(1, "<i8"), np.empty(0, "<i8")
-)
+_NONE = np.empty(0, "<i8")
+EMPTY = Window(0, 0, _NONE.astype("<u8"), _NONE, _NONE, np.zeros(1, "<i8"), _NONE)
 
 
 class Coming:

@@ -1,8 +1,8 @@
 """Reading ahead: the pieces that come are fetched before they are read, and kept by when they are needed again.
 
-Two marks move over the window of what comes: `planned`, up to which everything is here or on its way, and `read`. While
-there is room, `planned` runs ahead freely. Without room it makes some only for what comes soon, from pieces whose planned
-uses are all read: of these, the one that is needed last goes. Whatever was not planned for is fetched when it is read.
+Two marks move over the window of what comes: `planned`, up to which everything is here or on its way, and `read`.
+While there is room, `planned` runs ahead freely. Without room it makes some only for what comes soon, from pieces whose
+planned uses are all read: of these, the one that is needed last goes. What was not planned is fetched when it is read.
 """
 
 import logging

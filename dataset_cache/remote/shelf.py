@@ -57,7 +57,7 @@ class Shelf:
         return self.kept.used + self._others_bytes + size <= self.kept.limit
 
     def make_room(self, size: int, read: int, needed: int) -> bool:
-        """Remove pieces that are needed later than `needed`, none with a planned use from `read` on. False if in vain."""
+        """Remove pieces that are needed after `needed`, none with a planned use from `read` on. False if in vain."""
         kept, store, spared = self.kept, self.store, list[int]()
         while not self.fits(size):
             if self._others and kept.used + size <= kept.limit // (1 + store.others()):
@@ -116,7 +116,7 @@ class Shelf:
         self._notice(error.strerror or str(error))
 
     def fit(self, window: Window) -> bool:
-        """Stream through memory if the limit cannot hold two batches: then copies would stall what they should speed up.
+        """Stream through memory if the limit cannot hold two batches: copies would stall what they should speed up.
 
         True if the shelf was cleared for that.
         """

@@ -7,7 +7,7 @@ from ...quantity import byte_count, plural
 
 @dataclass(frozen=True)
 class Traffic:
-    """Counts since the dataset was opened, by this process. A piece is what one sample, or a part of it, is read from."""
+    """Counts since the dataset was opened, by this process. A piece is what a sample, or a part of it, is read from."""
 
     requests: int = 0
     bytes: int = 0  # received

@@ -137,7 +137,7 @@ class Reporter:
     ) -> TrainProgress:
         """Report a finished step of this many rows.
 
-        `waited` is the total time spent waiting for data so far, `traffic` what reading it from a remote place has cost.
+        `waited` is the total time spent waiting for data so far, `traffic` what reading a remote dataset has cost.
         """
         now = time.perf_counter()
         self._times.append(now - self.paused)

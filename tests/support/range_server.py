@@ -1,4 +1,4 @@
-"""A web server that answers ranges of the files in a folder, with latency, a byte rate and faults: for tests and benchmarks.
+"""A web server that answers ranges of the files in a folder, with latency, a byte rate and faults.
 
 python -m streamcache.tests.support.range_server FOLDER --latency 0.05 --rate 100e6   prints its port
 """
