@@ -31,6 +31,7 @@ class Fetcher:
         self._queued: dict[int, int] = {}  # location → size
         self._ending: dict[int, int] = {}  # where the next piece would begin → location
         self._flying: dict[int, int] = {}
+        self._alone: set[int] = set()  # requested on their own: a request for them and others has failed
         self._threads = self._idle = 0
         self._closed = False
 
@@ -79,9 +80,16 @@ class Fetcher:
                 self._deliver(pieces, found)
             finally:
                 with self._changed:
-                    for location, _ in pieces:
-                        self._flying.pop(location, None)
-                    self._changed.notify_all()
+                    self._landed([location for location, _ in pieces], isinstance(found, Exception))
+
+    def _landed(self, locations: list[int], failed: bool) -> None:
+        for location in locations:
+            del self._flying[location]
+        if not failed:
+            self._alone.difference_update(locations)
+        elif len(locations) > 1:
+            self._alone.update(locations)
+        self._changed.notify_all()
 
     def _take(self) -> Pieces:
         """The next pieces to request together; none if the thread is to end."""
@@ -109,19 +117,19 @@ class Fetcher:
     def _join(self, location: int) -> Pieces:
         """The piece, with queued ones directly before and behind it."""
         pieces = [(location, self._unqueue(location))]
-        total = pieces[0][1]
-        while (before := self._before(pieces[0][0])) is not None and total < REQUEST_BYTES:
+        total = REQUEST_BYTES if location in self._alone else pieces[0][1]
+        while total < REQUEST_BYTES and self._joins(before := self._ending.get(pieces[0][0], -1), pieces[0][0]):
             pieces.insert(0, (before, self._unqueue(before)))
             total += pieces[0][1]
-        while (behind := _aligned(sum(pieces[-1]))) in self._queued and total < REQUEST_BYTES:
+        while total < REQUEST_BYTES and self._joins(behind := _aligned(sum(pieces[-1]))):
             pieces.append((behind, self._unqueue(behind)))
             total += pieces[-1][1]
         return pieces
 
-    def _before(self, location: int) -> int | None:
-        """The queued piece that ends where this one begins."""
-        found = self._ending.get(location, -1)
-        return found if found >= 0 and _aligned(found + self._queued.get(found, 0)) == location else None
+    def _joins(self, location: int, end: int = -1) -> bool:
+        """Whether a piece is queued that begins here, and ends there, and may be requested with others."""
+        size = self._queued.get(location)
+        return size is not None and location not in self._alone and end in (-1, _aligned(location + size))
 
     def _unqueue(self, location: int) -> int:
         size = self._queued.pop(location)

@@ -1,8 +1,8 @@
 """Pieces of shards as local copies: a folder of them that processes share, or memory where there is no folder.
 
 A piece is named by the hash of its shard and its place in it, so it never goes stale. Every copy may vanish at any
-time: what it holds is in the shard. A file is written under a name of its own, then renamed, and ends with a checksum: a
-piece that is cut off, also by a power failure, counts as missing.
+time: what it holds is in the shard. A file is written under a name of its own, then renamed, and ends with a checksum:
+a piece that is cut off, also by a power failure, counts as missing.
 """
 
 import contextlib

@@ -231,7 +231,8 @@ class ReadAhead:
         with self._changed:
             for location in [*(location for location, _ in pieces), *self._fetcher.cancel()]:
                 self._shelf.kept.discard(location)
-            self._failed.update((location, (time.monotonic(), error)) for location, _ in pieces)
+            if len(pieces) == 1:  # of several, each is asked for on its own first
+                self._failed[pieces[0][0]] = time.monotonic(), error
             # Asking on would repeat the error for everything that comes. The read that needs a piece asks again.
             self._halted, self._planned = True, self._read
 

@@ -19,6 +19,8 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """No test touches the user's own state."""
     folder = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("STREAMCACHE_STATE_DIR", str(folder))
+    monkeypatch.setenv("STREAMCACHE_CACHE_DIR", str(tmp_path_factory.mktemp("copies")))
+    monkeypatch.delenv("STREAMCACHE_CACHE_LIMIT", raising=False)
     return folder
 
 

@@ -2,11 +2,15 @@
 
 import http.client
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from streamcache.dataset_cache import Cache, LocalStorage, open_cache
+import torch
+
+from streamcache.dataset_cache import Cache, CacheWriter, LocalStorage, open_cache
+from streamcache.dataset_cache.remote.read_ahead import GRAIN, ReadAhead
 from streamcache.errors import CacheError
 
 
@@ -50,3 +54,25 @@ class ServedStorage(LocalStorage):
 
 def open_served(path: Path, address: str) -> Cache:
     return open_cache(ServedStorage(path, address))
+
+
+def write_even(path: Path, count: int) -> Path:
+    """A cache whose samples are one piece each, of `GRAIN` bytes."""
+    with CacheWriter(path) as writer:
+        for i in range(count):
+            draw = torch.Generator().manual_seed(i)
+            writer.add(latent={"samples": torch.randn(1, 4, 64, GRAIN // 1024, generator=draw)}, source=f"{i}.png")
+    return path
+
+
+def settle(ahead: ReadAhead, seconds: float = 60) -> None:
+    """Wait until everything that can be fetched ahead is here."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with ahead._changed:
+            coming, fetcher = ahead._coming, ahead._fetcher
+            seen = coming is None or not coming.is_short(ahead._window, ahead._planned)
+            if seen and not fetcher._queued and not fetcher._flying:
+                return
+        time.sleep(0.001)
+    raise AssertionError("reading ahead hangs")
