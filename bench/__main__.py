@@ -14,6 +14,7 @@ import torch
 from .encoding import measure_encoding
 from .host_training import measure_host_training
 from .opening import measure_opening
+from .readahead import measure_readahead
 from .reading import measure_reading, measure_repeated_captions
 from .rounds import QUICK, Settings
 from .scanning import measure_scanning
@@ -32,6 +33,7 @@ GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "scanning": measure_scanning,
     "encoding": measure_encoding,
     "training": measure_training,
+    "readahead": measure_readahead,
     "steps": measure_steps,
     "host": measure_host_training,
 }

@@ -33,6 +33,7 @@ class Settings:
     encoded: int = 100
     encode_rounds: int = 6
     host_rounds: int = 5
+    streamed: int = 400
 
 
 QUICK = Settings(
@@ -51,6 +52,7 @@ QUICK = Settings(
     encoded=8,
     encode_rounds=5,
     host_rounds=1,
+    streamed=16,
 )
 
 

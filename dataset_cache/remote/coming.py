@@ -92,7 +92,7 @@ class Coming:
     def is_short(self, window: Window, position: int) -> bool:
         """Whether the window should reach further beyond this position."""
         ahead = window.end - position
-        return not self._ended and ahead < (self._settled * 3 // 4 if self._settled else MOST_USES)
+        return not self._ended and ahead < (self._settled or MOST_USES)
 
     def extend(self, window: Window, keep: int) -> Window:
         """A longer window, without what comes before batch `keep`. The first steps are short, later ones longer."""
@@ -113,6 +113,7 @@ class Coming:
             np.concatenate([[0], np.cumsum(size)]),
             np.concatenate([window.ends[keep - window.batch if cut else 0 :], ends]),
         )
+        # Nothing new came for as long as before: every piece is in either half, also if the order goes on from here.
         if bool(seen[window.end - start :].all()) or len(where) >= MOST_USES:
             self._settled = self._settled or len(where)
         self._step = max(FIRST_BATCHES, len(grown.ends) // 4 if self._settled else len(grown.ends))

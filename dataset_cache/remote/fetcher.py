@@ -34,6 +34,7 @@ class Fetcher:
         self._alone: set[int] = set()  # requested on their own: a request for them and others has failed
         self._threads = self._idle = 0
         self._closed = False
+        self.near = 0  # pieces of a lower priority are requested on their own: they should not wait for others
 
     @property
     def queued(self) -> int:
@@ -109,15 +110,15 @@ class Fetcher:
 
     def _pop(self) -> Pieces:
         while self._order:
-            location = heapq.heappop(self._order)[1]
+            priority, location = heapq.heappop(self._order)
             if location in self._queued:
-                return self._join(location)
+                return self._join(location, priority < self.near or location in self._alone)
         return []
 
-    def _join(self, location: int) -> Pieces:
-        """The piece, with queued ones directly before and behind it."""
+    def _join(self, location: int, alone: bool) -> Pieces:
+        """The piece, with queued ones directly before and behind it if it is not to come alone."""
         pieces = [(location, self._unqueue(location))]
-        total = REQUEST_BYTES if location in self._alone else pieces[0][1]
+        total = REQUEST_BYTES if alone else pieces[0][1]
         while total < REQUEST_BYTES and self._joins(before := self._ending.get(pieces[0][0], -1), pieces[0][0]):
             pieces.insert(0, (before, self._unqueue(before)))
             total += pieces[0][1]

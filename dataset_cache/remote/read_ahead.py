@@ -25,6 +25,7 @@ GRAIN = 64 << 10  # smaller ranges are read in pieces of this size, so that ther
 SOON_BYTES = 256 << 20  # of what comes, for which room is made
 RANGE_BYTES = 4 << 20  # of which a reader may fetch several at once
 _MOST_QUEUED = 512
+_NEAR = 2  # batches whose pieces are requested one by one
 _MATCHED = 8  # batches that may be skipped without losing track
 _ATTEMPTS = 5
 _LIST_SECONDS = 30.0  # between two looks at the whole folder while others use it
@@ -248,6 +249,8 @@ class ReadAhead:
 
     def _advance(self) -> None:
         """Plan as far as there is room."""
+        near = self._window.batch_range(self._batch + _NEAR)
+        self._fetcher.near = near[0] if near else self._read
         while self._planned < self._window.end and self._fetcher.queued < _MOST_QUEUED and not self._halted:
             location, size, following = self._window.use(self._planned)
             if self._shelf.kept.has(location, size):

@@ -1,0 +1,50 @@
+"""The folder of local copies and its limit."""
+
+import shutil
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from streamcache.dataset_cache.remote import local_copies
+from streamcache.dataset_cache.remote.local_copies import MOST_BYTES, cache_limit, copies_folder, parse_size
+from streamcache.errors import SettingError
+
+
+@pytest.mark.parametrize(("text", "size"), [
+    ("20GB", 20 * 10**9), ("1.5 tb", 15 * 10**11), ("800m", 8 * 10**8), ("4096", 4096), ("0", 0), (" 3 kB ", 3000),
+])  # fmt: skip
+def test_f5_a_limit_is_a_size_as_people_write_it(text, size) -> None:
+    assert parse_size(text, "--cache-limit") == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "20 GBs", "1e9", "GB", "nan"])
+def test_f5_a_wrong_limit_is_named_with_its_place(text) -> None:
+    with pytest.raises(SettingError, match="STREAMCACHE_CACHE_LIMIT: found .*expected a size such as 20GB"):
+        parse_size(text, "STREAMCACHE_CACHE_LIMIT")
+
+
+def test_f5_a_limit_comes_from_the_program_the_environment_or_the_disk(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("STREAMCACHE_CACHE_DIR", str(tmp_path / "not there yet"))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(100, 0, 30 * 10**9 if folder == tmp_path else 0))
+    assert cache_limit() == 15 * 10**9
+    assert cache_limit(used=10 * 10**9) == 20 * 10**9  # what is there already does not make it smaller
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(100, 0, 10**15))
+    assert cache_limit() == MOST_BYTES
+    monkeypatch.setenv("STREAMCACHE_CACHE_LIMIT", "7MB")
+    assert cache_limit() == 7 * 10**6
+    monkeypatch.setattr(local_copies, "_chosen", 0)
+    assert cache_limit() == 0
+
+
+def test_f5_the_folder_is_where_each_system_keeps_such_files(monkeypatch, tmp_path) -> None:
+    assert copies_folder() == Path(copies_folder())
+    monkeypatch.delenv("STREAMCACHE_CACHE_DIR")
+    for system, name in (("linux", "XDG_CACHE_HOME"), ("win32", "LOCALAPPDATA")):
+        monkeypatch.setattr(sys, "platform", system)
+        monkeypatch.setenv(name, str(tmp_path))
+        assert copies_folder() == tmp_path / "streamcache"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert copies_folder() == Path.home() / "Library" / "Caches" / "streamcache"
