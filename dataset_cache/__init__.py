@@ -51,6 +51,7 @@ from .encode import (
     object_identity,
 )
 from .format import (
+    SCHEMES,
     Codec,
     Index,
     LazyTensor,
@@ -96,9 +97,10 @@ from .intake import (
     list_image_folders,
     remove_abandoned,
 )
+from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import RangeReader
+from .remote import REMOTE_SCHEMES, RangeReader, RemoteStorage, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -112,12 +114,10 @@ from .sources import (
     check_sets,
     few_names,
     is_image,
-    memory_folder,
     name_problem,
     normal_form,
     remembered_folders,
     spelled,
-    use_memory_folder,
     walk_folder,
 )
 from .upkeep import (
@@ -174,6 +174,8 @@ from .write import (
     open_checked,
     split_rows,
 )
+
+SCHEMES.update(REMOTE_SCHEMES)
 
 __all__ = [
     "CATEGORIES",
@@ -236,6 +238,7 @@ __all__ = [
     "Problem",
     "PublishLock",
     "RangeReader",
+    "RemoteStorage",
     "Removal",
     "RepairReport",
     "Report",
@@ -331,6 +334,8 @@ __all__ = [
     "remove_abandoned",
     "repair",
     "replace_file",
+    "resolve",
+    "roots",
     "samples_by_bucket",
     "samples_by_size",
     "shown_kind",
