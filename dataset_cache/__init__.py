@@ -22,6 +22,7 @@ from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
 from .address import Address, is_address
+from .ahead import Traffic, cache_limit, parse_size, use_cache_limit
 from .encode import (
     EMPTY_CAPTION,
     ENCODE_SETTINGS,
@@ -51,6 +52,7 @@ from .encode import (
     object_identity,
 )
 from .format import (
+    SCHEMES,
     Codec,
     Index,
     LazyTensor,
@@ -96,9 +98,10 @@ from .intake import (
     list_image_folders,
     remove_abandoned,
 )
+from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import RangeReader, Traffic, cache_limit, parse_size, use_cache_limit
+from .remote import REMOTE_SCHEMES, RangeReader, RemoteStorage, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -112,12 +115,10 @@ from .sources import (
     check_sets,
     few_names,
     is_image,
-    memory_folder,
     name_problem,
     normal_form,
     remembered_folders,
     spelled,
-    use_memory_folder,
     walk_folder,
 )
 from .upkeep import (
@@ -174,6 +175,8 @@ from .write import (
     open_checked,
     split_rows,
 )
+
+SCHEMES.update(REMOTE_SCHEMES)
 
 __all__ = [
     "CATEGORIES",
@@ -236,6 +239,7 @@ __all__ = [
     "Problem",
     "PublishLock",
     "RangeReader",
+    "RemoteStorage",
     "Removal",
     "RepairReport",
     "Report",
@@ -334,6 +338,8 @@ __all__ = [
     "remove_abandoned",
     "repair",
     "replace_file",
+    "resolve",
+    "roots",
     "samples_by_bucket",
     "samples_by_size",
     "shown_kind",

@@ -12,6 +12,7 @@ import torch
 
 from ...errors import CacheError
 from ..address import Address
+from ..ahead import Traffic
 from ..format import (
     ASIDE_FIELDS,
     COLUMNS,
@@ -31,7 +32,6 @@ from ..format import (
     storage_at,
     tensor_bytes,
 )
-from ..remote import Traffic
 from .batch import BatchReader
 from .buffers import BatchBuffers
 from .dataset import Batch, Bucket, Fields, Sample

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ..address import Address
+from ..ahead import Traffic
 from ..format import Key, Manifest, SampleFacts, Split, realize
-from ..remote import Traffic
 from .buffers import BatchBuffers
 
 

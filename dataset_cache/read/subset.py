@@ -8,8 +8,8 @@ from typing import Any, overload
 import numpy as np
 
 from ...errors import CacheError
+from ..ahead import Traffic
 from ..format import Key, Split
-from ..remote import Traffic
 from .buffers import BatchBuffers
 from .dataset import Batch, Bucket, Dataset, Sample
 

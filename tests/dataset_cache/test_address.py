@@ -26,9 +26,11 @@ def test_paths_are_no_addresses(text):
 def test_f7_an_address_with_a_secret_is_refused_without_repeating_it(text):
     with pytest.raises(CacheError, match="leave that out, and give credentials in the environment") as raised:
         Address.parse(text)
-    assert "hunter2" not in str(raised.value) and "anna" not in str(raised.value) and "host/set" in str(
-        raised.value
-    ).replace("bucket", "host")
+    assert (
+        "hunter2" not in str(raised.value)
+        and "anna" not in str(raised.value)
+        and "host/set" in str(raised.value).replace("bucket", "host")
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "lora_train/parts.py": "lora_train/test_session.py",
     "lora_train/forecast/peak.py": "lora_train/forecast/test_forecast.py",
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
-    "dataset_cache/remote/shelf.py": "dataset_cache/remote/test_read_ahead.py",
+    "dataset_cache/ahead/shelf.py": "dataset_cache/ahead/test_read_ahead.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
     "dataset_cache/format/blobs.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from streamcache.cli.train import describe_result
 from streamcache.dataset_cache import open_cache, use_cache_limit
-from streamcache.dataset_cache.remote.read_ahead import GRAIN
+from streamcache.dataset_cache.ahead.read_ahead import GRAIN
 
 from ..support.processes import Nursery, needs_fork, read_ahead
 from ..support.range_server import Line, serving

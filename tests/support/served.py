@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import torch
 
 from streamcache.dataset_cache import Cache, CacheWriter, LocalStorage, open_cache
-from streamcache.dataset_cache.remote.read_ahead import GRAIN, ReadAhead
+from streamcache.dataset_cache.ahead.read_ahead import GRAIN, ReadAhead
 from streamcache.errors import CacheError
 
 
@@ -43,9 +43,11 @@ class HttpRanges:
 class ServedStorage(LocalStorage):
     """A dataset whose metadata is at hand and whose shards are behind a server. Shards cannot be opened locally."""
 
+    is_remote = True
+
     def __init__(self, path: Path, address: str) -> None:
         super().__init__(path)
-        object.__setattr__(self, "ranges", HttpRanges(address))
+        object.__setattr__(self, "read_ranges", HttpRanges(address).read_ranges)
 
     def open(self, name: str):
         assert not name.startswith("shards/"), f"{name} was opened, not read in ranges"

@@ -1,14 +1,13 @@
-"""Local copies of remote datasets: the folder for them, and how much space they may take."""
+"""The limit of local copies: how much space the pieces of all remote datasets may take."""
 
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 from ...errors import SettingError
+from ..local_folders import copies_folder
 
-CACHE_DIR = "STREAMCACHE_CACHE_DIR"
 CACHE_LIMIT = "STREAMCACHE_CACHE_LIMIT"
 BLOCKS = "blocks"
 MOST_BYTES = 50 * 10**9  # by default, or half of what is free if that is less
@@ -49,15 +48,3 @@ def parse_size(text: str, place: str) -> int:
 def blocks_folder() -> Path:
     """Where the pieces are."""
     return copies_folder() / BLOCKS
-
-
-def copies_folder() -> Path:
-    """STREAMCACHE_CACHE_DIR, else a folder in the platform's folder for caches."""
-    if given := os.environ.get(CACHE_DIR):
-        return Path(given)
-    home = Path.home()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "streamcache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "streamcache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "streamcache"

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...errors import CacheError
 from ..format import OFFSET_BITS, SHARDS, ShardFile, split_location
+from ..remote import REQUEST_BYTES, RangeReader
 from .coming import EMPTY, FAR, Coming
 from .fetcher import URGENT, Fetcher, Pieces, split
-from .ranges import RangeReader
 from .shelf import Shelf
 from .traffic import Traffic
 
@@ -23,7 +23,6 @@ log = logging.getLogger("streamcache")
 
 GRAIN = 64 << 10  # smaller ranges are read in pieces of this size, so that there are not too many
 SOON_BYTES = 256 << 20  # of what comes, for which room is made
-RANGE_BYTES = 4 << 20  # of which a reader may fetch several at once
 _MOST_QUEUED = 512
 _NEAR = 2  # batches whose pieces are requested one by one
 _MATCHED = 8  # batches that may be skipped without losing track
@@ -31,6 +30,7 @@ _ATTEMPTS = 5
 _LIST_SECONDS = 30.0  # between two looks at the whole folder while others use it
 
 Range = tuple[int, int, int]  # shard, offset, size
+BatchRead = tuple[int, int, Sequence[memoryview], int]  # shard, offset, buffers, and their size together
 
 
 def pieces_of(shard: int, offset: int, size: int, shard_bytes: int) -> Pieces:
@@ -88,8 +88,16 @@ class ReadAhead:
             self._fetcher.close()
             self._shelf.close()
 
-    def ask(self, batch: Sequence[Range]) -> None:
-        """A batch is about to be read: fetch at once, side by side, what is missing of it."""
+    def read_batch(self, reads: Sequence[BatchRead]) -> None:
+        """Read what a batch consists of. If it is one of the next ones, what comes moves on."""
+        batch = [(shard, offset, nbytes) for shard, offset, _, nbytes in reads]
+        self._ask(batch)
+        for read in reads:
+            self.read(*read)
+        self._done(batch)
+
+    def _ask(self, batch: Sequence[Range]) -> None:
+        """Fetch at once, side by side, what is missing of a batch."""
         with self._changed:
             self._shelf.open()
             pieces = self._pieces(batch)
@@ -115,8 +123,7 @@ class ReadAhead:
             parts.append(self._get(location, size)[max(start - location, 0) : end - location])
         _scatter(parts, buffers)
 
-    def done(self, batch: Sequence[Range]) -> None:
-        """A batch was read. If it is one of the next ones, what comes moves on."""
+    def _done(self, batch: Sequence[Range]) -> None:
         locations = [location for location, _ in self._pieces(batch)]
         with self._changed:
             self._asked.pop(threading.get_ident(), None)
@@ -182,18 +189,16 @@ class ReadAhead:
     def _fetch(self, location: int, size: int) -> bytes:
         shard, offset = split_location(location)
         name = f"{SHARDS}/{self._shards[shard].file}"
-        parts = [(at, min(RANGE_BYTES, offset + size - at)) for at in range(offset, offset + size, RANGE_BYTES)]
-        found = self._reader.read_ranges(name, parts)
-        for (at, expected), data in zip(parts, found, strict=True):
-            if len(data) != expected:
-                raise CacheError(
-                    f"{name}: {len(data):,} of {expected:,} bytes came for the range at {at:,}; check that the dataset "
-                    "is complete there"
-                )
+        (data,) = self._reader.read_ranges(name, [(offset, size)])
+        if len(data) != size:
+            raise CacheError(
+                f"{name}: {len(data):,} of {size:,} bytes came for the range at {offset:,}; check that the dataset is "
+                "complete there"
+            )
         with self._changed:
-            self._counts["requests"] += len(parts)
+            self._counts["requests"] += -(-size // REQUEST_BYTES)
             self._counts["bytes"] += size
-        return found[0] if len(found) == 1 else b"".join(found)
+        return data
 
     def _deliver(self, pieces: Pieces, found: bytes | Exception) -> None:
         """Keep what was fetched, or the error for the read that needs it."""

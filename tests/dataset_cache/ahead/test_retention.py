@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from streamcache.dataset_cache.remote.coming import EMPTY, FAR, Coming
-from streamcache.dataset_cache.remote.retention import Retention
+from streamcache.dataset_cache.ahead.coming import EMPTY, FAR, Coming
+from streamcache.dataset_cache.ahead.retention import Retention
 
 
 def filled(**uses: int) -> Retention:

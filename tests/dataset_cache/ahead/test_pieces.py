@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache.remote import pieces
-from streamcache.dataset_cache.remote.pieces import CLAIM_SECONDS, READERS, Piece, PieceFolder, PieceMemory
+from streamcache.dataset_cache.ahead import pieces
+from streamcache.dataset_cache.ahead.pieces import CLAIM_SECONDS, READERS, Piece, PieceFolder, PieceMemory
 
 from ...support.datasets import flip
 

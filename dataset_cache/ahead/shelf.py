@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ...errors import CacheError
 from ..format import OFFSET_BITS, ShardFile, split_location
 from .coming import Window
-from .local_copies import blocks_folder, cache_limit
+from .limit import blocks_folder, cache_limit
 from .pieces import Piece, PieceFolder, PieceMemory, PieceStore
 from .retention import Retention
 

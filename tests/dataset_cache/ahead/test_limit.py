@@ -1,14 +1,12 @@
-"""The folder of local copies and its limit."""
+"""The limit of local copies."""
 
 import shutil
-import sys
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache.remote import local_copies
-from streamcache.dataset_cache.remote.local_copies import MOST_BYTES, cache_limit, copies_folder, parse_size
+from streamcache.dataset_cache.ahead import limit
+from streamcache.dataset_cache.ahead.limit import MOST_BYTES, cache_limit, parse_size
 from streamcache.errors import SettingError
 
 
@@ -35,16 +33,5 @@ def test_f5_a_limit_comes_from_the_program_the_environment_or_the_disk(monkeypat
     assert cache_limit() == MOST_BYTES
     monkeypatch.setenv("STREAMCACHE_CACHE_LIMIT", "7MB")
     assert cache_limit() == 7 * 10**6
-    monkeypatch.setattr(local_copies, "_chosen", 0)
+    monkeypatch.setattr(limit, "_chosen", 0)
     assert cache_limit() == 0
-
-
-def test_f5_the_folder_is_where_each_system_keeps_such_files(monkeypatch, tmp_path) -> None:
-    assert copies_folder() == Path(copies_folder())
-    monkeypatch.delenv("STREAMCACHE_CACHE_DIR")
-    for system, name in (("linux", "XDG_CACHE_HOME"), ("win32", "LOCALAPPDATA")):
-        monkeypatch.setattr(sys, "platform", system)
-        monkeypatch.setenv(name, str(tmp_path))
-        assert copies_folder() == tmp_path / "streamcache"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert copies_folder() == Path.home() / "Library" / "Caches" / "streamcache"

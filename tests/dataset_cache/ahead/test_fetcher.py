@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streamcache.dataset_cache.remote import fetcher as fetcher_module
-from streamcache.dataset_cache.remote.fetcher import STREAMS, URGENT, Fetcher, split
+from streamcache.dataset_cache.ahead import fetcher as fetcher_module
+from streamcache.dataset_cache.ahead.fetcher import STREAMS, URGENT, Fetcher, split
 
 SIZE = 640
 

@@ -7,8 +7,8 @@ from itertools import count, islice
 import numpy as np
 import pytest
 
-from streamcache.dataset_cache.remote import coming
-from streamcache.dataset_cache.remote.coming import EMPTY, FAR, FIRST_BATCHES, Coming, Window
+from streamcache.dataset_cache.ahead import coming
+from streamcache.dataset_cache.ahead.coming import EMPTY, FAR, FIRST_BATCHES, Coming, Window
 
 
 def epochs(pieces: int, size: int, seed: int = 0, number: int | None = None):

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import Cache, CacheError, Traffic, open_cache
+from streamcache.dataset_cache.ahead import use_cache_limit
+from streamcache.dataset_cache.ahead.read_ahead import GRAIN, ReadAhead, pieces_of
 from streamcache.dataset_cache.format import LocalStorage
-from streamcache.dataset_cache.remote import use_cache_limit
-from streamcache.dataset_cache.remote.read_ahead import GRAIN, ReadAhead, pieces_of
 
 from ...support.datasets import content, flip, write_set
 from ...support.processes import needs_fork
