@@ -1,10 +1,14 @@
-"""Training from a server: 50 ms to every answer, 100 MB/s, a step of 200 ms; with no, some and all local copies."""
+"""Training from a server: 50 ms to every answer, 100 MB/s, a step of 200 ms; with no, some and all local copies.
+
+STREAMCACHE_PEERS names a Python that has litdata and mosaicml-streaming, to measure them on the same server.
+"""
 
 import json
 import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import use_cache_limit
+from ..dataset_cache import open_cache, use_cache_limit
 from ..lora_train import TrainConfig, open_run, train
 from ..lora_train.data import Order, read_columns
+from ..tests.support.range_server import TRAFFIC
 from .examples import EXAMPLE_BYTES
 from .reading import BATCH, write_cache
 from .rounds import Settings
@@ -23,7 +28,9 @@ from .training import BusyModel
 
 LATENCY, RATE = 0.050, 100e6
 STEP = 0.200
-EPOCHS = 3
+EPOCHS = 2
+PEERS = ("litdata", "mosaicml-streaming")
+PEERS_PYTHON = "STREAMCACHE_PEERS"
 LIMITS = {"no local copies": 0.0, "local copies of half": 0.5, "local copies of all": 1.2}
 LARGEST_WAIT = 1.0  # % of the time
 
@@ -60,25 +67,48 @@ def measure_readahead(folder: Path, settings: Settings) -> list[Figure]:
         f"Training from a server ({count:,} samples of {EXAMPLE_BYTES // 1000} KB, 50 ms, 100 MB/s, 200 ms per step)"
     )
     figures = []
-    with throttled(folder / "cache") as address:
-        for name, share in LIMITS.items():
-            found = _train(folder / name.replace(" ", "_"), folder / "cache", address, share, count)
-            figures += _figures(group, name, found, count)
+    for name, share in LIMITS.items():
+        with throttled(folder / "cache") as address:
+            found = _train(folder / name.replace(" ", "_"), address, share, count)
+        figures += _figures(group, name, found, count, LARGEST_WAIT)
+    if python := os.environ.get(PEERS_PYTHON):
+        for peer in PEERS:
+            _peer(python, peer, "write", folder / peer / "set", count)
+            for name, share in LIMITS.items():
+                if share:  # they have no other way
+                    found = _stream(python, folder, peer, share, count)
+                    figures += _figures(group, f"{peer}, {name}", found, count)
     return figures
 
 
-def _figures(group: str, name: str, found: Epochs, count: int) -> list[Figure]:
+def _figures(group: str, name: str, found: Epochs, count: int, target: float | None = None) -> list[Figure]:
     steps = f"of {count // BATCH * STEP:.1f} s of steps"
     cost = f"{EPOCHS} epochs, {found.requests:,} requests"
     waits = [
-        Figure(group, f"waiting for data, {name}, epoch {n + 1}", found.share(n), "% of the time", LARGEST_WAIT)
-        for n in (0, EPOCHS - 1)
+        Figure(group, f"waiting for data, {name}, epoch {n + 1}", found.share(n), "% of the time", target)
+        for n in range(EPOCHS)
     ]
     return [
         *waits,
         Figure(group, f"an epoch, {name}", found.seconds[-1], "s", note=steps),
         Figure(group, f"bytes, {name}", found.nbytes / (count * EXAMPLE_BYTES), "× the dataset", note=cost),
     ]
+
+
+def _stream(python: str, folder: Path, peer: str, share: float, count: int) -> Epochs:
+    """The same order of work with another package: batches in its own shuffled order, in two workers of its loader."""
+    limit = int(share * count * EXAMPLE_BYTES)
+    with throttled(folder / peer) as address:
+        answer = _peer(python, peer, "read", address, folder / f"{peer} {share}", limit, EPOCHS, BATCH, STEP)
+        with urllib.request.urlopen(f"{address}/{TRAFFIC}") as found:
+            requests, nbytes = json.load(found)
+    times = json.loads(answer.splitlines()[-1])
+    return Epochs(times["seconds"], times["waited"], requests, nbytes)
+
+
+def _peer(python: str, *words: Any) -> str:
+    command = [python, str(Path(__file__).with_name("streaming_peers.py")), *map(str, words)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=3600).stdout
 
 
 @contextmanager
@@ -95,20 +125,20 @@ def throttled(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def _train(folder: Path, cache: Path, address: str, share: float, count: int) -> Epochs:
-    from ..tests.support.served import open_served
-
+def _train(folder: Path, address: str, share: float, count: int) -> Epochs:
     os.environ["STREAMCACHE_CACHE_DIR"] = str(folder / "copies")
     use_cache_limit(int(share * count * EXAMPLE_BYTES))
     try:
-        with open_served(cache, address) as dataset, open_run(folder / "runs", "bench") as run:
+        with open_cache(address) as dataset, open_run(folder / "runs", "bench") as run:
             length = len(Order(read_columns(dataset), 0, BATCH))
             config = TrainConfig(steps=EPOCHS * length, batch_size=BATCH, rank=2, targets="all", save_every=0)
             train(WaitingModel(STEP), dataset, config, run)
             rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
             ends = [{"time": 0.0, "waited": 0.0}, *(rows[length * n - 1] for n in range(1, EPOCHS + 1))]
             seconds, waited = ([b[name] - a[name] for a, b in pairwise(ends)] for name in ("time", "waited"))
-            return Epochs(seconds, waited, dataset.traffic.requests, dataset.traffic.bytes)
+            traffic = dataset.traffic
+            assert traffic is not None
+            return Epochs(seconds, waited, traffic.requests, traffic.bytes)
     finally:
         use_cache_limit(None)
         del os.environ["STREAMCACHE_CACHE_DIR"]

@@ -33,7 +33,7 @@ class Settings:
     encoded: int = 100
     encode_rounds: int = 6
     host_rounds: int = 5
-    streamed: int = 400
+    streamed: int = 1000
 
 
 QUICK = Settings(

@@ -22,7 +22,7 @@ from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
 from .address import Address, is_address
-from .ahead import Traffic, cache_limit, parse_size, use_cache_limit
+from .ahead import Traffic, parse_size, use_cache_limit
 from .encode import (
     EMPTY_CAPTION,
     ENCODE_SETTINGS,
@@ -261,7 +261,6 @@ __all__ = [
     "bucket_chart",
     "bucket_labels",
     "byte_count",
-    "cache_limit",
     "check_sets",
     "check_setting",
     "clean",

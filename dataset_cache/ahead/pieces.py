@@ -81,7 +81,7 @@ class PieceStore(Protocol):
 class PieceFolder:
     """Pieces in a folder that any number of processes use at once. They need no lock: pieces appear whole or never.
 
-    The time of a file says until when somebody needs it. It is in the future only for pieces that a process has fetched
+    The time of a file says until when a process needs it. It is in the future only for pieces that a process has fetched
     and not used yet, and counts only while another process uses the folder.
     """
 

@@ -4,18 +4,21 @@ python -m streamcache.tests.support.range_server FOLDER --latency 0.05 --rate 10
 """
 
 import argparse
+import json
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _PART = 128 << 10
+TRAFFIC = "~traffic"  # under this name, [requests, bytes] until now
 
 
 @dataclass
@@ -50,22 +53,34 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name, match = self.path.lstrip("/"), _RANGE.fullmatch(self.headers.get("Range", ""))
         file = self.folder / name
+        if name == TRAFFIC:
+            counts = [len(self.line.requests), sum(size for *_, size in self.line.requests)]
+            return self._answer(200, json.dumps(counts).encode(), {})
         if not file.is_file():
-            return self._answer(404, b"")
-        start, stop = (int(match[1]), int(match[2]) + 1) if match else (0, file.stat().st_size)
+            return self._answer(404, b"", {})
+        total = file.stat().st_size
+        start, stop = (int(match[1]), min(int(match[2]) + 1, total)) if match else (0, total)
         with open(file, "rb") as stream:
             stream.seek(start)
-            data = stream.read(stop - start)
+            data = b"" if self.command == "HEAD" else stream.read(stop - start)
         self.line.requests.append((name, start, len(data)))
         time.sleep(self.line.latency)
-        status = 206 if match else 200
-        if self.line.fault is not None:
+        status, length = 206 if match else 200, stop - start
+        if self.line.fault is not None and self.command == "GET":
             status, data = self.line.fault(name, start, data)
-        self._answer(status, data)
+            length = len(data)
+        facts = {"Content-Length": str(length), "ETag": f'"{file.stat().st_mtime_ns:x}-{total:x}"',
+                 "Last-Modified": formatdate(file.stat().st_mtime, usegmt=True), "Accept-Ranges": "bytes"}  # fmt: skip
+        if match:
+            facts["Content-Range"] = f"bytes {start}-{stop - 1}/{total}"
+        self._answer(status, data, facts)
 
-    def _answer(self, status: int, data: bytes) -> None:
+    do_HEAD = do_GET
+
+    def _answer(self, status: int, data: bytes, facts: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in {"Content-Length": str(len(data)), **facts}.items():
+            self.send_header(name, value)
         self.end_headers()
         for at in range(0, len(data), _PART):
             self.line.take(len(data[at : at + _PART]))

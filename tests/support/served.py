@@ -41,7 +41,7 @@ class HttpRanges:
 
 
 class ServedStorage(LocalStorage):
-    """A dataset whose metadata is at hand and whose shards are behind a server. Shards cannot be opened locally."""
+    """A dataset whose metadata is in a folder and whose shards are behind a server. Shards cannot be opened locally."""
 
     is_remote = True
 

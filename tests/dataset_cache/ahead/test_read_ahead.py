@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamcache.dataset_cache import Cache, CacheError, Traffic, open_cache
-from streamcache.dataset_cache.ahead import use_cache_limit
+from streamcache.dataset_cache import Cache, CacheError, Traffic, open_cache, use_cache_limit
 from streamcache.dataset_cache.ahead.read_ahead import GRAIN, ReadAhead, pieces_of
 from streamcache.dataset_cache.format import LocalStorage
 
@@ -336,7 +335,7 @@ def test_f5_nothing_is_asked_of_the_server_but_the_ranges_that_are_read(even, se
         assert all(offset in wanted for offset, _ in asked) and sum(size for _, size in asked) == COUNT * GRAIN
 
 
-def test_f5_a_batch_that_nobody_foresaw_is_fetched_side_by_side(even, served, copies) -> None:
+def test_f5_a_batch_that_no_order_foresaw_is_fetched_side_by_side(even, served, copies) -> None:
     at_once, most, lock = [0], [0], threading.Lock()
 
     def count(name: str, offset: int, data: bytes) -> tuple[int, bytes]:
