@@ -1,4 +1,4 @@
-"""Other streaming datasets on the same samples and the same server. Runs with the Python of an environment that has them.
+"""Other streaming datasets on the same samples and server. Runs with the Python of an environment that has them.
 
 PYTHON streaming_peers.py litdata|mosaicml-streaming write FOLDER COUNT
 PYTHON streaming_peers.py litdata|mosaicml-streaming read ENDPOINT LOCAL LIMIT EPOCHS BATCH STEP

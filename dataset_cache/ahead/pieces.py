@@ -81,8 +81,8 @@ class PieceStore(Protocol):
 class PieceFolder:
     """Pieces in a folder that any number of processes use at once. They need no lock: pieces appear whole or never.
 
-    The time of a file says until when a process needs it. It is in the future only for pieces that a process has fetched
-    and not used yet, and counts only while another process uses the folder.
+    The time of a file says until when a process needs it. It is in the future only for pieces that were fetched and not
+    used yet, and counts only while another process uses the folder.
     """
 
     def __init__(self, folder: Path) -> None:
