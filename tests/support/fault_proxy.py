@@ -100,7 +100,7 @@ def _answer(
     if fault == LIE_SIZE and "Content-Range" in headers:
         headers["Content-Range"] = headers["Content-Range"].partition("/")[0] + "/99999999"
     if fault == LIE_TAG:
-        headers["ETag"] = f'"{time.monotonic_ns()}"'
+        headers["Etag"] = f'"{time.monotonic_ns()}"'
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name, value)
@@ -127,7 +127,7 @@ def _ask(handler: BaseHTTPRequestHandler, upstream: str, body: bytes, whole: boo
         response = connection.getresponse()
         data = response.read()
         dropped = ("connection", "transfer-encoding", "date", "server", "content-length")
-        headers = {name: value for name, value in response.getheaders() if name.lower() not in dropped}
+        headers = {name.title(): value for name, value in response.getheaders() if name.lower() not in dropped}
         size = response.getheader("Content-Length") if handler.command == "HEAD" else None
         headers["Content-Length"] = size or str(len(data))
         return response.status, headers, data

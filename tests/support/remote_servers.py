@@ -1,6 +1,7 @@
 """Real servers on loopback: moto's S3, nginx, and a small server of ranges in Python for machines without nginx."""
 
 import http.client
+import logging
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ def s3_server() -> Iterator[str]:
     """The `host:port` of an S3 server with one empty bucket."""
     from moto.server import ThreadedMotoServer  # takes seconds to import
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
