@@ -1,19 +1,19 @@
-"""The fetcher: requests for pieces, several in flight, the most urgent first, adjacent pieces in one request."""
+"""The fetcher: requests for pieces, several in flight, the most urgent first, pieces near each other in one request."""
 
 import heapq
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
-from ..format import ALIGNMENT
-
 STREAMS = 16  # requests in flight
-REQUEST_BYTES = 2 << 20  # up to which adjacent pieces are joined
+GAP_BYTES = 32 << 10  # pieces less far apart are joined; less than a piece, which may be here already
+REQUEST_BYTES, NEAR_BYTES = 2 << 20, 256 << 10  # up to which they are; less if they are needed next
 URGENT = -1  # before everything that is planned
 _IDLE_SECONDS = 5.0  # after which a thread without work ends
 
 Pieces = list[tuple[int, int]]  # location and size
 Fetch = Callable[[int, int], bytes]  # a location and a size → the bytes there
-Deliver = Callable[[Pieces, "bytes | Exception"], None]  # adjacent pieces, and the bytes from the first one on
+Deliver = Callable[[Pieces, "bytes | Exception"], None]  # pieces of one request, and the bytes from the first one on
 
 
 class Fetcher:
@@ -29,12 +29,12 @@ class Fetcher:
         self._fetch, self._deliver, self._refill, self._changed = fetch, deliver, refill, changed
         self._order: list[tuple[int, int]] = []  # heap of (priority, location); some are outdated
         self._queued: dict[int, int] = {}  # location → size
-        self._ending: dict[int, int] = {}  # where the next piece would begin → location
+        self._places: list[int] = []  # the same locations, sorted
         self._flying: dict[int, int] = {}
         self._alone: set[int] = set()  # requested on their own: a request for them and others has failed
         self._threads = self._idle = 0
         self._closed = False
-        self.near = 0  # pieces of a lower priority are requested on their own: they should not wait for others
+        self.near = 0  # pieces of a lower priority are needed next: they should not wait for others
 
     @property
     def queued(self) -> int:
@@ -49,9 +49,9 @@ class Fetcher:
         if location in self._flying or self._closed:
             return
         heapq.heappush(self._order, (priority, location))
-        if self._queued.get(location, -1) < size:
-            self._queued[location] = size
-            self._ending[_aligned(location + size)] = location
+        if location not in self._queued:
+            insort(self._places, location)
+        self._queued[location] = max(size, self._queued.get(location, 0))
         if len(self._queued) > self._idle and self._threads < STREAMS:
             self._threads += 1
             threading.Thread(target=self._run, name="streamcache-fetch", daemon=True).start()
@@ -62,7 +62,7 @@ class Fetcher:
         forgotten = list(self._queued)
         self._order.clear()
         self._queued.clear()
-        self._ending.clear()
+        self._places.clear()
         return forgotten
 
     def close(self) -> None:
@@ -112,38 +112,31 @@ class Fetcher:
         while self._order:
             priority, location = heapq.heappop(self._order)
             if location in self._queued:
-                return self._join(location, priority < self.near or location in self._alone)
+                return self._join(location, NEAR_BYTES if priority < self.near else REQUEST_BYTES)
         return []
 
-    def _join(self, location: int, alone: bool) -> Pieces:
-        """The piece, with queued ones directly before and behind it if it is not to come alone."""
-        pieces = [(location, self._unqueue(location))]
-        total = REQUEST_BYTES if alone else pieces[0][1]
-        while total < REQUEST_BYTES and self._joins(before := self._ending.get(pieces[0][0], -1), pieces[0][0]):
-            pieces.insert(0, (before, self._unqueue(before)))
-            total += pieces[0][1]
-        while total < REQUEST_BYTES and self._joins(behind := _aligned(sum(pieces[-1]))):
-            pieces.append((behind, self._unqueue(behind)))
-            total += pieces[-1][1]
-        return pieces
+    def _join(self, location: int, most: int) -> Pieces:
+        """The piece, with queued ones near it as long as they are fewer bytes than that."""
+        places = self._places
+        first = last = bisect_left(places, location)
+        while first > 0 and self._are_near(first - 1) and self._span(first, last) < most:
+            first -= 1
+        while last + 1 < len(places) and self._are_near(last) and self._span(first, last) < most:
+            last += 1
+        joined = places[first : last + 1]
+        del places[first : last + 1]
+        return [(place, self._queued.pop(place)) for place in joined]
 
-    def _joins(self, location: int, end: int = -1) -> bool:
-        """Whether a piece is queued that begins here, and ends there, and may be requested with others."""
-        size = self._queued.get(location)
-        return size is not None and location not in self._alone and end in (-1, _aligned(location + size))
+    def _are_near(self, number: int) -> bool:
+        """Whether a queued piece and the next one are better fetched together, with what is between them."""
+        one, other = self._places[number], self._places[number + 1]
+        return other - one - self._queued[one] <= GAP_BYTES and one not in self._alone and other not in self._alone
 
-    def _unqueue(self, location: int) -> int:
-        size = self._queued.pop(location)
-        self._ending.pop(_aligned(location + size), None)
-        return size
+    def _span(self, first: int, last: int) -> int:
+        return self._places[last] + self._queued[self._places[last]] - self._places[first]
 
 
 def split(pieces: Sequence[tuple[int, int]], data: memoryview) -> list[memoryview]:
     """The bytes of each piece, from those that were fetched together."""
     first = pieces[0][0]
     return [data[location - first : location - first + size] for location, size in pieces]
-
-
-def _aligned(location: int) -> int:
-    """Where the blob behind one that ends here begins."""
-    return location + -location % ALIGNMENT

@@ -244,19 +244,27 @@ class BatchReader:
         memory: Memory,
         rows: list[_Row],
     ) -> None:
-        """Compare what was read; what came damaged from a remote storage is fetched once more."""
+        """Compare what was read; what came damaged from an address is fetched once more."""
         for b, i in enumerate(indices):
             entries = self._entries(i, b, fields, variants)
             own = [memory.tensors(f)[b] for f in range(len(fields))]
             try:
                 self._compare(i, entries, own)
             except CacheError:
-                if self._files.ahead is None:
+                if not self._files.forget(list(_ranges(rows[b]))):
                     raise
-                for found in _ranges(rows[b]):
-                    self._files.ahead.forget(*found)
                 self._fill(memory, rows)
-                self._compare(i, entries, own)
+                self._compare_again(i, entries, own)
+
+    def _compare_again(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        try:
+            self._compare(i, entries, tensors)
+        except CacheError:
+            source = self._index.string(self._index.sample_row(i).source)
+            raise CacheError(
+                f"sample {i} ({source}): its bytes came damaged from {self._files.place}, twice; "
+                "push the dataset there again"
+            ) from None
 
     def _compare(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
         """Compare what was read with the checksums in the index."""

@@ -326,8 +326,7 @@ def _load(
         files.read(shard, offset, [view], spec.nbytes)
         if digest is None or blob_hash(view, spec.dtype, spec.shape) == digest:
             return tensor
-        if files.ahead is not None:  # it came damaged: fetched once more
-            files.ahead.forget(shard, offset, spec.nbytes)
+        if files.forget([(shard, offset, spec.nbytes)]):
             files.read(shard, offset, [view], spec.nbytes)
         if blob_hash(view, spec.dtype, spec.shape) != digest:
             raise CacheError(f"{place}: its stored bytes are damaged; encode the sample again, or drop it with repair")

@@ -53,6 +53,17 @@ class ShardFiles:
             raise self._is_closed()
         self.ahead.read_batch(reads)
 
+    def forget(self, ranges: Sequence[tuple[int, int, int]]) -> bool:
+        """What was read at (shard, offset, size) is damaged: whether it was a copy, so that reading again may help."""
+        for shard, offset, size in ranges if self.ahead else ():
+            cast(ReadAhead, self.ahead).forget(shard, offset, size)
+        return self.ahead is not None
+
+    @property
+    def place(self) -> str:
+        """Where the dataset is, for messages."""
+        return str(self._storage.path)
+
     def file(self, shard: int) -> StoredFile:
         with self._lock:
             file = self._open.get(shard)

@@ -10,6 +10,7 @@ from streamcache.dataset_cache.ahead import fetcher as fetcher_module
 from streamcache.dataset_cache.ahead.fetcher import STREAMS, URGENT, Fetcher, split
 
 SIZE = 640
+FAR = fetcher_module.GAP_BYTES + 100 * SIZE  # not joined with what is before
 
 
 class Line:
@@ -61,17 +62,26 @@ class Line:
 
 def test_f5_neighbors_come_in_one_request_and_others_in_their_own() -> None:
     line = Line()
-    line.add(SIZE * 2, SIZE, SIZE * 9, SIZE * 3)
+    line.add(SIZE * 2, SIZE, FAR, SIZE * 3)
     line.settle()
-    assert sorted(line.asked) == [(SIZE, 3 * SIZE), (9 * SIZE, SIZE)]
-    assert line.came == {SIZE * n: SIZE for n in (1, 2, 3, 9)}
+    assert sorted(line.asked) == [(SIZE, 3 * SIZE), (FAR, SIZE)]
+    assert line.came == {**{SIZE * n: SIZE for n in (1, 2, 3)}, FAR: SIZE}
+
+
+def test_f5_a_small_gap_is_fetched_with_the_pieces_around_it() -> None:
+    line = Line()
+    line.add(0, 5 * SIZE, 2 * SIZE + fetcher_module.GAP_BYTES * 2)
+    line.settle()
+    assert sorted(line.asked) == [(0, 6 * SIZE), (2 * SIZE + fetcher_module.GAP_BYTES * 2, SIZE)]
+    assert sorted(line.came.values()) == [SIZE] * 3
 
 
 def test_f5_what_is_needed_next_does_not_wait_for_its_neighbors(monkeypatch) -> None:
     monkeypatch.setattr(fetcher_module, "STREAMS", 1)
+    monkeypatch.setattr(fetcher_module, "NEAR_BYTES", SIZE)
     line = Line()
     line.fetcher.near = 2
-    line.add(SIZE * 100)
+    line.add(FAR)
     while not line.asked:
         time.sleep(0.001)
     for n in range(5):
@@ -104,15 +114,15 @@ def test_f5_the_urgent_come_before_what_is_planned(monkeypatch) -> None:
     while not line.asked:
         time.sleep(0.001)
     for n in (5, 3, 7):
-        line.add(n * 10 * SIZE, priority=n)
-    line.add(7 * 10 * SIZE, priority=URGENT)
+        line.add(n * FAR, priority=n)
+    line.add(7 * FAR, priority=URGENT)
     line.settle()
-    assert [location // (10 * SIZE) for location, _ in line.asked] == [0, 7, 3, 5]
+    assert [location // FAR for location, _ in line.asked] == [0, 7, 3, 5]
 
 
 def test_f5_several_requests_are_in_flight_and_no_more_than_that() -> None:
     line = Line()
-    line.add(*(10 * SIZE * n for n in range(3 * STREAMS)))
+    line.add(*(FAR * n for n in range(3 * STREAMS)))
     end = time.monotonic() + 60
     while line.flying < STREAMS and time.monotonic() < end:
         time.sleep(0.001)
@@ -145,7 +155,7 @@ def test_f5_an_error_of_several_is_that_of_one_when_they_are_asked_for_again() -
 def test_f5_what_is_cancelled_is_not_requested(monkeypatch) -> None:
     monkeypatch.setattr(fetcher_module, "STREAMS", 1)
     line = Line()
-    line.add(*(10 * SIZE * n for n in range(5)))
+    line.add(*(FAR * n for n in range(5)))
     while not line.asked:
         time.sleep(0.001)
     with line.changed:
@@ -159,7 +169,7 @@ def test_f5_threads_end_without_work_and_start_again(monkeypatch) -> None:
     monkeypatch.setattr(fetcher_module, "_IDLE_SECONDS", 0.01)
     line = Line()
     for n in range(3):
-        line.add(10 * SIZE * n)
+        line.add(FAR * n)
         line.settle()
         end = time.monotonic() + 60
         while line.fetcher._threads and time.monotonic() < end:
@@ -174,6 +184,6 @@ def test_f5_a_closed_fetcher_takes_nothing(busy) -> None:
         line.add(0)
     with line.changed:
         line.fetcher.close()
-        line.fetcher.add(10 * SIZE, SIZE, 0)
+        line.fetcher.add(FAR, SIZE, 0)
     line.settle()
-    assert (10 * SIZE, SIZE) not in line.asked
+    assert (FAR, SIZE) not in line.asked

@@ -291,7 +291,10 @@ def test_f5_what_comes_damaged_is_fetched_again_and_never_trained_on(even, serve
     served[1].fault = lambda name, offset, data: (206, data[:-1] + bytes([data[-1] ^ 1]))
     for file in files_of(copies):
         file.unlink()
-    with open_served(even, served[0]) as cache, pytest.raises(CacheError, match=r"sample 3 \(3\.png\).*damaged"):
+    with (
+        open_served(even, served[0]) as cache,
+        pytest.raises(CacheError, match=r"sample 3 \(3\.png\): its bytes came damaged from .*, twice; push"),
+    ):
         cache.read_batch([3])
 
 
