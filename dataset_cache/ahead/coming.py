@@ -13,7 +13,7 @@ import numpy as np
 
 FAR = 1 << 62  # the next use of a piece that is not needed again, as far as is known
 FIRST_BATCHES = 32
-MOST_USES = 4 << 20  # in the window: 32 bytes each
+MOST_USES = 2 << 20  # in the window: 32 bytes each
 _WITHOUT_PAUSE, _PAUSE_SECONDS = 64, 0.002  # batches: training needs Python too
 Uses = Sequence[tuple[int, int]]  # location and size of each piece of a batch
 
@@ -84,6 +84,7 @@ class Coming:
         self._ended = False  # nothing comes any more
         self._settled = 0  # uses ahead when every piece was in the window
         self._step = FIRST_BATCHES
+        self.reached = 0  # the end of the last window
 
     def end(self) -> None:
         """Read no further."""
@@ -96,13 +97,13 @@ class Coming:
 
     def extend(self, window: Window, keep: int) -> Window:
         """A longer window, without what comes before batch `keep`. The first steps are short, later ones longer."""
-        read = self._read()
+        come, sizes, lengths, ended = self._read()
         cut = window.batch_range(keep)
         start = cut[0] if cut else window.first
         old = start - window.first
-        where = np.concatenate([window.where[old:], np.array([use[0] for uses in read for use in uses], "<u8")])
-        size = np.concatenate([window.size[old:], np.array([use[1] for uses in read for use in uses], "<i8")])
-        ends = np.cumsum(np.array([len(uses) for uses in read], "<i8")) + window.end
+        where = np.concatenate([window.where[old:], come])
+        size = np.concatenate([window.size[old:], sizes])
+        ends = np.cumsum(lengths) + window.end
         following, seen = _next_uses(where, start)
         grown = Window(
             start,
@@ -116,19 +117,32 @@ class Coming:
         # Nothing new came for as long as before: every piece is in either half, also if the order goes on from here.
         if bool(seen[window.end - start :].all()) or len(where) >= MOST_USES:
             self._settled = self._settled or len(where)
-        self._step = max(FIRST_BATCHES, len(grown.ends) // 4 if self._settled else len(grown.ends))
+        room = (MOST_USES - len(where)) * len(grown.ends) // max(len(where), 1)  # in batches
+        self._step = max(FIRST_BATCHES, len(grown.ends) // 4 if self._settled else min(len(grown.ends), room))
+        self.reached = grown.end
+        self._ended = self._ended or ended
         return grown
 
-    def _read(self) -> list[Uses]:
-        read: list[Uses] = []
-        for uses in islice(self._batches, self._step):
-            read.append(uses)
-            if self._ended:
-                break
-            if len(read) % _WITHOUT_PAUSE == 0:
+    def _read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Locations and sizes of the next uses, how many each batch has, and whether these were the last."""
+        parts, left, ended = [_flat([])], self._step, False
+        while left and not ended and not self._ended:
+            some = list(islice(self._batches, min(left, _WITHOUT_PAUSE)))
+            parts.append(_flat(some))
+            ended = len(some) < min(left, _WITHOUT_PAUSE)
+            left -= len(some)
+            if left and not ended:
                 time.sleep(_PAUSE_SECONDS)
-        self._ended = self._ended or len(read) < self._step
-        return read
+        come, sizes, lengths = (np.concatenate([part[n] for part in parts]) for n in range(3))
+        return come, sizes, lengths, ended
+
+
+def _flat(batches: Sequence[Uses]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return (
+        np.array([location for uses in batches for location, _ in uses], "<u8"),
+        np.array([size for uses in batches for _, size in uses], "<i8"),
+        np.array([len(uses) for uses in batches], "<i8"),
+    )
 
 
 def _next_uses(where: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:

@@ -73,7 +73,9 @@ def settle(ahead: ReadAhead, seconds: float = 60) -> None:
     while time.monotonic() < end:
         with ahead._changed:
             coming, fetcher = ahead._coming, ahead._fetcher
-            seen = coming is None or not coming.is_short(ahead._window, ahead._planned)
+            seen = coming is None or (
+                coming.reached == ahead._window.end > 0 and not coming.is_short(ahead._window, ahead._planned)
+            )
             if seen and not fetcher._queued and not fetcher._flying:
                 return
         time.sleep(0.001)
