@@ -16,6 +16,7 @@ from .host_training import measure_host_training
 from .opening import measure_opening
 from .readahead import measure_readahead
 from .reading import measure_reading, measure_repeated_captions
+from .remote import measure_remote
 from .rounds import QUICK, Settings
 from .scanning import measure_scanning
 from .steps import measure_steps
@@ -27,6 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "reading": measure_reading,
     "repeated": measure_repeated_captions,
+    "remote": measure_remote,
     "opening": measure_opening,
     "writing": measure_writing,
     "sharing": measure_sharing,
