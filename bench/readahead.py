@@ -5,6 +5,7 @@ STREAMCACHE_PEERS names a Python that has litdata and mosaicml-streaming, to mea
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -76,8 +77,7 @@ def measure_readahead(folder: Path, settings: Settings) -> list[Figure]:
             _peer(python, peer, "write", folder / peer / "set", count)
             for name, share in LIMITS.items():
                 if share:  # they have no other way
-                    found = _stream(python, folder, peer, share, count)
-                    figures += _figures(group, f"{peer}, {name}", found, count)
+                    figures += _stream(group, python, folder, peer, name, count)
     return figures
 
 
@@ -95,20 +95,33 @@ def _figures(group: str, name: str, found: Epochs, count: int, target: float | N
     ]
 
 
-def _stream(python: str, folder: Path, peer: str, share: float, count: int) -> Epochs:
-    """The same order of work with another package: batches in its own shuffled order, in two workers of its loader."""
-    limit = int(share * count * EXAMPLE_BYTES)
+def _stream(group: str, python: str, folder: Path, peer: str, name: str, count: int) -> list[Figure]:
+    """The same work with another package: batches in its own shuffled order, in two workers of its loader."""
+    limit, patience = int(LIMITS[name] * count * EXAMPLE_BYTES), 60 + 4 * EPOCHS * STEP * count / BATCH
     with throttled(folder / peer) as address:
-        answer = _peer(python, peer, "read", address, folder / f"{peer} {share}", limit, EPOCHS, BATCH, STEP)
+        words = peer, "read", address, folder / f"{peer} {limit}", limit, EPOCHS, BATCH, STEP
+        try:
+            times = json.loads(_peer(python, *words, patience=patience).splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            return [Figure(group, f"{peer}, {name}", patience, "s", note="not finished then; ended")]
         with urllib.request.urlopen(f"{address}/{TRAFFIC}") as found:
             requests, nbytes = json.load(found)
-    times = json.loads(answer.splitlines()[-1])
-    return Epochs(times["seconds"], times["waited"], requests, nbytes)
+    return _figures(group, f"{peer}, {name}", Epochs(times["seconds"], times["waited"], requests, nbytes), count)
 
 
-def _peer(python: str, *words: Any) -> str:
+def _peer(python: str, *words: Any, patience: float = 600) -> str:
+    """What the script prints. It is ended with its workers, which would go on otherwise."""
     command = [python, str(Path(__file__).with_name("streaming_peers.py")), *map(str, words)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=3600).stdout
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        found, _ = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return found
 
 
 @contextmanager

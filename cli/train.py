@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import open_cache, parse_size, use_cache_limit
+from ..dataset_cache import open_cache, use_cache_limit
 from ..lora_train import (
     RENAMED_SETTINGS,
     TRAIN_SETTINGS,
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     config = check_arguments(args)
     if args.cache_limit:
         with usage_errors():
-            use_cache_limit(parse_size(args.cache_limit, "--cache-limit"))
+            use_cache_limit(args.cache_limit)
     dataset = open_cache(args.dataset)
     handed_over = hand_over(args)
     if handed_over is not None:

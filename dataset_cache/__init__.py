@@ -22,7 +22,7 @@ from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
 from .address import Address, is_address
-from .ahead import Traffic, parse_size, use_cache_limit
+from .ahead import Traffic, use_cache_limit
 from .encode import (
     EMPTY_CAPTION,
     ENCODE_SETTINGS,
@@ -320,7 +320,6 @@ __all__ = [
     "overview",
     "overview_of",
     "parse_setting",
-    "parse_size",
     "peek_bucket_counts",
     "plural",
     "preview_clean",

@@ -16,10 +16,13 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _chosen: int | None = None
 
 
-def use_cache_limit(limit: int | None) -> None:
-    """Keep at most so many bytes of local copies from now on, whatever STREAMCACHE_CACHE_LIMIT says; 0 for none."""
+def use_cache_limit(limit: int | str | None) -> None:
+    """Keep at most so many bytes of local copies from now on, whatever STREAMCACHE_CACHE_LIMIT says; 0 for none.
+
+    A text is a size such as 20GB.
+    """
     global _chosen
-    _chosen = limit
+    _chosen = parse_size(limit, "the limit of local copies") if isinstance(limit, str) else limit
 
 
 def cache_limit(used: int = 0) -> int:

@@ -324,29 +324,6 @@ class ReadAhead:
         self._changed.notify_all()
 
 
-class AheadFile:
-    """A remote shard, open for reading through a `ReadAhead`. Nothing is asked of the server to open it."""
-
-    def __init__(self, ahead: ReadAhead, number: int, shard: ShardFile) -> None:
-        self._ahead, self._number = ahead, number
-        self.name, self.size, self.identity = f"{SHARDS}/{shard.file}", shard.bytes, ()
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
-        self._ahead.read(self._number, offset, buffers, nbytes)
-
-    def read(self, offset: int, size: int) -> bytearray:
-        data = bytearray(size)
-        if size:
-            self.read_into(offset, [memoryview(data)], size)
-        return data
-
-    def will_need(self, offset: int, size: int) -> None:
-        self._ahead.want(self._number, offset, size)
-
-    def map(self) -> memoryview:
-        return memoryview(self.read(0, self.size))
-
-
 def _scatter(parts: Sequence[memoryview], buffers: Sequence[memoryview]) -> None:
     """Copy the parts, one after the other, into the buffers, one after the other."""
     targets = iter(buffers)

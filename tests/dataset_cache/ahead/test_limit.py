@@ -33,5 +33,9 @@ def test_f5_a_limit_comes_from_the_program_the_environment_or_the_disk(monkeypat
     assert cache_limit() == MOST_BYTES
     monkeypatch.setenv("STREAMCACHE_CACHE_LIMIT", "7MB")
     assert cache_limit() == 7 * 10**6
-    monkeypatch.setattr(limit, "_chosen", 0)
-    assert cache_limit() == 0
+    monkeypatch.setattr(limit, "_chosen", None)  # put back at the end
+    for given, expected in ((0, 0), ("0", 0), ("3GB", 3 * 10**9)):
+        limit.use_cache_limit(given)
+        assert cache_limit() == expected
+    limit.use_cache_limit(None)
+    assert cache_limit() == 7 * 10**6

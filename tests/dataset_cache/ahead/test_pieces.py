@@ -94,7 +94,7 @@ def test_f5_a_piece_that_another_reader_needs_is_not_removed(store) -> None:
     os.utime(store.path / ONE.name, (1, 1))
     store.claim(ONE)
     assert not other.remove(ONE) and (store.path / ONE.name).stat().st_mtime > time.time() + CLAIM_SECONDS / 2
-    store.close()  # whoever needed it has ended
+    store.close()  # the one that needed it has ended
     assert look_now(other) == 0 and other.remove(ONE)
 
 
