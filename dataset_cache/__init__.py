@@ -6,14 +6,12 @@
     batch = cache.read_batch([0, 5, 9])
 
 Read: `open_cache`, `Cache`, `Subset`, `Sample`, `Batch`; the protocols `Dataset` and `Samples`; `realize`.
-Write: `CacheWriter`, `SampleFacts`, `register_codec`.
-Add images: `Upload`, `list_image_folders`.
+Write: `CacheWriter`, `SampleFacts`, `register_codec`. Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
 Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
-
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
 """
 
