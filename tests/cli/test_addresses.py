@@ -60,7 +60,7 @@ def test_f4_f7_training_from_an_address_over_a_bad_line_gives_the_same_lora_and_
         }
         flags = [moved.get(part, part) for part in small]
         assert main([*flags, "--steps", "4", "--save-every", "2"]) == 0
-    assert len(hit) > 5
+    assert len(hit) > 3  # manifest, index and shards
     remote = load_file(tmp_path / "there" / "my_lora.safetensors")
     assert remote.keys() == local.keys() and all((remote[name] == local[name]).all() for name in local)
     described = json.loads(next((tmp_path / "there").rglob("run.json")).read_text())

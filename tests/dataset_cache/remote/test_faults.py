@@ -79,7 +79,7 @@ def test_f4_a_stalled_answer_is_asked_for_again(proxy, pair):
 
 def test_f4_answers_in_another_order_change_nothing(proxy, pair, monkeypatch):
     address, folder = pair
-    monkeypatch.setattr(f"{REMOTE}.ranges.GAP_BYTES", -1)
+    monkeypatch.setattr("streamcache.dataset_cache.ahead.fetcher.GAP_BYTES", -1)
     monkeypatch.setattr(f"{REMOTE}.remote_file._FIRST_WINDOW", 1)
     remote = open_cache(address, check=True)
     proxy.fault = lambda seen, number: time.sleep(0.05 * (number % 3))
