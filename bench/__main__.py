@@ -15,7 +15,9 @@ from .encoding import measure_encoding
 from .growth import measure_growth
 from .host_training import measure_host_training
 from .opening import measure_opening
+from .readahead import measure_readahead
 from .reading import measure_reading, measure_repeated_captions
+from .remote import measure_remote
 from .rounds import QUICK, Settings
 from .scanning import measure_scanning
 from .steps import measure_steps
@@ -27,12 +29,14 @@ RESULTS = Path(__file__).parent / "results"
 GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "reading": measure_reading,
     "repeated": measure_repeated_captions,
+    "remote": measure_remote,
     "opening": measure_opening,
     "writing": measure_writing,
     "sharing": measure_sharing,
     "scanning": measure_scanning,
     "encoding": measure_encoding,
     "training": measure_training,
+    "readahead": measure_readahead,
     "steps": measure_steps,
     "growth": measure_growth,
     "host": measure_host_training,

@@ -34,6 +34,7 @@ class Settings:
     encode_rounds: int = 6
     host_rounds: int = 5
     grown: tuple[int, ...] = (10_000, 100_000)
+    streamed: int = 1000
 
 
 QUICK = Settings(
@@ -53,6 +54,7 @@ QUICK = Settings(
     encode_rounds=5,
     host_rounds=1,
     grown=(500,),
+    streamed=16,
 )
 
 

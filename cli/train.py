@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import open_cache
+from ..dataset_cache import open_cache, use_cache_limit
 from ..lora_train import (
     RENAMED_SETTINGS,
     TRAIN_SETTINGS,
@@ -59,6 +59,8 @@ def add_train_flags(parser: Parser) -> None:
     parser.allow_abbrev = False
     parser.add_argument("--dataset", required=True, metavar="CACHE", help="Folder of the cache")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="LoRA file to write (.safetensors)")
+    text = "Most bytes of local copies of a remote dataset, such as 20GB; 0: none (default: STREAMCACHE_CACHE_LIMIT)"
+    parser.add_argument("--cache-limit", metavar="SIZE", help=text)
     parser.add_argument("--config", type=Path, metavar="TOML", help="File with settings; flags override it")
     parser.add_argument("--recipe", metavar="RECIPE", help=f"Settings to begin with: {RECIPE_HELP}; your own win")
     text = "Settings as a JSON object, such as the config in run.json; they override --config, flags override them"
@@ -76,6 +78,9 @@ def add_train_flags(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = check_arguments(args)
+    if args.cache_limit:
+        with usage_errors():
+            use_cache_limit(args.cache_limit)
     dataset = open_cache(args.dataset)
     handed_over = hand_over(args)
     if handed_over is not None:
@@ -285,6 +290,7 @@ def describe_result(result: TrainResult, folder: Path) -> list[str]:
     lines = [
         f"Trained {result.step:,} of {result.steps:,} steps in {format_seconds(result.seconds)}, "
         f"{result.data_wait:.1%} of the training time waiting for data",
+        *([f"Remote dataset: {result.traffic}"] if result.traffic else []),
         f"Saved {result.lora}; report in {folder / 'report.html'}",
     ]
     if result.exports:

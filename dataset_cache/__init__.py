@@ -6,15 +6,13 @@
     batch = cache.read_batch([0, 5, 9])
 
 Read: `open_cache`, `Cache`, `Subset`, `Sample`, `Batch`; the protocols `Dataset` and `Samples`; `realize`.
-Write: `CacheWriter`, `SampleFacts`, `register_codec`.
-Add images: `Upload`, `list_image_folders`.
+Write: `CacheWriter`, `SampleFacts`, `register_codec`. Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
 Copy and combine: `export`, `duplicate`, `merge`, `gather`.
 Exchange with other tools: `export_as`, `import_cache`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
-
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
 """
 
@@ -22,6 +20,8 @@ from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, Settin
 from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
+from .address import Address, is_address
+from .ahead import Traffic, use_cache_limit
 from .encode import (
     EMPTY_CAPTION,
     ENCODE_SETTINGS,
@@ -98,8 +98,10 @@ from .intake import (
     list_image_folders,
     remove_abandoned,
 )
+from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
+from .remote import RangeReader, RemoteStorage, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -113,12 +115,10 @@ from .sources import (
     check_sets,
     few_names,
     is_image,
-    memory_folder,
     name_problem,
     normal_form,
     remembered_folders,
     spelled,
-    use_memory_folder,
     walk_folder,
 )
 from .upkeep import (
@@ -199,6 +199,7 @@ __all__ = [
     "SUPERSEDED",
     "THUMBNAIL",
     "UNUSED",
+    "Address",
     "Batch",
     "BatchBuffers",
     "Bucket",
@@ -236,6 +237,8 @@ __all__ = [
     "Plan",
     "Problem",
     "PublishLock",
+    "RangeReader",
+    "RemoteStorage",
     "Removal",
     "RepairReport",
     "Report",
@@ -250,6 +253,7 @@ __all__ = [
     "StoredFile",
     "Subset",
     "Surroundings",
+    "Traffic",
     "Transform",
     "Upload",
     "Usage",
@@ -288,6 +292,7 @@ __all__ = [
     "has_build",
     "holders",
     "import_cache",
+    "is_address",
     "is_encoded",
     "is_image",
     "is_link",
@@ -332,6 +337,8 @@ __all__ = [
     "remove_abandoned",
     "repair",
     "replace_file",
+    "resolve",
+    "roots",
     "samples_by_bucket",
     "samples_by_size",
     "shown_kind",
@@ -344,6 +351,7 @@ __all__ = [
     "trimmed_text",
     "usage",
     "usage_of",
+    "use_cache_limit",
     "use_memory_folder",
     "verify",
     "walk_folder",

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
 from PIL import Image
 
-from ..dataset_cache import Dataset
+from ..dataset_cache import Dataset, Traffic
 from ..errors import TrainError
 from .compute import attention_kernel
 from .config import TrainConfig
@@ -68,6 +69,7 @@ class TrainResult:
     stopped: bool = False
     exports: tuple[Path, ...] = ()  # the LoRA files along the way, those from before a resume too
     missing: tuple[str, ...] = ()  # the names of those that are gone
+    traffic: Traffic | None = None  # what reading has cost, if the dataset is remote
 
 
 # Called with the opened run; its hooks are used until the run ends.
@@ -174,7 +176,7 @@ def _run(session: Session, run: Run, exporter: Exporter, hooks: TrainHooks, samp
     reporter.end()
     ended = session.step, session.steps, lora, reporter.data_wait(), reporter.seconds(), session.step < session.steps
     exports = tuple(one.path for one in exporter.along)
-    result = TrainResult(*ended, exports, tuple(missing_exports(run.folder)))
+    result = TrainResult(*ended, exports, tuple(missing_exports(run.folder)), session.dataset.traffic)
     if session.step > reporter.first or not run.report.exists():
         _report(run, session, reporter, sampler)
     return result
@@ -218,9 +220,11 @@ class _Loop:
         session, config = self.session, self.session.config
         if session.step < session.steps:
             self._look_if_due()  # at step 0, and after a kill between saving and looking
-        plans = share_windows(session.order.walk(session.stepper.position), config.accumulate)
+        left = (session.steps - session.step) * config.accumulate
+        order, coming = (islice(session.order.walk(session.stepper.position), left) for _ in range(2))
+        plans = share_windows(order, config.accumulate)
         rows, device, draw = session.order.largest, session.denoiser.device, session.stepper.draw
-        with Prefetcher(session.dataset, plans, rows, config.prefetch, device, draw) as loader:
+        with Prefetcher(session.dataset, plans, rows, config.prefetch, device, draw, coming) as loader:
             while session.step < session.steps and not self.hooks.stop():
                 self._step(loader)
                 self._between_steps()
@@ -248,7 +252,8 @@ class _Loop:
 
     def _report(self, ready: list[tuple[LossEntry, float]]) -> None:
         for at, loss in ready:
-            self.reporter.step(at.step, at.epoch, loss, at.rate, self.waited, at.rows, at.gradient_norm)
+            traffic = self.session.dataset.traffic
+            self.reporter.step(at.step, at.epoch, loss, at.rate, self.waited, at.rows, at.gradient_norm, traffic)
 
     def _between_steps(self) -> None:
         """Save, validate and draw samples if due. After the last step, `_finish` does."""

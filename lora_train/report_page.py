@@ -90,6 +90,8 @@ def write_report(run: Run, session: Session, reporter: Reporter, captions: Seque
             sections.append(Section(name.capitalize(), image))
     exports = {one.path.name: _measured(one) for one in list_exports(run.folder)}
     sections.append(Section("LoRA files", table=exports))
+    if (traffic := session.dataset.traffic) is not None:
+        sections.append(Section("Remote dataset", words=f"{traffic}."))
     sections.append(Section("Settings", table=session.config.to_dict()))
     numbers = count_numbers(session, reporter, curves)
     page = render_page(run.name, f"Trained on {session.dataset.path.name}", numbers, sections)

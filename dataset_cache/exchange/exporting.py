@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ...errors import CacheError
 from ...quantity import byte_count, plural
+from ..address import Address, is_inside
 from ..format import Place
 from ..read import Dataset, open_cache
 from .about import ABOUT, write_about
@@ -29,7 +30,7 @@ FORMATS: dict[str, _Write] = {"webdataset": write_shards, "parquet": write_parqu
 class ExportReport:
     """The result of an export in another format."""
 
-    source: Path
+    source: Path | Address
     destination: Path
     format: str
     samples: int
@@ -64,10 +65,10 @@ def export_as(
         return ExportReport(cache.path, destination, form, len(cache), len(files), size)
 
 
-def _make_new(folder: Path, cache: Path) -> None:
+def _make_new(folder: Path, cache: Path | Address) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "an export" if (folder / ABOUT).exists() else "files"
         raise CacheError(f"{folder}: contains {what} already; choose a folder that is new or empty")
-    if cache.resolve() in folder.resolve().parents:
+    if is_inside(folder, cache):
         raise CacheError(f"{folder}: is inside the cache itself; choose a folder outside it")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The format: which files a dataset folder contains and how they are laid out."""
 
+from ..stored_file import MemoryFile, Read, StoredFile
 from .files import (
     OpenFile,
     is_link,
@@ -7,6 +8,7 @@ from .files import (
     is_regular,
     refuse_link,
     replace_file,
+    replacing,
     retrying,
 )
 from .lazy import LazyTensor, realize, tensor_bytes
@@ -66,7 +68,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, split
-from .storage import LocalStorage, Place, Storage, StoredFile, storage_at
+from .storage import SCHEMES, LocalStorage, Place, Stamp, Status, Storage, storage_at
 from .tensors import (
     DTYPES,
     NAMES,
@@ -94,6 +96,7 @@ __all__ = [
     "NAMES",
     "PAD",
     "PADDING",
+    "SCHEMES",
     "SEGMENT_LOCK",
     "SHARDS",
     "SHARD_BYTES",
@@ -110,13 +113,17 @@ __all__ = [
     "Lock",
     "Manifest",
     "MarkerHeld",
+    "MemoryFile",
     "OpenFile",
     "Place",
+    "Read",
     "Recovered",
     "Room",
     "Segment",
     "ShardFile",
     "Split",
+    "Stamp",
+    "Status",
     "Storage",
     "StoredFile",
     "TensorSpec",
@@ -157,6 +164,7 @@ __all__ = [
     "remove_segment",
     "render_header",
     "replace_file",
+    "replacing",
     "retrying",
     "segments",
     "split",

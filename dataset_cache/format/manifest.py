@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError
+from ..address import Address
 from .padding import PADDING
 from .shard import SHARD_NAME, ShardFile
-from .storage import Place, storage_at
+from .storage import Place, Stamp, storage_at
 from .tensors import dtype_named
 
 SHARDS = "shards"
@@ -127,7 +128,7 @@ def write_manifest(place: Place, manifest: Manifest) -> None:
     storage_at(place).replace(MANIFEST, manifest.to_json())
 
 
-def manifest_stamp(place: Place) -> tuple[int, int, int] | None:
+def manifest_stamp(place: Place) -> Stamp | None:
     """Changes whenever a manifest is published; None if there is none. Cheaper than reading it."""
     try:
         status = storage_at(place).stat(MANIFEST)
@@ -174,7 +175,7 @@ def read_manifest(place: Place) -> Manifest | None:
     return _parse(body, path)
 
 
-def _parse(body: Any, path: Path) -> Manifest:
+def _parse(body: Any, path: Path | Address) -> Manifest:
     if not isinstance(body, dict) or "format" not in body:
         raise CacheError(f"{path}: is not the manifest of a StreamCache dataset")
     _check_version(body, path)
@@ -204,7 +205,7 @@ def _parse(body: Any, path: Path) -> Manifest:
     return manifest
 
 
-def _check_version(body: dict[str, Any], path: Path) -> None:
+def _check_version(body: dict[str, Any], path: Path | Address) -> None:
     version = body["format"]
     if type(version) is not int or version < 1:
         raise CacheError(f"{path}: invalid format {version!r}")
@@ -223,7 +224,7 @@ def _parse_shard(shard: dict[str, Any]) -> ShardFile:
     return ShardFile(shard["file"], shard["bytes"], shard["hash"])
 
 
-def _check_values(manifest: Manifest, path: Path) -> None:
+def _check_values(manifest: Manifest, path: Path | Address) -> None:
     wrong = [s.file for s in manifest.shards if not isinstance(s.file, str) or not SHARD_NAME.fullmatch(s.file)]
     if wrong:
         raise CacheError(f"{path}: lists the shard {wrong[0]!r}, which is not a valid shard name")

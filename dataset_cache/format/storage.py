@@ -5,16 +5,18 @@ raise OSError if the system refuses; the caller's CacheError explains what that 
 """
 
 import contextlib
-import io
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
+from ...errors import CacheError
+from ..address import Address, is_address
+from ..stored_file import GrowingFile, Read, StoredFile, stream
 from .files import (
     OpenFile,
     WritableFile,
@@ -31,6 +33,8 @@ from .files import (
 )
 from .locks import Lock, is_locked, move_locked_folder, take_lock
 
+Stamp = tuple[int | str, ...]
+
 
 class Status(NamedTuple):
     """What a name stands for. `stamp` changes if the file is replaced or written to."""
@@ -38,49 +42,20 @@ class Status(NamedTuple):
     kind: str  # "file", "folder", "link" or "other"
     size: int
     modified: float
-    stamp: tuple[int, int, int]
-
-
-class StoredFile(Protocol):
-    """A file open for reading, from any number of threads. It closes with its last reference."""
-
-    size: int
-    identity: tuple[int, ...]  # changes if another file takes the place of this one
-
-    @property
-    def name(self) -> str: ...
-
-    def read(self, offset: int, size: int) -> bytearray: ...
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None: ...
-
-    def will_need(self, offset: int, size: int) -> None: ...
-
-    def map(self) -> memoryview: ...
-
-
-class GrowingFile(Protocol):
-    """A file open for writes at any position. Nothing is durable before `sync`."""
-
-    def write(self, offset: int, data: memoryview | bytes) -> None: ...
-
-    def read(self, offset: int, size: int) -> bytes: ...
-
-    def truncate(self, size: int) -> None: ...
-
-    def start_writing(self, offset: int, size: int) -> None: ...
-
-    def sync(self) -> None: ...
-
-    def close(self) -> None: ...
+    stamp: Stamp
 
 
 class Storage(Protocol):
     """The folder of one dataset."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Path | Address:
         """The place as users name it, for messages and reports."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether files can only be replaced as a whole, and readers and writers leave neither leases nor locks."""
         ...
 
     def exists(self) -> bool:
@@ -103,6 +78,18 @@ class Storage(Protocol):
         """Open a file for reading. Raises a CacheError if it is missing or not a file."""
         ...
 
+    def open_to_map(self, name: str, dataset: str, nbytes: int, digest: str) -> StoredFile:
+        """Open an immutable file of a dataset to map it. At an address, this is a local copy with this xxh3-128."""
+        ...
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Make these calls, which read from this storage; at an address, several at once."""
+        ...
+
+    def read_at_once(self, reads: Sequence[Read]) -> None:
+        """Read from several open files; at an address, by several requests at once and no more than are needed."""
+        ...
+
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """A new file in the place of what has the name, complete when the `with` ends."""
         ...
@@ -113,6 +100,13 @@ class Storage(Protocol):
 
     def replace(self, name: str, data: bytes) -> None:
         """Put `data` under a name in one durable step: readers see the old file or the new one, never a part."""
+        ...
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        """Do so only if what has the name still has this stamp, or with None if nothing has it.
+
+        False if another writer was first. On a disk, the caller holds the publish lock.
+        """
         ...
 
     def touch(self, name: str, time: float | None = None) -> None:
@@ -157,12 +151,21 @@ class Storage(Protocol):
         ...
 
 
-Place = str | Path | Storage
+Place = str | Path | Address | Storage
+# How to reach addresses, by scheme. The room `remote` fills it, because its storages are built on this one.
+SCHEMES: dict[str, Callable[[str], Storage]] = {}
 
 
 def storage_at(place: Place) -> Storage:
     """The storage of a dataset that a user named. Every function that takes a place goes through this."""
-    return LocalStorage(Path(place)) if isinstance(place, str | Path) else place
+    if not isinstance(place, str | Path | Address):
+        return place
+    if not is_address(place):
+        return LocalStorage(Path(str(place)))
+    address = place if isinstance(place, Address) else Address.parse(str(place))
+    if address.scheme not in SCHEMES:
+        raise CacheError(f"{address}: no such kind of address; expected {', '.join(f'{s}://' for s in SCHEMES)}")
+    return SCHEMES[address.scheme](str(address))
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ class LocalStorage:
     """A folder on a disk of this machine, or on a network drive."""
 
     path: Path
+    is_remote = False
 
     def exists(self) -> bool:
         return self.path.is_dir()
@@ -199,6 +203,17 @@ class LocalStorage:
     def open(self, name: str) -> OpenFile:
         return OpenFile(self.path / name)
 
+    def open_to_map(self, name: str, dataset: str, nbytes: int, digest: str) -> OpenFile:
+        return self.open(name)
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        for call in calls:
+            call()
+
+    def read_at_once(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            read.file.read_into(read.offset, read.buffers, read.nbytes)
+
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         return create_file(self.path / name, durable)
 
@@ -207,6 +222,13 @@ class LocalStorage:
 
     def replace(self, name: str, data: bytes) -> None:
         replace_file(self.path / name, data)
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        found = self.stat(name)
+        if (None if found is None else found.stamp) != expected:
+            return False
+        self.replace(name, data)
+        return True
 
     def touch(self, name: str, time: float | None = None) -> None:
         if time is None:
@@ -256,26 +278,6 @@ class LocalStorage:
 
     def is_locked(self, name: str) -> bool:
         return is_locked(self.path / name)
-
-
-def stream(file: StoredFile) -> BinaryIO:
-    """A stored file as a stream that is read from front to back."""
-    return io.BufferedReader(_Stream(file), 1 << 20)
-
-
-class _Stream(io.RawIOBase):
-    def __init__(self, file: StoredFile) -> None:
-        self._file, self._position = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)[: self._file.size - self._position]
-        if view:
-            self._file.read_into(self._position, [view], len(view))
-        self._position += len(view)
-        return len(view)
 
 
 def _kind(status: os.stat_result) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from ...errors import CacheError
-from ..format import Layout, StoredFile, read_header
+from ..format import Layout, MemoryFile, StoredFile, read_header
 from .index_file import ARRAY_TYPES, MAX_INDEX_HEADER, TENSOR_TYPES, IndexArrays, index_pieces
 from .index_rows import (
     ENTRY,
@@ -306,30 +306,7 @@ def _location_rows(count: int) -> struct.Struct:
     return struct.Struct("<" + "Q16x" * count)
 
 
-class _MemoryFile:
-    """The bytes of an index as a file that was never written."""
-
-    name, identity = "index in memory", ()
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.size = memoryview(data), len(data)
-
-    def read(self, offset: int, size: int) -> bytearray:
-        return bytearray(self._data[offset : offset + size])
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
-        for buffer in buffers:
-            buffer[:] = self._data[offset : offset + len(buffer)]
-            offset += len(buffer)
-
-    def will_need(self, offset: int, size: int) -> None:
-        pass
-
-    def map(self) -> memoryview:
-        return self._data
-
-
 def index_in_memory(arrays: IndexArrays, field_count: int) -> Index:
     """The index that would be opened after writing these arrays."""
-    file = _MemoryFile(b"".join(index_pieces(arrays)))
+    file = MemoryFile(b"".join(index_pieces(arrays)), "index in memory")
     return Index(file, file.size, field_count, None)

@@ -188,7 +188,8 @@ def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> I
     for segment in manifest.index_files:
         first = parts[-1].lengths if parts else None
         digest = segment.hash if _is_checked(segment, check) else None
-        parts.append(Index(storage.open(segment.file), segment.bytes, len(manifest.fields), digest, first))
+        file = storage.open_to_map(segment.file, manifest.id, segment.bytes, segment.hash)
+        parts.append(Index(file, segment.bytes, len(manifest.fields), digest, first))
     index = JoinedIndex(parts, manifest.runs, len(manifest.fields)) if len(parts) > 1 or manifest.runs else parts[0]
     if index.sample_count != manifest.counts.get("samples"):
         expected = manifest.counts.get("samples")

@@ -1,6 +1,6 @@
 """Reads batches: the tensors of several samples, read straight into prepared memory with few calls."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -53,6 +53,7 @@ class _Form:
 _Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
 _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
+_Reader = Callable[[int, int, Sequence[memoryview], int], None]  # as `ShardFiles.read`
 
 
 class _BatchFields(Fields):
@@ -90,13 +91,20 @@ class BatchReader:
                 memory = buffers.memory(division)
             self._fill(memory, rows)
             if self._check:
-                for b, i in enumerate(indices):
-                    own = [memory.tensors(f)[b] for f in range(len(fields))]
-                    self._compare(i, self._entries(i, b, fields, variants), own)
+                self._compare_rows(indices, fields, variants, memory, rows)
             # Built on access: training needs only some of them.
             room = buffers.spare.take if buffers is not None else None
             structures = _BatchFields(fields, partial(self._structures, rows, memory, fields, room))
             return Batch(indices, memory.latents, structures, captions)
+        except UNREADABLE as error:
+            raise damage(error) from error
+
+    def ranges(
+        self, indices: list[int], fields: tuple[str, ...], variants: Mapping[str, Sequence[int]]
+    ) -> list[tuple[int, int, int]]:
+        """What reading these samples reads: shard, offset and size, in this order."""
+        try:
+            return [found for row in self._rows(indices, fields, variants) for found in _ranges(row)]
         except UNREADABLE as error:
             raise damage(error) from error
 
@@ -181,33 +189,39 @@ class BatchReader:
         return NO_BUCKET not in buckets
 
     def _fill(self, memory: Memory, rows: list[_Row]) -> None:
-        """One read per row if its fields are adjacent."""
-        read, whole = self._files.read, memory.whole
+        """One read per row if its fields are adjacent; at an address, all of them at once."""
+        later: list[tuple[int, int, Sequence[memoryview], int]] = []
+        read: _Reader = (lambda *one: later.append(one)) if self._files.is_remote else self._files.read
+        whole = memory.whole
         for b, (form, locations, _, refs) in enumerate(rows):
             if locations is None:
-                self._read_tensors(memory, b, refs)
+                self._read_tensors(read, memory, b, refs)
                 continue
             if not form.total:
                 continue
             first = locations[form.first]
             for f, start in form.starts:
                 if locations[f] - first != start:
-                    self._read_fields(memory, b, form, locations)
+                    self._read_fields(read, memory, b, form, locations)
                     break
             else:
                 read(first >> OFFSET_BITS, first & _OFFSET_MASK, whole[b], form.total)
+        if later:
+            self._files.read_at_once(later)
 
-    def _read_fields(self, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
+    @staticmethod
+    def _read_fields(read: _Reader, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
         for f in form.fields:
             if form.nbytes[f]:
                 shard, offset = locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK
-                self._files.read(shard, offset, memory.field(b, f), form.nbytes[f])
+                read(shard, offset, memory.field(b, f), form.nbytes[f])
 
-    def _read_tensors(self, memory: Memory, b: int, refs: Sequence[Sequence[int]]) -> None:
+    @staticmethod
+    def _read_tensors(read: _Reader, memory: Memory, b: int, refs: Sequence[Sequence[int]]) -> None:
         for f, places in enumerate(refs):
             for location, view in zip(places, memory.parts(b, f), strict=True):
                 if len(view):
-                    self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
+                    read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
     def _structures(
         self,
@@ -233,6 +247,36 @@ class BatchReader:
         except UNREADABLE as error:
             raise damage(error) from error
 
+    def _compare_rows(
+        self,
+        indices: list[int],
+        fields: tuple[str, ...],
+        variants: Mapping[str, Sequence[int]],
+        memory: Memory,
+        rows: list[_Row],
+    ) -> None:
+        """Compare what was read; what came damaged from an address is fetched once more."""
+        for b, i in enumerate(indices):
+            entries = self._entries(i, b, fields, variants)
+            own = [memory.tensors(f)[b] for f in range(len(fields))]
+            try:
+                self._compare(i, entries, own)
+            except CacheError:
+                if not self._files.forget(list(_ranges(rows[b]))):
+                    raise
+                self._fill(memory, rows)
+                self._compare_again(i, entries, own)
+
+    def _compare_again(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        try:
+            self._compare(i, entries, tensors)
+        except CacheError:
+            source = self._index.string(self._index.sample_row(i).source)
+            raise CacheError(
+                f"sample {i} ({source}): its bytes came damaged from {self._files.place}, twice; "
+                "push the dataset there again"
+            ) from None
+
     def _compare(self, i: int, entries: Sequence[int], tensors: Sequence[tuple[torch.Tensor, ...]]) -> None:
         """Compare what was read with the checksums in the index."""
         for entry, field in zip(entries, tensors, strict=True):
@@ -244,6 +288,23 @@ class BatchReader:
                     raise CacheError(
                         f"sample {i} ({source}): its stored bytes are damaged; encode it again, or drop it with repair"
                     )
+
+
+def _ranges(row: _Row) -> Iterator[tuple[int, int, int]]:
+    """Shard, offset and size of everything that `_fill` reads for a row."""
+    form, locations, _, refs = row
+    if locations is None:
+        for f, places in enumerate(refs):
+            layout = form.layouts[f]
+            for location, spec in zip(places, layout.specs if layout else ()):
+                yield location >> OFFSET_BITS, location & _OFFSET_MASK, spec.nbytes
+    elif form.total:
+        first = locations[form.first]
+        if all(locations[f] - first == start for f, start in form.starts):
+            yield first >> OFFSET_BITS, first & _OFFSET_MASK, form.total
+        else:
+            for f in form.fields:
+                yield locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK, form.nbytes[f]
 
 
 def _stackable(layout: Layout | None) -> TensorSpec:

@@ -1,6 +1,6 @@
 """A cache: one generation of a dataset. Tensors are read when they are used."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from ...errors import CacheError
+from ..address import Address
+from ..ahead import Traffic
 from ..format import (
     ASIDE_FIELDS,
     Key,
@@ -48,7 +50,7 @@ def _open_generation(path: str, manifest: Manifest, check: bool) -> "Cache":
 class _Closed:
     """Takes the place of what a closed cache has closed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Address) -> None:
         self._path = path
 
     def __getattr__(self, name: str) -> Any:
@@ -76,7 +78,8 @@ class Cache(Sequence[Sample]):
         self._set_names = list(manifest.sets)
         self._index = index
         self._files = ShardFiles(storage, manifest.shards, lease)
-        self._check = check
+        # What comes over a network is compared with the hashes of its blobs.
+        self._check = check = check or self._files.ahead is not None
         self._buckets = [Bucket(tuple(b["shape"]), dtype_named(b["dtype"])) for b in manifest.buckets]
         self._batches = BatchReader(index, self._files, self.fields, check)
         self._batch_fields = tuple(name for name in self.fields if name not in ASIDE_FIELDS)
@@ -178,6 +181,21 @@ class Cache(Sequence[Sample]):
                     for location, spec in self._blobs(_pick(choices, pick, name, number)):
                         shard, offset = split_location(location)
                         self._files.file(shard).will_need(offset, spec.nbytes)
+
+    def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None:
+        """Say which batches will be read, in order: indices and variants, for as long as the order is known.
+
+        A remote cache fetches them ahead and keeps local copies by when they are needed again; a local one ignores it.
+        After an empty order, nothing more comes.
+        """
+        ahead, reader, fields = self._files.ahead, self._batches, self._batch_fields
+        if ahead is not None:
+            ahead.come(reader.ranges([int(i) for i in indices], fields, chosen) for indices, chosen in batches)
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What reading has cost so far; None for a cache on a disk."""
+        return None if self._files.ahead is None else self._files.ahead.traffic
 
     def buckets(self) -> dict[Bucket, np.ndarray]:
         """The samples of each bucket, in order."""
@@ -307,7 +325,11 @@ def _load(
     if spec.nbytes:
         view = tensor.reshape(-1).view(torch.uint8).numpy().data
         files.read(shard, offset, [view], spec.nbytes)
-        if digest is not None and blob_hash(view, spec.dtype, spec.shape) != digest:
+        if digest is None or blob_hash(view, spec.dtype, spec.shape) == digest:
+            return tensor
+        if files.forget([(shard, offset, spec.nbytes)]):
+            files.read(shard, offset, [view], spec.nbytes)
+        if blob_hash(view, spec.dtype, spec.shape) != digest:
             raise CacheError(f"{place}: its stored bytes are damaged; encode the sample again, or drop it with repair")
     return tensor
 

@@ -1,6 +1,6 @@
 """What every dataset looks like: samples, buckets, batches, and the protocols that caches, subsets and plans fulfil."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..address import Address
+from ..ahead import Traffic
 from ..format import Key, Manifest, Split, map_tensors, realize
 from ..index import SampleFacts
 from .buffers import BatchBuffers
@@ -177,7 +179,7 @@ class Dataset(Samples, Protocol):
     """Encoded samples that can be read in batches and trained on: a cache or a subset of one."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path | Address: ...
 
     @property
     def id(self) -> str: ...
@@ -206,6 +208,11 @@ class Dataset(Samples, Protocol):
     def buffers(self, rows: int, pin: bool = False) -> BatchBuffers: ...
 
     def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None: ...
+
+    def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None: ...
+
+    @property
+    def traffic(self) -> Traffic | None: ...
 
     def variants(self, field: str) -> np.ndarray: ...
 

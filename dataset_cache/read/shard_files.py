@@ -5,9 +5,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 from ...errors import CacheError
+from ..ahead import AheadFile, ReadAhead
 from ..format import MAX_HEADER_BYTES, SHARDS, Place, ShardFile, StoredFile, header_hash, storage_at
+from ..remote import RangeReader
 from .leases import Lease
 
 MAX_OPEN = 128
@@ -21,6 +24,8 @@ class ShardFiles:
         self._storage = storage_at(place)
         self.shards = shards
         self._lease = lease
+        # At an address, shards are read through local copies.
+        self.ahead = ReadAhead(cast(RangeReader, self._storage), shards) if self._storage.is_remote else None
         self._open: OrderedDict[int, StoredFile] = OrderedDict()
         self._kept: dict[int, StoredFile] = {}  # if all shards may stay open, the order of use does not matter
         self._identities: dict[int, tuple] = {}
@@ -34,6 +39,30 @@ class ShardFiles:
         if offset + nbytes > file.size:
             self.check_range(shard, offset, nbytes)
         file.read_into(offset, buffers, nbytes)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reads take so long that several should be made at once, by `read_at_once`."""
+        return self._storage.is_remote
+
+    def read_at_once(self, reads: Sequence[tuple[int, int, Sequence[memoryview], int]]) -> None:
+        """Several calls of `read`."""
+        for shard, offset, _, nbytes in reads:
+            self.check_range(shard, offset, nbytes)
+        if self._closed or self.ahead is None:
+            raise self._is_closed()
+        self.ahead.read_batch(reads)
+
+    def forget(self, ranges: Sequence[tuple[int, int, int]]) -> bool:
+        """What was read at (shard, offset, size) is damaged: whether it was a copy, so that reading again may help."""
+        for shard, offset, size in ranges if self.ahead else ():
+            cast(ReadAhead, self.ahead).forget(shard, offset, size)
+        return self.ahead is not None
+
+    @property
+    def place(self) -> str:
+        """Where the dataset is, for messages."""
+        return str(self._storage.path)
 
     def file(self, shard: int) -> StoredFile:
         with self._lock:
@@ -62,8 +91,10 @@ class ShardFiles:
 
     def _open_checked(self, shard: int) -> StoredFile:
         if self._closed:
-            raise CacheError(f"{self._storage.path}: this cache is closed; open it again")
+            raise self._is_closed()
         self.check_range(shard, 0, 0)
+        if self.ahead is not None:  # what is read is compared with the hashes of its blobs instead
+            return AheadFile(self.ahead, shard, self.shards[shard])
         self._storage.refuse_link(SHARDS)
         entry = self.shards[shard]
         file = self._storage.open(f"{SHARDS}/{entry.file}")
@@ -95,13 +126,20 @@ class ShardFiles:
             self._closed = True
             self._open.clear()
             self._kept.clear()
+        if self.ahead is not None:
+            self.ahead.close()
         if self._lease is not None:
             self._lease.release()
+
+    def _is_closed(self) -> CacheError:
+        return CacheError(f"{self._storage.path}: this cache is closed; open it again")
 
     def _forget_handles(self) -> None:
         """In a forked child: the parent shares file positions, and one of its threads may have held the lock."""
         self._lock = threading.Lock()
         self._open, self._kept = OrderedDict(), {}
+        if self.ahead is not None:
+            self.ahead.reset()
 
 
 _live: "weakref.WeakSet[ShardFiles]" = weakref.WeakSet()

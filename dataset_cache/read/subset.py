@@ -1,13 +1,14 @@
 """A subset: some samples of a cache, in a given order, as a dataset. Nothing is copied."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
 
 from ...errors import CacheError
+from ..ahead import Traffic
 from ..format import Key, Split
 from .buffers import BatchBuffers
 from .dataset import Batch, Bucket, Dataset, Sample
@@ -68,6 +69,13 @@ class Subset(Sequence[Sample]):
 
     def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None:
         self.cache.will_need(self._rows(indices), variants)
+
+    def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None:
+        self.cache.coming((self._rows(indices), variants) for indices, variants in batches)
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return self.cache.traffic
 
     def buckets(self) -> dict[Bucket, np.ndarray]:
         """The subset's samples of each bucket, in order."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
+from ..address import Address
 from ..format import BUILD, MANIFEST, SHARDS, Manifest, Place, Storage, index_generation, read_manifest
 from ..index import blob_table, derive, index_size, prune
 from ..read import holders
@@ -93,7 +94,7 @@ class CleanPlan:
     removals: tuple[Removal, ...]
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Path | Address:
         return self.storage.path
 
     @property
@@ -281,7 +282,7 @@ def _holders(storage: Storage, generations: Iterable[str | None]) -> tuple[str, 
 class CompactReport:
     """The shards before and after compaction."""
 
-    path: Path
+    path: Path | Address
     generation: str
     shards: tuple[int, int]  # before and after
     bytes: tuple[int, int]

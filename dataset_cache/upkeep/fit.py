@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...errors import CacheError
+from ..address import Address, is_same_place
 from ..format import Storage, read_manifest, storage_at
 from ..read import Dataset
 from ..sources import few_names
@@ -145,10 +146,10 @@ def _text(run: Mapping[str, Any], table: str, part: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def refuse_own_input(target: Storage, sources: Sequence[Path]) -> None:
+def refuse_own_input(target: Storage, sources: Sequence[Path | Address]) -> None:
     """Refuse to write to a cache that is read: each further run would add its samples again, or drop more of them."""
     found = [source for source in sources if target.exists() and storage_at(source).exists()]
-    if any(target.path.samefile(source) for source in found):  # also through links, and in another case
+    if any(is_same_place(target.path, source) for source in found):  # also through links, and in another case
         raise CacheError(f"{target.path.name}: the samples come from this cache; choose another name for the result")
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ...errors import CacheError
 from ...quantity import plural
+from ..address import Address
 from ..format import Manifest, Place, ShardFile, Storage, StoredFile, plain_json, read_manifest, storage_at
 from ..index import (
     BlobTable,
@@ -66,7 +67,7 @@ Progress = Callable[[int, int], None]
 class MergeReport:
     """The result of `merge`. `repeated` samples were in an earlier source too."""
 
-    destination: Path
+    destination: Path | Address
     generation: str
     sources: int
     samples: int

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import CacheError, CacheUnreadable, LossRefused
 from ...quantity import plural
+from ..address import Address
 from ..format import ASIDE_FIELDS, DAMAGED, SHARDS, Place, StoredFile, remember_dropped
 from ..index import blob_table, prune, variant_cells
 from ..write import CheckedGeneration, open_exclusive, plan_rewrite, publish, write_packing
@@ -21,7 +22,7 @@ _LISTED = 10
 class RepairReport:
     """What was dropped: samples with their source, the number of entries, and names of named entries."""
 
-    path: Path
+    path: Path | Address
     generation: str
     samples: tuple[tuple[int, str], ...]
     entries: int

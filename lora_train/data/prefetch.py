@@ -107,6 +107,7 @@ class Prefetcher:
 
     `depth` batches are read ahead; with 0, each one is read when it is requested. `waited` is the total time in seconds
     that the consumer waited for data. `draw` runs on the thread too: drawing noise takes milliseconds per batch.
+    `coming` are the same plans again, from the first one as far as the run goes: a remote dataset fetches them ahead.
     """
 
     def __init__(
@@ -117,10 +118,11 @@ class Prefetcher:
         depth: int = 2,
         device: torch.device | None = None,
         draw: Draw | None = None,
+        coming: Iterable[BatchPlan] = (),
     ) -> None:
         refuse_plan(dataset)
         self._dataset, self._draw = dataset, draw
-        self._plans = self._hint(iter(plans))
+        self._plans, self._coming = self._hint(iter(plans)), coming
         self._uploader = Uploader(device or torch.device("cpu"))
         # One slot is in use by the consumer, `depth` are read ahead.
         self._slots = [_Slot(dataset.buffers(rows, pin=self._uploader.pins)) for _ in range(depth + 1)]
@@ -134,6 +136,8 @@ class Prefetcher:
     def __enter__(self) -> Prefetcher:
         for slot in self._slots:
             self._free.put(slot)
+        if self._coming:
+            self._dataset.coming((plan.indices, plan.variants) for plan in self._coming)
         if self._thread is not None:
             self._thread.start()
         return self
@@ -144,6 +148,8 @@ class Prefetcher:
         self._free.put(None)
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
+        if self._coming:
+            self._dataset.coming(())
 
     def __iter__(self) -> Iterator[Loaded]:
         return self

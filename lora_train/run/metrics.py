@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...dataset_cache import replace_file
+from ...dataset_cache import Traffic, replace_file
 from ...errors import TrainError
 from ..compute import allocated_bytes
 from .events import Events
@@ -133,8 +133,12 @@ class Reporter:
         waited: float,
         rows: int = 1,
         gradient_norm: float | None = None,
+        traffic: Traffic | None = None,
     ) -> TrainProgress:
-        """Report a finished step of this many rows; `waited` is the total time spent waiting for data so far."""
+        """Report a finished step of this many rows.
+
+        `waited` is the total time spent waiting for data so far, `traffic` what reading a remote dataset has cost.
+        """
         now = time.perf_counter()
         self._times.append(now - self.paused)
         self._rows.append(rows)
@@ -162,6 +166,7 @@ class Reporter:
             waited=round(waited, 4),
             time=round(self._metrics.seconds + now - self._began, 3),
             gradient_norm=gradient_norm,
+            **({} if traffic is None else {"remote": traffic.to_json()}),
         )
         for name, value in (("loss", loss), ("learning_rate", learning_rate), ("gradient_norm", gradient_norm)):
             self._event(name, value, step)

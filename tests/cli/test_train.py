@@ -54,6 +54,11 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path) -> Non
     assert config_of("--resume").mode == "resume"
 
 
+def test_f5_a_limit_of_local_copies_that_is_no_size_is_wrong_usage(capsys) -> None:
+    assert main([*BASIC, "--cache-limit", "much"]) == 2
+    assert "the limit of local copies: found 'much'; expected a size such as 20GB" in capsys.readouterr().err
+
+
 def test_c9_for_an_unknown_flag_the_closest_setting_is_suggested(capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main([*BASIC, "--learning-rat", "1"])

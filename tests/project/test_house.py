@@ -22,6 +22,8 @@ ROOT = Path(streamcache.__file__).parent
 ROOMS = (
     "dataset_cache.format",
     "dataset_cache.index",
+    "dataset_cache.remote",
+    "dataset_cache.ahead",
     "dataset_cache.read",
     "dataset_cache.write",
     "dataset_cache.sources",

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "lora_train/parts.py": "lora_train/test_session.py",
     "lora_train/forecast/peak.py": "lora_train/forecast/test_forecast.py",
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
+    "dataset_cache/ahead/shelf.py": "dataset_cache/ahead/test_read_ahead.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
     "dataset_cache/index/blobs.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/index/index_file.py": "dataset_cache/index/test_index.py",
@@ -30,6 +31,8 @@ ELSEWHERE = {
     "dataset_cache/exchange/about.py": "dataset_cache/exchange/test_exporting.py",
     "dataset_cache/foreign/comfy_dataset.py": "dataset_cache/foreign/test_convert.py",
     "dataset_cache/foreign/comfy_shard.py": "dataset_cache/foreign/test_convert.py",
+    "dataset_cache/remote/obstore_client.py": "dataset_cache/remote/test_faults.py",
+    "dataset_cache/stored_file.py": "dataset_cache/format/test_storage.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/write/rows.py": "dataset_cache/foreign/test_convert.py",
 }

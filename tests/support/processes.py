@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -292,8 +293,27 @@ def edit_as_another_user(note: Note, folder: str, state: str) -> None:
     note("choices", done.changed, done.refused)
 
 
+def read_ahead(note: Note, path: str, address: str, copies: str, limit: int, seed: int) -> None:
+    """Trains on a dataset behind a server: reads batches in a known order, and tells if one is wrong."""
+    os.environ["STREAMCACHE_CACHE_DIR"] = copies
+    from streamcache.dataset_cache import open_cache, use_cache_limit
+    from streamcache.tests.support.served import open_served
+
+    use_cache_limit(limit)
+    local, cache = open_cache(path), open_served(Path(path), address)
+    draw = random.Random(seed)
+    order = [i for _ in range(20) for i in draw.sample(range(len(cache)), len(cache))]
+    cache.coming(([i], {}) for i in order)
+    note("open")
+    for i in order:
+        right = cache.read_batch([i]).latents.equal(local.read_batch([i]).latents)
+        note("read" if right else "wrong", i)
+    cache.close()
+    note("done")
+
+
 TASKS = (hold, build, build_until, read_in_forks, write_large, fill_small_files, read_and_write)
-TASKS += (edit_captions, undo_edits, edit_as_another_user)
+TASKS += (edit_captions, undo_edits, edit_as_another_user, read_ahead)
 ROLES = {role.__name__: role for role in TASKS}
 
 
