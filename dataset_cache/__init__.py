@@ -11,6 +11,7 @@ Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
+Share: `push`, `pull`, `sync`.
 Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 
@@ -118,6 +119,7 @@ from .sources import (
     use_memory_folder,
     walk_folder,
 )
+from .travel import KEEP, Travel, TravelReport, pull, push, sync
 from .upkeep import (
     CATEGORIES,
     DEBRIS,
@@ -185,6 +187,7 @@ __all__ = [
     "FROM_LISTS",
     "IF_EXISTS",
     "IF_FILE_EXISTS",
+    "KEEP",
     "KEEP_BOTH",
     "MAX_ZIPS",
     "MISSING",
@@ -247,6 +250,8 @@ __all__ = [
     "Subset",
     "Surroundings",
     "Transform",
+    "Travel",
+    "TravelReport",
     "Upload",
     "Usage",
     "bucket_chart",
@@ -317,6 +322,8 @@ __all__ = [
     "plural",
     "preview_clean",
     "published_at",
+    "pull",
+    "push",
     "read_manifest",
     "realize",
     "refuse_link",
@@ -332,6 +339,7 @@ __all__ = [
     "spelled",
     "split_rows",
     "storage_at",
+    "sync",
     "take_lock",
     "thumbnail_of",
     "usage",

@@ -101,7 +101,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, split
-from .storage import LocalStorage, Place, Storage, StoredFile, storage_at
+from .storage import GrowingFile, LocalStorage, Place, Stamp, Storage, StoredFile, storage_at
 from .tensors import (
     DTYPES,
     NAMES,
@@ -146,6 +146,7 @@ __all__ = [
     "Codec",
     "EntryRecord",
     "EntryRow",
+    "GrowingFile",
     "Index",
     "IndexArrays",
     "Key",
@@ -162,6 +163,7 @@ __all__ = [
     "Segment",
     "ShardFile",
     "Split",
+    "Stamp",
     "Storage",
     "StoredFile",
     "TensorSpec",

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import CacheError
 from .shard import SHARD_NAME, ShardFile
-from .storage import Place, storage_at
+from .storage import Place, Stamp, storage_at
 from .tensors import dtype_named
 
 SHARDS = "shards"
@@ -82,7 +82,7 @@ def write_manifest(place: Place, manifest: Manifest) -> None:
     storage_at(place).replace(MANIFEST, manifest.to_json())
 
 
-def manifest_stamp(place: Place) -> tuple[int, int, int] | None:
+def manifest_stamp(place: Place) -> Stamp | None:
     """Changes whenever a manifest is published; None if there is none. Cheaper than reading it."""
     try:
         status = storage_at(place).stat(MANIFEST)

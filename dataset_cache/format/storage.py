@@ -31,6 +31,8 @@ from .files import (
 )
 from .locks import Lock, is_locked, move_locked_folder, take_lock
 
+Stamp = tuple[int | str, ...]
+
 
 class Status(NamedTuple):
     """What a name stands for. `stamp` changes if the file is replaced or written to."""
@@ -38,7 +40,7 @@ class Status(NamedTuple):
     kind: str  # "file", "folder", "link" or "other"
     size: int
     modified: float
-    stamp: tuple[int, int, int]
+    stamp: Stamp
 
 
 class StoredFile(Protocol):
@@ -83,6 +85,11 @@ class Storage(Protocol):
         """The place as users name it, for messages and reports."""
         ...
 
+    @property
+    def can_append(self) -> bool:
+        """Whether files grow and locks hold here. Object stores take whole files only."""
+        ...
+
     def exists(self) -> bool:
         """Whether the folder itself is there."""
         ...
@@ -93,6 +100,10 @@ class Storage(Protocol):
 
     def list(self, folder: str = "") -> list[str]:
         """The sorted names in a folder; empty if it is missing or a link. Raises a CacheError if it is unreadable."""
+        ...
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """The files in a folder with their sizes, in as few requests as possible."""
         ...
 
     def refuse_link(self, name: str) -> None:
@@ -113,6 +124,13 @@ class Storage(Protocol):
 
     def replace(self, name: str, data: bytes) -> None:
         """Put `data` under a name in one durable step: readers see the old file or the new one, never a part."""
+        ...
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        """Do so only if what has the name still has this stamp, or with None if nothing has it.
+
+        False if another writer was first. On a disk, the caller holds the publish lock.
+        """
         ...
 
     def touch(self, name: str, time: float | None = None) -> None:
@@ -171,6 +189,10 @@ class LocalStorage:
 
     path: Path
 
+    @property
+    def can_append(self) -> bool:
+        return True
+
     def exists(self) -> bool:
         return self.path.is_dir()
 
@@ -193,6 +215,10 @@ class LocalStorage:
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             raise error_kind(error)(f"{path}: cannot be listed: {error}") from error
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        found = {name: self.stat(f"{folder}/{name}" if folder else name) for name in self.list(folder)}
+        return {name: status.size for name, status in found.items() if status is not None and status.kind == "file"}
+
     def refuse_link(self, name: str) -> None:
         refuse_link(self.path / name)
 
@@ -207,6 +233,13 @@ class LocalStorage:
 
     def replace(self, name: str, data: bytes) -> None:
         replace_file(self.path / name, data)
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        found = self.stat(name)
+        if (None if found is None else found.stamp) != expected:
+            return False
+        self.replace(name, data)
+        return True
 
     def touch(self, name: str, time: float | None = None) -> None:
         if time is None:

@@ -10,12 +10,14 @@ from .checked import (
     without_lost_shards,
 )
 from .publishing import (
+    GRACE_SECONDS,
     PublishLock,
     current_publisher,
     in_grace,
     list_shards,
     named_publisher,
     publish,
+    refuse_foreign_files,
     refuse_foreign_folder,
     remove_superseded,
 )
@@ -24,6 +26,7 @@ from .rows import split_rows
 from .writer import CacheWriter
 
 __all__ = [
+    "GRACE_SECONDS",
     "CacheWriter",
     "CheckedGeneration",
     "PublishLock",
@@ -39,6 +42,7 @@ __all__ = [
     "open_exclusive",
     "plan_rewrite",
     "publish",
+    "refuse_foreign_files",
     "refuse_foreign_folder",
     "remove_superseded",
     "small_shards",

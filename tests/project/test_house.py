@@ -27,6 +27,7 @@ ROOMS = (
     "dataset_cache.intake",
     "dataset_cache.curate",
     "dataset_cache.upkeep",
+    "dataset_cache.travel",
     "dataset_cache.encode",
     "dataset_cache",
     "lora_train.compute",
