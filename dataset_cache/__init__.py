@@ -22,6 +22,7 @@ from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, Settin
 from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
 from . import curate
+from .address import Address, is_address
 from .encode import (
     EMPTY_CAPTION,
     ENCODE_SETTINGS,
@@ -98,6 +99,7 @@ from .intake import (
 )
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
+from .remote import RangeReader
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -198,6 +200,7 @@ __all__ = [
     "SUPERSEDED",
     "THUMBNAIL",
     "UNUSED",
+    "Address",
     "Batch",
     "BatchBuffers",
     "Bucket",
@@ -235,6 +238,7 @@ __all__ = [
     "Plan",
     "Problem",
     "PublishLock",
+    "RangeReader",
     "Removal",
     "RepairReport",
     "Report",
@@ -287,6 +291,7 @@ __all__ = [
     "guarded",
     "has_build",
     "holders",
+    "is_address",
     "is_encoded",
     "is_image",
     "is_link",

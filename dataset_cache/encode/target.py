@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError
@@ -117,4 +118,4 @@ class Target:
 
 
 def _provisional(storage: Storage) -> str:
-    return "path-" + digest_of(str(storage.path.resolve()))
+    return "path-" + digest_of(str(storage.path.resolve() if isinstance(storage.path, Path) else storage.path))

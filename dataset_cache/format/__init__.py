@@ -101,7 +101,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, split
-from .storage import GrowingFile, LocalStorage, Place, Stamp, Storage, StoredFile, storage_at
+from .storage import SCHEMES, GrowingFile, LocalStorage, Place, Stamp, Status, Storage, StoredFile, storage_at
 from .tensors import (
     DTYPES,
     NAMES,
@@ -135,6 +135,7 @@ __all__ = [
     "PAD",
     "REF",
     "SAMPLE",
+    "SCHEMES",
     "SEGMENT_LOCK",
     "SHARDS",
     "SHARD_BYTES",
@@ -164,6 +165,7 @@ __all__ = [
     "ShardFile",
     "Split",
     "Stamp",
+    "Status",
     "Storage",
     "StoredFile",
     "TensorSpec",

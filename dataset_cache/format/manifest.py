@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError
+from ..address import Address
 from .shard import SHARD_NAME, ShardFile
 from .storage import Place, Stamp, storage_at
 from .tensors import dtype_named
@@ -129,7 +130,7 @@ def read_manifest(place: Place) -> Manifest | None:
     return _parse(body, path)
 
 
-def _parse(body: Any, path: Path) -> Manifest:
+def _parse(body: Any, path: Path | Address) -> Manifest:
     if not isinstance(body, dict) or "format" not in body:
         raise CacheError(f"{path}: is not the manifest of a StreamCache dataset")
     _check_version(body, path)
@@ -155,7 +156,7 @@ def _parse(body: Any, path: Path) -> Manifest:
     return manifest
 
 
-def _check_version(body: dict[str, Any], path: Path) -> None:
+def _check_version(body: dict[str, Any], path: Path | Address) -> None:
     version = body["format"]
     if type(version) is not int or version < 1:
         raise CacheError(f"{path}: invalid format {version!r}")
@@ -174,7 +175,7 @@ def _parse_shard(shard: dict[str, Any]) -> ShardFile:
     return ShardFile(shard["file"], shard["bytes"], shard["hash"])
 
 
-def _check_values(manifest: Manifest, path: Path) -> None:
+def _check_values(manifest: Manifest, path: Path | Address) -> None:
     wrong = [s.file for s in manifest.shards if not isinstance(s.file, str) or not SHARD_NAME.fullmatch(s.file)]
     if wrong:
         raise CacheError(f"{path}: lists the shard {wrong[0]!r}, which is not a valid shard name")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError, CacheUnreadable
+from ..address import Address
 from .journal import JOURNAL, Journal, read_journal
 from .locks import Lock
 from .manifest import SHARDS
@@ -86,7 +87,7 @@ class Segment:
             raise CacheError(f"{self._place}: cannot be created: {error.strerror or error}") from error
 
     @property
-    def _place(self) -> Path:
+    def _place(self) -> Path | Address:
         return self._storage.path / self.folder
 
     def append(self, kind: str, digest: bytes, spec: TensorSpec, data: memoryview, apart: bool) -> Blob:

@@ -9,12 +9,14 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from ...errors import CacheError
+from ..address import Address, is_address
 from .files import (
     OpenFile,
     WritableFile,
@@ -81,7 +83,7 @@ class Storage(Protocol):
     """The folder of one dataset."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Path | Address:
         """The place as users name it, for messages and reports."""
         ...
 
@@ -175,12 +177,21 @@ class Storage(Protocol):
         ...
 
 
-Place = str | Path | Storage
+Place = str | Path | Address | Storage
+# How to reach addresses, by scheme. `dataset_cache` fills it, because remote storages are built on this room.
+SCHEMES: dict[str, Callable[[str], Storage]] = {}
 
 
 def storage_at(place: Place) -> Storage:
     """The storage of a dataset that a user named. Every function that takes a place goes through this."""
-    return LocalStorage(Path(place)) if isinstance(place, str | Path) else place
+    if not isinstance(place, str | Path | Address):
+        return place
+    if not is_address(place):
+        return LocalStorage(Path(str(place)))
+    address = place if isinstance(place, Address) else Address.parse(str(place))
+    if address.scheme not in SCHEMES:
+        raise CacheError(f"{address}: no such kind of address; expected {', '.join(f'{s}://' for s in SCHEMES)}")
+    return SCHEMES[address.scheme](str(address))
 
 
 @dataclass(frozen=True)

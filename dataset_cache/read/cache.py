@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ...errors import CacheError
+from ..address import Address
 from ..format import (
     ASIDE_FIELDS,
     COLUMNS,
@@ -52,7 +53,7 @@ def _open_generation(path: str, manifest: Manifest, check: bool) -> "Cache":
 class _Closed:
     """Takes the place of what a closed cache has closed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Address) -> None:
         self._path = path
 
     def __getattr__(self, name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..address import Address
 from ..format import Key, Manifest, SampleFacts, Split, realize
 from .buffers import BatchBuffers
 
@@ -151,7 +152,7 @@ class Dataset(Samples, Protocol):
     """Encoded samples that can be read in batches and trained on: a cache or a subset of one."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path | Address: ...
 
     @property
     def id(self) -> str: ...

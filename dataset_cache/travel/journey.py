@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
+from ..address import is_inside, is_same_place
 from ..format import MANIFEST, SHARDS, Manifest, Place, Storage
 from ..upkeep import INCOMING, folder_contents
 from ..write import (
@@ -114,9 +114,10 @@ def relation_of(folder: Place, address: Place) -> str:
 def _sides(near: Place, far: Place) -> tuple[Side, Side]:
     sides = look_at(near), look_at(far)
     first, second = (each.storage.path for each in sides)
-    folders = isinstance(first, Path) and isinstance(second, Path)
-    if first == second or (folders and first.resolve() == second.resolve()):
+    if first == second or (all(each.storage.exists() for each in sides) and is_same_place(first, second)):
         raise CacheError(f"{first}: is the same place as {second}; name another one")
+    if is_inside(first, second) or is_inside(second, first):
+        raise CacheError(f"{first} and {second}: one is inside the other; name a place outside it")
     return sides
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
+from ..address import Address
 from ..format import (
     BUILD,
     MANIFEST,
@@ -104,7 +105,7 @@ class CleanPlan:
     removals: tuple[Removal, ...]
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Path | Address:
         return self.storage.path
 
     @property
@@ -291,7 +292,7 @@ def _holders(storage: Storage, generations: Iterable[str | None]) -> tuple[str, 
 class CompactReport:
     """The shards before and after compaction."""
 
-    path: Path
+    path: Path | Address
     generation: str
     shards: tuple[int, int]  # before and after
     bytes: tuple[int, int]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import CacheError
 from ...quantity import byte_count, plural
+from ..address import Address, is_inside
 from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, blob_table, prune, read_manifest, storage_at
 from ..write import (
     CheckedGeneration,
@@ -32,8 +33,8 @@ Progress = Callable[[int, int], None]
 class CopyReport:
     """The result of a copy. `linked` shards use no extra space: both caches share the files."""
 
-    source: Path
-    destination: Path
+    source: Path | Address
+    destination: Path | Address
     generation: str
     samples: int
     bytes: int
@@ -76,7 +77,7 @@ def free_name(name: str, is_free: Callable[[str], bool], numbered: Callable[[int
 
 def _copy(place: Place, destination: Place, new_id: str | None, progress: Progress | None) -> CopyReport:
     source, target = existing_storage(place), require_new(destination)
-    if source.path.resolve() in target.path.resolve().parents:
+    if is_inside(target.path, source.path):
         raise CacheError(f"{target.path}: is inside the cache itself; choose a folder outside it")
     with leased_manifest(source) as manifest:
         current = open_checked(source, manifest)

@@ -21,6 +21,7 @@ from typing import Any
 
 from ...errors import CacheError
 from ...quantity import plural
+from ..address import Address
 from ..format import Manifest, Place, SampleFacts, Storage, read_manifest, storage_at
 from ..read import Cache, Dataset
 from ..write import CacheWriter, existing_storage, leased_manifest, open_checked
@@ -45,7 +46,7 @@ class Part:
 class MergeReport:
     """The result of `merge`. `repeated` samples were in an earlier source too."""
 
-    destination: Path
+    destination: Path | Address
     generation: str
     sources: int
     samples: int

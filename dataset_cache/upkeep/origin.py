@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError
+from ..address import Address, is_same_place
 from ..format import Storage, read_manifest, storage_at
 
 FROM_LISTS = {"made by": "lists of latents and conditionings"}  # the provenance of a cache of such lists
 
 
-def refuse_own_input(target: Storage, sources: Sequence[Path]) -> None:
+def refuse_own_input(target: Storage, sources: Sequence[Path | Address]) -> None:
     """Refuse to write to a cache that is read: each further run would add its samples again, or drop more of them."""
     found = [source for source in sources if target.exists() and storage_at(source).exists()]
-    if any(target.path.samefile(source) for source in found):  # also through links, and in another case
+    if any(is_same_place(target.path, source) for source in found):  # also through links, and in another case
         raise CacheError(f"{target.path.name}: the samples come from this cache; choose another name for the result")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import CacheError, CacheUnreadable, LossRefused
 from ...quantity import plural
+from ..address import Address
 from ..format import (
     ASIDE_FIELDS,
     DAMAGED,
@@ -30,7 +31,7 @@ _LISTED = 10
 class RepairReport:
     """What was dropped: samples with their source, the number of entries, and names of named entries."""
 
-    path: Path
+    path: Path | Address
     generation: str
     samples: tuple[tuple[int, str], ...]
     entries: int

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import CacheError, CacheUnreadable
+from ..address import Address
 from ..format import (
     DAMAGED,
     MANIFEST,
@@ -60,7 +61,7 @@ class CheckedGeneration:
     index: Index
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Path | Address:
         return self.storage.path
 
     @property

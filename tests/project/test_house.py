@@ -21,6 +21,7 @@ import streamcache
 ROOT = Path(streamcache.__file__).parent
 ROOMS = (
     "dataset_cache.format",
+    "dataset_cache.remote",
     "dataset_cache.read",
     "dataset_cache.write",
     "dataset_cache.sources",

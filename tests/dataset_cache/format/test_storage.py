@@ -98,6 +98,16 @@ def test_replace_leaves_the_old_file_to_its_readers(storage):
     assert storage.open("file").identity != reader.identity
 
 
+def test_f6_replace_if_lets_only_one_of_two_writers_win(storage):
+    assert storage.replace_if("file", b"first", None)
+    assert not storage.replace_if("file", b"second", None), "something is there"
+    seen = storage.stat("file").stamp
+    assert storage.replace_if("file", b"by one writer", seen)
+    assert not storage.replace_if("file", b"by the other", seen), "it was replaced meanwhile"
+    assert not storage.replace_if("missing", b"", seen) and storage.list() == ["file"]
+    assert content(storage, "file") == b"by one writer"
+
+
 def test_reads_are_positional(storage):
     storage.replace("file", b"0123456789")
     file = storage.open("file")

@@ -1,0 +1,5 @@
+"""Remote: datasets at addresses, such as `s3://bucket/my_set`. Nothing of it is loaded unless an address is used."""
+
+from .ranges import RangeReader
+
+__all__ = ["RangeReader"]

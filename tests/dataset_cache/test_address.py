@@ -1,0 +1,46 @@
+"""What an address is, and which are refused."""
+
+import pytest
+
+from streamcache.dataset_cache import Address, CacheError, LocalStorage, is_address, storage_at
+
+
+def test_an_address_is_shown_as_it_was_typed_and_has_a_name_and_parts():
+    address = Address.parse("s3://bucket/sets/my set")
+    assert str(address) == "s3://bucket/sets/my set" and address.name == "my set"
+    assert str(address / "shards/a") == "s3://bucket/sets/my set/shards/a"
+    assert Address.parse("S3://bucket/a/") == Address.parse("s3://bucket/a")
+    assert Address.parse("s3://bucket").name == "bucket" and str(Address.parse("s3://bucket") / "a") == "s3://bucket/a"
+
+
+@pytest.mark.parametrize("text", ["C://data/set", "/data/set", "set", "file.txt", "s3:/bucket/set", "", "://a/b"])
+def test_paths_are_no_addresses(text):
+    assert not is_address(text) and isinstance(storage_at(text), LocalStorage)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://anna:hunter2@host/set", "https://hunter2@host/set?a=b", "https://host/set?X-Amz-Signature=hunter2",
+     "https://host/set#hunter2", "s3://key:hunter2@bucket/set", "https://host/set#a?sig=hunter2"],
+)  # fmt: skip
+def test_f7_an_address_with_a_secret_is_refused_without_repeating_it(text):
+    with pytest.raises(CacheError, match="leave that out, and give credentials in the environment") as raised:
+        Address.parse(text)
+    assert (
+        "hunter2" not in str(raised.value)
+        and "anna" not in str(raised.value)
+        and "host/set" in str(raised.value).replace("bucket", "host")
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://", "s3:///set", "s3://bucket//set", "s3://bucket/../other", "s3://bucket/a\nb", "s3://bucket/a\\b"]
+)
+def test_malformed_addresses_are_refused(text):
+    with pytest.raises(CacheError, match="s3://"):
+        Address.parse(text)
+
+
+def test_an_unknown_kind_of_address_is_refused():
+    with pytest.raises(CacheError, match="ftp://host/set: no such kind of address; expected .*s3://"):
+        storage_at("ftp://host/set")
