@@ -38,6 +38,9 @@ COMMANDS = {
     "compact": ("upkeep", "Merge a cache's small shards and drop tensors that nothing refers to"),
     "merge": ("upkeep", "Merge several caches into a new one; shared entries are stored once, nothing is encoded"),
     "export": ("upkeep", "Copy a cache's current samples to a new folder, with hard links if possible"),
+    "push": ("remote.travel", "Bring a cache to another place; only what is missing there is sent"),
+    "pull": ("remote.travel", "Bring a cache from another place to a folder; only what is missing is fetched"),
+    "sync": ("remote.travel", "Bring the newer one of two places to the other; refused if both have changed"),
     "convert": (
         "upkeep",
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",

@@ -95,12 +95,12 @@ def _watch(work: Sequence[Future], meter: Meter, progress: Progress | None) -> N
 def _carry_one(source: Storage, landing: Landing, cargo: Cargo, parts: ThreadPoolExecutor, meter: Meter) -> None:
     file = _open(source, cargo)
     if not landing.arrived(cargo):
-        return _attempt(file, landing, cargo, parts, meter, anew=False)
+        return _attempt(file, landing, cargo, parts, meter, fresh=False)
     try:
-        _attempt(file, landing, cargo, parts, meter, anew=False)
+        _attempt(file, landing, cargo, parts, meter, fresh=False)
     except _Damaged:  # what the earlier run left is not to be trusted: its machine may have lost power
         meter.add(-cargo.bytes, carried=False)
-        _attempt(file, landing, cargo, parts, meter, anew=True)
+        _attempt(file, landing, cargo, parts, meter, fresh=True)
 
 
 class _Damaged(CacheError):
@@ -108,10 +108,10 @@ class _Damaged(CacheError):
 
 
 def _attempt(
-    file: StoredFile, landing: Landing, cargo: Cargo, parts: ThreadPoolExecutor, meter: Meter, anew: bool
+    file: StoredFile, landing: Landing, cargo: Cargo, parts: ThreadPoolExecutor, meter: Meter, fresh: bool
 ) -> None:
     check = cargo.check()
-    with landing.receive(cargo, anew) as arriving:
+    with landing.receive(cargo, fresh) as arriving:
         for data in arriving.kept():
             check.feed(data)
             meter.add(len(data), carried=False)

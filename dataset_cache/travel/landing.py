@@ -30,8 +30,8 @@ class Arriving(Protocol):
 class Landing(Protocol):
     """The place in a storage where files arrive."""
 
-    def receive(self, cargo: Cargo, anew: bool) -> AbstractContextManager[Arriving]:
-        """One file, complete when the `with` ends without an error. `anew`: without what an earlier run has left."""
+    def receive(self, cargo: Cargo, fresh: bool) -> AbstractContextManager[Arriving]:
+        """One file, complete when the `with` ends without an error. `fresh`: without what an earlier run has left."""
         ...
 
     def arrived(self, cargo: Cargo) -> int:
@@ -74,12 +74,12 @@ class FolderLanding:
             raise CacheBusy(message) from None
 
     @contextlib.contextmanager
-    def receive(self, cargo: Cargo, anew: bool) -> Iterator[Arriving]:
+    def receive(self, cargo: Cargo, fresh: bool) -> Iterator[Arriving]:
         name = _part(cargo)
         found = self._storage.stat(name)
         file = self._storage.edit(name, new=found is None)
         try:
-            size = 0 if anew or found is None or found.size > cargo.bytes else found.size
+            size = 0 if fresh or found is None or found.size > cargo.bytes else found.size
             file.truncate(size)
             yield _Growing(file, size)
             file.sync()
@@ -130,7 +130,7 @@ class ObjectLanding:
         self._storage = storage
 
     @contextlib.contextmanager
-    def receive(self, cargo: Cargo, anew: bool) -> Iterator[Arriving]:
+    def receive(self, cargo: Cargo, fresh: bool) -> Iterator[Arriving]:
         with self._storage.create(cargo.name) as file:
             yield _Uploading(file)
 
