@@ -99,7 +99,7 @@ from .intake import (
 )
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import RangeReader
+from .remote import RangeReader, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -121,7 +121,7 @@ from .sources import (
     use_memory_folder,
     walk_folder,
 )
-from .travel import KEEP, Travel, TravelReport, pull, push, sync
+from .travel import AHEAD, APART, BEHIND, KEEP, SAME, Travel, TravelReport, pull, push, relation_of, sync, unfinished_in
 from .upkeep import (
     CATEGORIES,
     DEBRIS,
@@ -178,6 +178,9 @@ from .write import (
 )
 
 __all__ = [
+    "AHEAD",
+    "APART",
+    "BEHIND",
     "CATEGORIES",
     "CHOICES",
     "COLOR",
@@ -196,6 +199,7 @@ __all__ = [
     "NUMBERS",
     "OPTIONS",
     "PLAN_SETTINGS",
+    "SAME",
     "SOURCE_SETTINGS",
     "SUPERSEDED",
     "THUMBNAIL",
@@ -334,10 +338,13 @@ __all__ = [
     "refuse_link",
     "refuse_other_origin",
     "register_codec",
+    "relation_of",
     "remembered_folders",
     "remove_abandoned",
     "repair",
     "replace_file",
+    "resolve",
+    "roots",
     "samples_by_bucket",
     "samples_by_size",
     "shown_kind",
@@ -347,6 +354,7 @@ __all__ = [
     "sync",
     "take_lock",
     "thumbnail_of",
+    "unfinished_in",
     "usage",
     "usage_of",
     "use_memory_folder",

@@ -3,9 +3,8 @@
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
-from ...dataset_cache import KEEP, Travel, TravelReport, pull, push, sync
+from ...dataset_cache import KEEP, Travel, TravelReport, is_address, pull, push, resolve, roots, sync
 from ...quantity import byte_count, plural
 from ..output import Progress, show
 from ..parser import Parser, UsageError
@@ -24,7 +23,9 @@ def add_push_flags(parser: Parser) -> None:
 def add_pull_flags(parser: Parser) -> None:
     parser.set_defaults(run=run_pull)
     parser.add_argument("address", metavar="ADDRESS", help=f"Where from: {_ADDRESS}")
-    parser.add_argument("dataset", metavar="CACHE", help="Folder of the cache; a new one, or one that was pulled before")
+    parser.add_argument(
+        "dataset", metavar="CACHE", help="Folder of the cache; a new one, or one that was pulled before"
+    )
     _add_travel_flags(parser, pushes=False)
 
 
@@ -54,7 +55,7 @@ def run_sync(args: argparse.Namespace) -> int:
 
 def place_of(text: str) -> str:
     """What a user typed as an address: `root/name` of a registered root is the address that it stands for."""
-    return text
+    return resolve(text) if not is_address(text) and text.replace("\\", "/").partition("/")[0] in roots() else text
 
 
 def _add_travel_flags(parser: Parser, pushes: bool) -> None:
@@ -79,8 +80,6 @@ def _travel(args: argparse.Namespace, progress: Progress) -> Travel:
 def _show(args: argparse.Namespace, report: TravelReport) -> int:
     show(args, asdict(report), _lines(args, report))
     return 0
-
-
 
 
 def _lines(args: argparse.Namespace, report: TravelReport) -> Iterator[str]:

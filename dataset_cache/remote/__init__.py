@@ -1,5 +1,6 @@
 """Remote: datasets at addresses, such as `s3://bucket/my_set`. Nothing of it is loaded unless an address is used."""
 
 from .ranges import RangeReader
+from .roots import resolve, roots
 
-__all__ = ["RangeReader"]
+__all__ = ["RangeReader", "resolve", "roots"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
 from ..address import is_inside, is_same_place
-from ..format import MANIFEST, SHARDS, Manifest, Place, Storage
+from ..format import MANIFEST, SHARDS, Manifest, Place, Storage, storage_at
 from ..upkeep import INCOMING, folder_contents
 from ..write import (
     GRACE_SECONDS,
@@ -106,9 +106,10 @@ def sync(folder: Place, address: Place, keep: str | None = None, how: Travel = T
     return _bring(action, source, target, near.storage, how)
 
 
-def relation_of(folder: Place, address: Place) -> str:
-    """What `compare` says about two places."""
-    return compare(look_at(folder), look_at(address))
+def relation_of(folder: Place, address: Place, there: Manifest | None = None) -> str:
+    """What `compare` says about two places. `there` is the manifest at the address, if it is known."""
+    far = look_at(address) if there is None else Side(storage_at(address), there, None)
+    return compare(look_at(folder), far)
 
 
 def _sides(near: Place, far: Place) -> tuple[Side, Side]:

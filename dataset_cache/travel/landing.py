@@ -5,12 +5,12 @@ object store takes them whole, under their names: nothing refers to them before 
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from ...errors import CacheBusy
-from ..format import MANIFEST, SHARDS, GrowingFile, Lock, Manifest, Storage
+from ..format import MANIFEST, SHARDS, GrowingFile, Lock, Manifest, Place, Storage, read_manifest, storage_at
 from ..upkeep import INCOMING, TRAVEL, TRAVEL_LOCK
-from .cargo import Cargo
+from .cargo import Cargo, cargo_of
 
 _READ_BYTES = 4 << 20
 
@@ -51,6 +51,26 @@ class Landing(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Unfinished(NamedTuple):
+    """A generation that has arrived in part."""
+
+    manifest: Manifest
+    arrived: int  # bytes
+    total: int
+
+
+def unfinished_in(place: Place) -> Unfinished | None:
+    """What an interrupted pull, or one that still runs, has brought to a folder so far."""
+    storage = storage_at(place)
+    manifest = read_manifest(storage.path / INCOMING) if storage.can_append else None
+    if manifest is None:
+        return None
+    here, coming = storage.sizes(SHARDS), storage.sizes(INCOMING)
+    names = {each.name.rpartition("/")[2]: each.bytes for each in cargo_of(manifest)}
+    arrived = sum(min(max(here.get(name, 0), coming.get(name, 0)), size) for name, size in names.items())
+    return Unfinished(manifest, arrived, sum(names.values()))
 
 
 def landing_in(storage: Storage) -> Landing:

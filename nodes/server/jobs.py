@@ -17,6 +17,8 @@ from ...dataset_cache import (
     CacheBusy,
     CopyReport,
     LossRefused,
+    Travel,
+    TravelReport,
     Upload,
     byte_count,
     current_publisher,
@@ -30,6 +32,7 @@ from ...dataset_cache import (
 )
 from ..library import forget_result
 from ..outside import Refused, cut_text
+from ..remotes import REMOTE_ROOTS
 from .moves import move_folder
 
 log = logging.getLogger("streamcache")
@@ -200,6 +203,20 @@ def duplicating(folder: Path, target: Path, root: Path) -> Work:
 def exporting(folder: Path, target: Path, root: Path) -> Work:
     """Copy to `target` below `root`, as the same dataset."""
     return _copying(export, folder, target, root)
+
+
+def travelling(carry: Callable[..., TravelReport], folder: Path) -> Work:
+    """Push, pull or sync a cache whose local side is `folder`."""
+
+    def work(watch: Watch) -> str:
+        report = carry(how=Travel(progress=watch))
+        REMOTE_ROOTS.forget()
+        if report.action == "pull":
+            forget_result(folder)
+        watch.count(files=report.files, bytes=report.bytes, resumed=report.resumed)
+        return str(report)
+
+    return work
 
 
 def adding(upload: Upload, folder: Path, if_exists: str) -> Work:

@@ -2,13 +2,18 @@
 copy."""
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from ...dataset_cache import KEEP, Address, CacheError, pull, push, sync
 from ..host.app import cache_roots, caches_changed, export_root, runs_folder, send_event
-from ..library import forget_result, parse_name, path_to_create
+from ..library import forget_result, parse_name, path_to_create, path_to_save, remote_place
+from ..outside import Refused
+from ..remotes import remote_rows
 from .cleaning import clean_as_shown, clean_preview
 from .http import Params, Routes, cache_param
-from .jobs import Jobs, duplicating, exporting, repairing, verifying
+from .jobs import Jobs, duplicating, exporting, repairing, travelling, verifying
 from .moves import RUN, Root, move_to_trash, remove_for_good, rename, restore, root_of, unused
 
 READ = "read"  # a folder of images, before it can be filtered
@@ -16,7 +21,7 @@ READ = "read"  # a folder of images, before it can be filtered
 
 def _report(job: dict[str, Any]) -> None:
     send_event("streamcache.job", job)
-    if job["kind"] in ("duplicate", "repair") and job["state"] == "done":
+    if job["kind"] in ("duplicate", "repair", "push", "pull", "sync") and job["state"] == "done":
         caches_changed()
     if (job["kind"] == "add" and job["state"] != "running") or (job["kind"] == READ and job["state"] == "done"):
         send_event("streamcache.folders", {})
@@ -42,6 +47,10 @@ def add(routes: Routes) -> None:
     routes.post("/cache/repair", repair_cache)
     routes.post("/cache/duplicate", duplicate_cache)
     routes.post("/cache/export", export_cache)
+    routes.get("/remotes", list_remotes)
+    routes.post("/remote/push", push_cache)
+    routes.post("/remote/pull", pull_cache)
+    routes.post("/remote/sync", sync_cache)
     routes.post("/job/cancel", cancel_job)
 
 
@@ -120,6 +129,45 @@ def export_cache(params: Params) -> dict[str, Any]:
     params.refuse_unknown()
     target = path_to_create(to, [export_root()])
     return {"job": JOBS.start("export", name, exporting(folder, target, export_root()), to)}
+
+
+def list_remotes(params: Params) -> dict[str, Any]:
+    """The registered roots and the caches there. One that does not answer in time is listed as such."""
+    again = bool(params.flag("again"))
+    params.refuse_unknown()
+    return {"roots": remote_rows(again)}
+
+
+def push_cache(params: Params) -> dict[str, Any]:
+    (name, folder), (remote, place) = cache_param(params), _remote_param(params)
+    params.refuse_unknown()
+    return {"job": JOBS.start("push", name, travelling(partial(push, folder, place), folder), remote)}
+
+
+def pull_cache(params: Params) -> dict[str, Any]:
+    """Pull into the cache `name`, or into a new one."""
+    (remote, place), name = _remote_param(params), params.text("name")
+    params.refuse_unknown()
+    folder = path_to_save(name, cache_roots())
+    return {"job": JOBS.start("pull", name, travelling(partial(pull, place, folder), folder), remote)}
+
+
+def sync_cache(params: Params) -> dict[str, Any]:
+    (name, folder), (remote, place) = cache_param(params), _remote_param(params)
+    keep = params.text("keep", "") or None
+    params.refuse_unknown()
+    if keep not in (None, *KEEP):
+        raise Refused(f"keep: expected one of {', '.join(KEEP)}")
+    return {"job": JOBS.start("sync", name, travelling(partial(sync, folder, place, keep), folder), remote)}
+
+
+def _remote_param(params: Params) -> tuple[str, Path | Address]:
+    """The remote cache that the parameter `remote` names, as `studio/my_set`: never an address."""
+    name = params.text("remote")
+    try:
+        return "/".join(parse_name(name)), remote_place(name)
+    except CacheError as error:
+        raise Refused(str(error)) from None
 
 
 def list_jobs(params: Params) -> dict[str, Any]:

@@ -52,6 +52,7 @@ ROOMS = (
     "nodes.library",
     "nodes.outside",
     "nodes.folders",
+    "nodes.remotes",
     "nodes.server",
     "nodes.training",
     "nodes.grid",

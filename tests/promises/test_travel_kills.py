@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import clean, open_cache, pull, push, verify
+from streamcache.dataset_cache import clean, pull, push, verify
 
 from ..support.datasets import content, write_set
 from ..support.processes import Nursery, needs_fork, travel_until
