@@ -67,19 +67,22 @@ class Job:
     error: str = ""
     began: float = field(default_factory=time.time)
     ended: float | None = None
+    left: float | None = None  # seconds, at the rate so far
 
 
 class Watch:
     """Passed to the work of a job: reports progress and problems, and stops the work when the user cancels."""
 
     def __init__(self, job: Job, report: Callable[[Job], None]) -> None:
-        self._job, self._report, self._reported = job, report, 0.0
+        self._job, self._report, self._reported, self._began = job, report, 0.0, time.monotonic()
         self.cancel = threading.Event()
 
     def __call__(self, done: int, total: int) -> None:
         """Report progress; raise Canceled if the user canceled the job."""
         self.check()
         self._job.done, self._job.total = done, max(total, done)
+        spent = time.monotonic() - self._began
+        self._job.left = spent * (self._job.total - done) / done if done and spent > 1 else None
         if time.monotonic() - self._reported >= SECONDS_BETWEEN:
             self._reported = time.monotonic()
             self._report(self._job)
