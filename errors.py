@@ -18,6 +18,10 @@ class CacheUnreadable(CacheError):
     """
 
 
+class CacheUnreachable(CacheUnreadable):
+    """A file at an address cannot be read now. It was tried for as long as makes sense."""
+
+
 class LossRefused(CacheError):
     """A repair would drop more than a small share of the samples, which was not accepted. `samples` names them."""
 

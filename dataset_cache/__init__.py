@@ -11,7 +11,7 @@ Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
-Share: `push`, `pull`, `sync`.
+Share: `travel`, with `push`, `pull` and `sync`.
 Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 
@@ -21,7 +21,7 @@ Everything else is for the other layers of the pack, which import from here and 
 from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, SettingError
 from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
-from . import curate
+from . import curate, travel
 from .address import Address, is_address
 from .encode import (
     EMPTY_CAPTION,
@@ -52,6 +52,7 @@ from .encode import (
     object_identity,
 )
 from .format import (
+    SCHEMES,
     Codec,
     Index,
     LazyTensor,
@@ -97,9 +98,10 @@ from .intake import (
     list_image_folders,
     remove_abandoned,
 )
+from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import RangeReader, resolve, roots
+from .remote import REMOTE_SCHEMES, RangeReader, RemoteStorage, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -113,15 +115,12 @@ from .sources import (
     check_sets,
     few_names,
     is_image,
-    memory_folder,
     name_problem,
     normal_form,
     remembered_folders,
     spelled,
-    use_memory_folder,
     walk_folder,
 )
-from .travel import AHEAD, APART, BEHIND, KEEP, SAME, Travel, TravelReport, pull, push, relation_of, sync, unfinished_in
 from .upkeep import (
     CATEGORIES,
     DEBRIS,
@@ -177,10 +176,9 @@ from .write import (
     split_rows,
 )
 
+SCHEMES.update(REMOTE_SCHEMES)
+
 __all__ = [
-    "AHEAD",
-    "APART",
-    "BEHIND",
     "CATEGORIES",
     "CHOICES",
     "COLOR",
@@ -192,14 +190,12 @@ __all__ = [
     "FROM_LISTS",
     "IF_EXISTS",
     "IF_FILE_EXISTS",
-    "KEEP",
     "KEEP_BOTH",
     "MAX_ZIPS",
     "MISSING",
     "NUMBERS",
     "OPTIONS",
     "PLAN_SETTINGS",
-    "SAME",
     "SOURCE_SETTINGS",
     "SUPERSEDED",
     "THUMBNAIL",
@@ -243,6 +239,7 @@ __all__ = [
     "Problem",
     "PublishLock",
     "RangeReader",
+    "RemoteStorage",
     "Removal",
     "RepairReport",
     "Report",
@@ -258,8 +255,6 @@ __all__ = [
     "Subset",
     "Surroundings",
     "Transform",
-    "Travel",
-    "TravelReport",
     "Upload",
     "Usage",
     "bucket_chart",
@@ -331,14 +326,11 @@ __all__ = [
     "plural",
     "preview_clean",
     "published_at",
-    "pull",
-    "push",
     "read_manifest",
     "realize",
     "refuse_link",
     "refuse_other_origin",
     "register_codec",
-    "relation_of",
     "remembered_folders",
     "remove_abandoned",
     "repair",
@@ -351,10 +343,9 @@ __all__ = [
     "spelled",
     "split_rows",
     "storage_at",
-    "sync",
     "take_lock",
     "thumbnail_of",
-    "unfinished_in",
+    "travel",
     "usage",
     "usage_of",
     "use_memory_folder",

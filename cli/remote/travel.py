@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ...dataset_cache import KEEP, Travel, TravelReport, is_address, pull, push, resolve, roots, sync
+from ...dataset_cache import is_address, resolve, roots, travel
 from ...quantity import byte_count, plural
 from ..output import Progress, show
 from ..parser import Parser, UsageError
@@ -34,23 +34,23 @@ def add_sync_flags(parser: Parser) -> None:
     parser.add_argument("dataset", metavar="CACHE", help="Folder of the cache")
     parser.add_argument("address", metavar="ADDRESS", help=f"The other side: {_ADDRESS}")
     text = "If both sides changed: the side whose samples stay; the other side gets them"
-    parser.add_argument("--keep", choices=KEEP, help=text)
+    parser.add_argument("--keep", choices=travel.KEEP, help=text)
     _add_travel_flags(parser, pushes=True)
 
 
 def run_push(args: argparse.Namespace) -> int:
     with Progress(args, "Pushing") as progress:
-        return _show(args, push(args.dataset, place_of(args.address), _travel(args, progress)))
+        return _show(args, travel.push(args.dataset, place_of(args.address), _travel(args, progress)))
 
 
 def run_pull(args: argparse.Namespace) -> int:
     with Progress(args, "Pulling") as progress:
-        return _show(args, pull(place_of(args.address), args.dataset, _travel(args, progress)))
+        return _show(args, travel.pull(place_of(args.address), args.dataset, _travel(args, progress)))
 
 
 def run_sync(args: argparse.Namespace) -> int:
     with Progress(args, "Syncing") as progress:
-        return _show(args, sync(args.dataset, place_of(args.address), args.keep, _travel(args, progress)))
+        return _show(args, travel.sync(args.dataset, place_of(args.address), args.keep, _travel(args, progress)))
 
 
 def place_of(text: str) -> str:
@@ -69,20 +69,20 @@ def _add_travel_flags(parser: Parser, pushes: bool) -> None:
         parser.add_argument("--grace", type=float, metavar="HOURS", help=text)
 
 
-def _travel(args: argparse.Namespace, progress: Progress) -> Travel:
+def _travel(args: argparse.Namespace, progress: Progress) -> travel.Travel:
     prunes, grace = getattr(args, "prune", False), getattr(args, "grace", None)
     if grace is not None and not (prunes and grace >= 0):
         raise UsageError("--grace: is the time in hours that --prune waits; give it a number from 0 with --prune")
     seconds = 3600 * (_GRACE_HOURS if grace is None else grace)
-    return Travel(args.dry_run, args.verify, prunes, seconds, progress)
+    return travel.Travel(args.dry_run, args.verify, prunes, seconds, progress)
 
 
-def _show(args: argparse.Namespace, report: TravelReport) -> int:
+def _show(args: argparse.Namespace, report: travel.TravelReport) -> int:
     show(args, asdict(report), _lines(args, report))
     return 0
 
 
-def _lines(args: argparse.Namespace, report: TravelReport) -> Iterator[str]:
+def _lines(args: argparse.Namespace, report: travel.TravelReport) -> Iterator[str]:
     yield str(report)
     if getattr(args, "prune", False):
         found, verb = report.pruned, "Would remove" if report.dry_run else "Removed"

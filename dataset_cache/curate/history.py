@@ -22,7 +22,7 @@ from typing import Any
 
 from ...errors import CacheBusy, CacheError
 from ..format import replace_file, take_lock
-from ..sources import memory_folder
+from ..local_folders import memory_folder
 from .source_folder import folder_id, protection_of
 
 MOST_BATCHES = 100

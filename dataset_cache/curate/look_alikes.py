@@ -21,8 +21,9 @@ from PIL import Image
 
 from ...errors import CacheError, Unusable
 from ..format import realize
+from ..local_folders import memory_folder
 from ..read import Cache
-from ..sources import THUMBNAIL, decode_small, decode_thumbnail, memory_folder, read_bytes
+from ..sources import THUMBNAIL, decode_small, decode_thumbnail, read_bytes
 from .source_folder import FolderView
 
 DISTANCE = 6  # bits of 64; images that differ in more look different

@@ -14,6 +14,7 @@ import xxhash
 from PIL import Image
 
 from ...errors import CacheError, Unusable
+from ..local_folders import memory_folder
 from ..sources import (
     SIDECARS,
     Counts,
@@ -24,7 +25,6 @@ from ..sources import (
     Masks,
     SourceMemory,
     decode_image,
-    memory_folder,
     normal_form,
     read_bytes,
     take_inventory,

@@ -12,7 +12,8 @@ import torch
 import xxhash
 
 from ...errors import CacheError
-from ..sources import UNSETTLED, Facts, SourceMemory, is_settled, memory_folder, stamp_of
+from ..local_folders import memory_folder
+from ..sources import UNSETTLED, Facts, SourceMemory, is_settled, stamp_of
 
 _CHUNK = 8 << 20
 

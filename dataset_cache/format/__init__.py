@@ -1,5 +1,6 @@
 """The format: which files a dataset folder contains and how they are laid out."""
 
+from ..stored_file import MemoryFile, Read, StoredFile
 from .blobs import BlobTable, blob_table, layout_texts
 from .files import (
     OpenFile,
@@ -8,6 +9,7 @@ from .files import (
     is_regular,
     refuse_link,
     replace_file,
+    replacing,
     retrying,
 )
 from .index import (
@@ -101,7 +103,7 @@ from .shard import (
     tight_start,
 )
 from .skeleton import Layout, Split, split
-from .storage import SCHEMES, GrowingFile, LocalStorage, Place, Stamp, Status, Storage, StoredFile, storage_at
+from .storage import SCHEMES, LocalStorage, Place, Stamp, Status, Storage, storage_at
 from .tensors import (
     DTYPES,
     NAMES,
@@ -147,7 +149,6 @@ __all__ = [
     "Codec",
     "EntryRecord",
     "EntryRow",
-    "GrowingFile",
     "Index",
     "IndexArrays",
     "Key",
@@ -157,8 +158,10 @@ __all__ = [
     "Lock",
     "Manifest",
     "MarkerHeld",
+    "MemoryFile",
     "OpenFile",
     "Place",
+    "Read",
     "Recovered",
     "SampleFacts",
     "Segment",
@@ -217,6 +220,7 @@ __all__ = [
     "remove_segment",
     "render_header",
     "replace_file",
+    "replacing",
     "retrying",
     "segments",
     "sort_order",

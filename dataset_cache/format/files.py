@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ...errors import CacheError, CacheUnreadable
+from ...errors import CacheError, CacheUnreachable, CacheUnreadable
 
 # Tests switch these off to run the code paths of platforms that lack the calls (Windows has neither).
 HAS_PREADV = hasattr(os, "preadv")
@@ -277,6 +277,8 @@ def retrying(read: Callable[[], T]) -> T:
     for pause in _PAUSES:
         try:
             return read()
+        except CacheUnreachable:  # was retried already
+            raise
         except CacheUnreadable:
             time.sleep(pause)
     return read()

@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from ...errors import CacheError
+from ..stored_file import MemoryFile, StoredFile
 from .index_rows import (
     ENTRY,
     NO_ROUTE,
@@ -35,7 +36,7 @@ from .index_rows import (
 from .manifest import Manifest
 from .shard import ALIGNMENT, PAD, read_header
 from .skeleton import Layout
-from .storage import Place, Storage, StoredFile, storage_at
+from .storage import Place, Storage, storage_at
 
 _CHECKED_INDEX_BYTES = 16 << 20  # smaller indexes are compared with their hash on every open: 1–2 ms
 
@@ -307,32 +308,9 @@ def _location_rows(count: int) -> struct.Struct:
 assert [f.name for f in fields(IndexArrays)] == list(ARRAY_TYPES)
 
 
-class _MemoryFile:
-    """The bytes of an index as a file that was never written."""
-
-    name, identity = "index in memory", ()
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.size = memoryview(data), len(data)
-
-    def read(self, offset: int, size: int) -> bytearray:
-        return bytearray(self._data[offset : offset + size])
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
-        for buffer in buffers:
-            buffer[:] = self._data[offset : offset + len(buffer)]
-            offset += len(buffer)
-
-    def will_need(self, offset: int, size: int) -> None:
-        pass
-
-    def map(self) -> memoryview:
-        return self._data
-
-
 def index_in_memory(arrays: IndexArrays, field_count: int) -> Index:
     """The index that would be opened after writing these arrays."""
-    file = _MemoryFile(b"".join(_pieces(arrays)))
+    file = MemoryFile(b"".join(_pieces(arrays)), "index in memory")
     return Index(file, file.size, field_count, None)
 
 
@@ -342,7 +320,8 @@ def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> I
     if check is None:
         check = manifest.index_bytes <= _CHECKED_INDEX_BYTES
     digest = manifest.index_hash if check else None
-    index = Index(storage.open(manifest.index_name), manifest.index_bytes, len(manifest.fields), digest)
+    file = storage.open_to_map(manifest.index_name, manifest.id, manifest.index_bytes, manifest.index_hash)
+    index = Index(file, manifest.index_bytes, len(manifest.fields), digest)
     if index.sample_count != manifest.counts.get("samples"):
         expected = manifest.counts.get("samples")
         raise CacheError(f"{storage.path}: the index has {index.sample_count} samples, the manifest says {expected}")

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 import xxhash
 
 from ...errors import CacheError, CacheUnreadable
-from .storage import GrowingFile, Storage, stream
+from ..stored_file import GrowingFile, stream
+from .storage import Storage
 
 JOURNAL = "journal"
 MAX_LINE = 256 << 20  # no writer makes a longer one; it is not read into memory

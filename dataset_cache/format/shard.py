@@ -13,7 +13,8 @@ from typing import Any
 import xxhash
 
 from ...errors import CacheError
-from .storage import Storage, StoredFile
+from ..stored_file import StoredFile
+from .storage import Storage
 from .tensors import MAX_AXES, count_bytes
 
 ALIGNMENT = 64

@@ -5,7 +5,6 @@ raise OSError if the system refuses; the caller's CacheError explains what that 
 """
 
 import contextlib
-import io
 import os
 import shutil
 import stat
@@ -13,10 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from ...errors import CacheError
 from ..address import Address, is_address
+from ..stored_file import GrowingFile, Read, StoredFile, stream
 from .files import (
     OpenFile,
     WritableFile,
@@ -45,40 +45,6 @@ class Status(NamedTuple):
     stamp: Stamp
 
 
-class StoredFile(Protocol):
-    """A file open for reading, from any number of threads. It closes with its last reference."""
-
-    size: int
-    identity: tuple[int, ...]  # changes if another file takes the place of this one
-
-    @property
-    def name(self) -> str: ...
-
-    def read(self, offset: int, size: int) -> bytearray: ...
-
-    def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None: ...
-
-    def will_need(self, offset: int, size: int) -> None: ...
-
-    def map(self) -> memoryview: ...
-
-
-class GrowingFile(Protocol):
-    """A file open for writes at any position. Nothing is durable before `sync`."""
-
-    def write(self, offset: int, data: memoryview | bytes) -> None: ...
-
-    def read(self, offset: int, size: int) -> bytes: ...
-
-    def truncate(self, size: int) -> None: ...
-
-    def start_writing(self, offset: int, size: int) -> None: ...
-
-    def sync(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Storage(Protocol):
     """The folder of one dataset."""
 
@@ -88,8 +54,8 @@ class Storage(Protocol):
         ...
 
     @property
-    def can_append(self) -> bool:
-        """Whether files grow and locks hold here. Object stores take whole files only."""
+    def is_remote(self) -> bool:
+        """Whether files can only be replaced as a whole, and readers and writers leave neither leases nor locks."""
         ...
 
     def exists(self) -> bool:
@@ -114,6 +80,18 @@ class Storage(Protocol):
 
     def open(self, name: str) -> StoredFile:
         """Open a file for reading. Raises a CacheError if it is missing or not a file."""
+        ...
+
+    def open_to_map(self, name: str, dataset: str, nbytes: int, digest: str) -> StoredFile:
+        """Open an immutable file of a dataset to map it. At an address, this is a local copy with this xxh3-128."""
+        ...
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Make these calls, which read from this storage; at an address, several at once."""
+        ...
+
+    def read_at_once(self, reads: Sequence[Read]) -> None:
+        """Read from several open files; at an address, by several requests at once and no more than are needed."""
         ...
 
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
@@ -199,10 +177,7 @@ class LocalStorage:
     """A folder on a disk of this machine, or on a network drive."""
 
     path: Path
-
-    @property
-    def can_append(self) -> bool:
-        return True
+    is_remote = False
 
     def exists(self) -> bool:
         return self.path.is_dir()
@@ -235,6 +210,17 @@ class LocalStorage:
 
     def open(self, name: str) -> OpenFile:
         return OpenFile(self.path / name)
+
+    def open_to_map(self, name: str, dataset: str, nbytes: int, digest: str) -> OpenFile:
+        return self.open(name)
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        for call in calls:
+            call()
+
+    def read_at_once(self, reads: Sequence[Read]) -> None:
+        for read in reads:
+            read.file.read_into(read.offset, read.buffers, read.nbytes)
 
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         return create_file(self.path / name, durable)
@@ -300,26 +286,6 @@ class LocalStorage:
 
     def is_locked(self, name: str) -> bool:
         return is_locked(self.path / name)
-
-
-def stream(file: StoredFile) -> BinaryIO:
-    """A stored file as a stream that is read from front to back."""
-    return io.BufferedReader(_Stream(file), 1 << 20)
-
-
-class _Stream(io.RawIOBase):
-    def __init__(self, file: StoredFile) -> None:
-        self._file, self._position = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)[: self._file.size - self._position]
-        if view:
-            self._file.read_into(self._position, [view], len(view))
-        self._position += len(view)
-        return len(view)
 
 
 def _kind(status: os.stat_result) -> str:

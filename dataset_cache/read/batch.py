@@ -66,6 +66,7 @@ class _Form:
 _Row = tuple[_Form, Sequence[int] | None, Sequence[int], Sequence[Sequence[int]]]
 _Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 _Route = tuple[_Form, _Pick, _Pick]
+_Reader = Callable[[int, int, Sequence[memoryview], int], None]  # as `ShardFiles.read`
 
 
 class BatchReader:
@@ -186,33 +187,39 @@ class BatchReader:
         return NO_BUCKET not in buckets
 
     def _fill(self, memory: Memory, rows: list[_Row]) -> None:
-        """One read per row if its fields are adjacent."""
-        read, whole = self._files.read, memory.whole
+        """One read per row if its fields are adjacent; at an address, all of them at once."""
+        later: list[tuple[int, int, Sequence[memoryview], int]] = []
+        read: _Reader = (lambda *one: later.append(one)) if self._files.is_remote else self._files.read
+        whole = memory.whole
         for b, (form, locations, _, refs) in enumerate(rows):
             if locations is None:
-                self._read_tensors(memory, b, refs)
+                self._read_tensors(read, memory, b, refs)
                 continue
             if not form.total:
                 continue
             first = locations[form.first]
             for f, start in form.starts:
                 if locations[f] - first != start:
-                    self._read_fields(memory, b, form, locations)
+                    self._read_fields(read, memory, b, form, locations)
                     break
             else:
                 read(first >> OFFSET_BITS, first & _OFFSET_MASK, whole[b], form.total)
+        if later:
+            self._files.read_at_once(later)
 
-    def _read_fields(self, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
+    @staticmethod
+    def _read_fields(read: _Reader, memory: Memory, b: int, form: _Form, locations: Sequence[int]) -> None:
         for f in form.fields:
             if form.nbytes[f]:
                 shard, offset = locations[f] >> OFFSET_BITS, locations[f] & _OFFSET_MASK
-                self._files.read(shard, offset, memory.field(b, f), form.nbytes[f])
+                read(shard, offset, memory.field(b, f), form.nbytes[f])
 
-    def _read_tensors(self, memory: Memory, b: int, refs: Sequence[Sequence[int]]) -> None:
+    @staticmethod
+    def _read_tensors(read: _Reader, memory: Memory, b: int, refs: Sequence[Sequence[int]]) -> None:
         for f, places in enumerate(refs):
             for location, view in zip(places, memory.parts(b, f), strict=True):
                 if len(view):
-                    self._files.read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
+                    read(location >> OFFSET_BITS, location & _OFFSET_MASK, [view], len(view))
 
     def _structures(self, rows: list[_Row], memory: Memory, fields: tuple[str, ...], name: str) -> list:
         """The structures of one field, one per row."""

@@ -53,8 +53,8 @@ class Lease:
         number = "-".join(filter(None, (secrets.token_hex(4), own_start())))
         self._name = f"{LEASES}/{self._generation}.{this_host()}.{pid}.{number}"
         self._finalizer = None
-        if _is_linked(self._storage):
-            return  # what is behind it does not belong to this dataset
+        if self._storage.is_remote or _is_linked(self._storage):
+            return  # an address is only read; what is behind a link does not belong to this dataset
         # A shared folder may be read-only: reading works without a lease, and cleaning keeps recent generations there.
         with contextlib.suppress(OSError):
             self._storage.make_folder(LEASES)

@@ -5,9 +5,10 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 from ...errors import CacheError
-from ..format import MAX_HEADER_BYTES, SHARDS, Place, ShardFile, StoredFile, header_hash, storage_at
+from ..format import MAX_HEADER_BYTES, SHARDS, Place, Read, ShardFile, StoredFile, header_hash, storage_at
 from .leases import Lease
 
 MAX_OPEN = 128
@@ -34,6 +35,18 @@ class ShardFiles:
         if offset + nbytes > file.size:
             self.check_range(shard, offset, nbytes)
         file.read_into(offset, buffers, nbytes)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reads take so long that several should be made at once, by `read_at_once`."""
+        return self._storage.is_remote
+
+    def read_at_once(self, reads: Sequence[tuple[int, int, Sequence[memoryview], int]]) -> None:
+        """Several calls of `read`."""
+        for shard, offset, _, nbytes in reads:
+            self.check_range(shard, offset, nbytes)
+        self._storage.at_once([partial(self.file, shard) for shard in dict.fromkeys(read[0] for read in reads)])
+        self._storage.read_at_once([Read(self.file(read[0]), *read[1:]) for read in reads])
 
     def file(self, shard: int) -> StoredFile:
         with self._lock:

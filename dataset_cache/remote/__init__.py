@@ -1,6 +1,8 @@
 """Remote: datasets at addresses, such as `s3://bucket/my_set`. Nothing of it is loaded unless an address is used."""
 
+from .places import REMOTE_SCHEMES
 from .ranges import RangeReader
+from .remote_storage import RemoteStorage
 from .roots import resolve, roots
 
-__all__ = ["RangeReader", "resolve", "roots"]
+__all__ = ["REMOTE_SCHEMES", "RangeReader", "RemoteStorage", "resolve", "roots"]

@@ -22,10 +22,8 @@ from .memory import (
     Origin,
     SourceMemory,
     is_remembered,
-    memory_folder,
     open_memory,
     remembered_folders,
-    use_memory_folder,
 )
 from .names import few_names, folded_form, name_problem, normal_form, spelled
 from .scan import Counts, FolderWatch, Inventory, take_inventory, walk_folder
@@ -96,7 +94,6 @@ __all__ = [
     "is_mask",
     "is_remembered",
     "is_settled",
-    "memory_folder",
     "name_problem",
     "normal_form",
     "open_memory",
@@ -109,6 +106,5 @@ __all__ = [
     "spelled",
     "stamp_of",
     "take_inventory",
-    "use_memory_folder",
     "walk_folder",
 ]

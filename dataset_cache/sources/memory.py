@@ -11,7 +11,6 @@ import json
 import os
 import sqlite3
 import struct
-import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from typing import Any
 
 import xxhash
 
+from ..local_folders import memory_folder
 from .source_files import Facts, FileRecord
 
-STATE_DIR = "STREAMCACHE_STATE_DIR"
 _SCHEMA = 1
 _TABLES = """
 CREATE TABLE file (directory TEXT, name TEXT, record BLOB NOT NULL, PRIMARY KEY (directory, name)) WITHOUT ROWID;
@@ -40,8 +39,6 @@ WITH RECURSIVE folder(place) AS (
   UNION ALL SELECT (SELECT min(directory) FROM file WHERE directory > place) FROM folder WHERE place IS NOT NULL
 ) SELECT place FROM folder WHERE place IS NOT NULL LIMIT ?
 """
-_chosen: Path | None = None
-
 
 Known = tuple[bytes, Facts]  # a file's stamp and facts when it was read
 
@@ -53,24 +50,6 @@ class Origin:
     content: str
     transform: str
     encoder: str
-
-
-def use_memory_folder(folder: Path) -> None:
-    """Keep memories in this folder from now on, unless STREAMCACHE_STATE_DIR is set."""
-    global _chosen
-    _chosen = folder
-
-
-def memory_folder() -> Path:
-    """STREAMCACHE_STATE_DIR, else the folder chosen by the program, else the platform's cache folder."""
-    if given := os.environ.get(STATE_DIR) or _chosen:
-        return Path(given)
-    home = Path.home()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "streamcache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "streamcache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "streamcache"
 
 
 class SourceMemory:

@@ -1,7 +1,7 @@
 """Travel: bring a generation to another place and back, with only what is missing there."""
 
 from .journey import KEEP, Travel, TravelReport, pull, push, relation_of, sync
-from .landing import Unfinished, unfinished_in
+from .landing import unfinished_in
 from .sides import AHEAD, APART, BEHIND, SAME
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "SAME",
     "Travel",
     "TravelReport",
-    "Unfinished",
     "pull",
     "push",
     "relation_of",

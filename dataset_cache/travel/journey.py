@@ -161,7 +161,9 @@ def _travel(
     if target.manifest is None and storage.stat(INCOMING) is None:
         # What an interrupted push or pull has left looks like a cache whose manifest is lost, which this restores.
         refuse_foreign_files(storage)
-    if (holder := current_publisher(storage)) is not None:  # it would be found after hours of carrying
+    if (
+        not storage.is_remote and (holder := current_publisher(storage)) is not None
+    ):  # it would be found after hours of carrying
         raise CacheBusy(f"{storage.path}: {holder} is writing to it; wait until it has finished")
     landing = None
     try:
@@ -184,7 +186,7 @@ def _travel(
 def _publish(landing: Landing, target: Side, manifest: Manifest, missing: list[Cargo], keeps_older: bool) -> None:
     """The one step in which readers see the new generation, unless another process has published since."""
     storage = target.storage
-    lock = PublishLock(storage) if storage.can_append else None
+    lock = None if storage.is_remote else PublishLock(storage)
     try:
         if look_at(storage).stamp != target.stamp:
             raise _overtaken(target)

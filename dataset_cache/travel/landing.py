@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, Protocol
 
 from ...errors import CacheBusy
-from ..format import MANIFEST, SHARDS, GrowingFile, Lock, Manifest, Place, Storage, read_manifest, storage_at
+from ..format import MANIFEST, SHARDS, Lock, Manifest, Place, Storage, read_manifest, storage_at
+from ..stored_file import GrowingFile
 from ..upkeep import INCOMING, TRAVEL, TRAVEL_LOCK
 from .cargo import Cargo, cargo_of
 
@@ -64,7 +65,7 @@ class Unfinished(NamedTuple):
 def unfinished_in(place: Place) -> Unfinished | None:
     """What an interrupted pull, or one that still runs, has brought to a folder so far."""
     storage = storage_at(place)
-    manifest = read_manifest(storage.path / INCOMING) if storage.can_append else None
+    manifest = None if storage.is_remote else read_manifest(storage.path / INCOMING)
     if manifest is None:
         return None
     here, coming = storage.sizes(SHARDS), storage.sizes(INCOMING)
@@ -74,7 +75,7 @@ def unfinished_in(place: Place) -> Unfinished | None:
 
 
 def landing_in(storage: Storage) -> Landing:
-    return FolderLanding(storage) if storage.can_append else ObjectLanding(storage)
+    return ObjectLanding(storage) if storage.is_remote else FolderLanding(storage)
 
 
 class FolderLanding:
@@ -130,7 +131,7 @@ class FolderLanding:
 
 
 class _Growing:
-    def __init__(self, file: GrowingFile, size: int) -> None:
+    def __init__(self, file: size: int) -> None:
         self._file, self.size, self._end = file, size, size
 
     def kept(self) -> Iterator[memoryview]:

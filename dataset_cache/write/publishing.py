@@ -69,6 +69,8 @@ class PublishLock:
             raise CacheBusy(message) from None
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             self.release()
+            if storage.is_remote:
+                raise
             raise CacheError(f"{storage.path}: cannot be written to: {error}") from error
 
     def move(self, target: Path) -> None:

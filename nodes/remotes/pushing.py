@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import Address, CacheError, Travel, byte_count, push, roots
+from ...dataset_cache import Address, CacheError, byte_count, roots, travel
 from ..library import Saved, Watcher, remote_place
 from .roots import REMOTE_ROOTS
 
@@ -36,7 +36,7 @@ def push_saved(saved: Saved, path: Path, target: Path | Address, watch: Watcher)
     def progress(done: int, total: int) -> None:
         watch(done, total, f"Pushing {byte_count(done)} of {byte_count(total)}")
 
-    report = push(path, target, Travel(progress=progress))
+    report = travel.push(path, target, travel.Travel(progress=progress))
     REMOTE_ROOTS.forget()
     facts: dict[str, Any] = {**saved.facts, "pushed": {"to": str(target), "files": report.files, "bytes": report.bytes}}
     line = f"Pushed {byte_count(report.bytes)} to {target}" if report.files else f"Nothing to push: {target} has it"

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import BEHIND, CacheError, manifest_stamp, read_manifest, relation_of, unfinished_in
+from ...dataset_cache import CacheError, manifest_stamp, read_manifest, travel
 from ..host.app import cache_roots
 from ..library import list_caches, parse_name
 from ..outside import cut_text
@@ -44,12 +44,12 @@ def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]]) -> dict[str, Any
     row |= {"samples": manifest.counts.get("samples", 0), "bytes": size, "generation": manifest.generation}
     name, folder = here.get(manifest.id) or (cache.name, new_folder(cache.name))
     try:
-        part = unfinished_in(folder)
+        part = travel.unfinished_in(folder)
         if part is not None and part.manifest.id == manifest.id:
             row |= {"local": PARTLY, "local_name": name, "arrived": part.arrived}
         if manifest.id in here:
-            relation = relation_of(folder, cache.place, manifest)
-            whole = PARTLY if part is not None and relation == BEHIND else WHOLE
+            relation = travel.relation_of(folder, cache.place, manifest)
+            whole = PARTLY if part is not None and relation == travel.BEHIND else WHOLE
             row |= {"local": whole, "local_name": name, "relation": relation}
     except (CacheError, OSError) as error:
         row |= {"problem": cut_text(str(error)), "relation": _UNKNOWN}

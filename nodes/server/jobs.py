@@ -17,8 +17,6 @@ from ...dataset_cache import (
     CacheBusy,
     CopyReport,
     LossRefused,
-    Travel,
-    TravelReport,
     Upload,
     byte_count,
     current_publisher,
@@ -28,6 +26,7 @@ from ...dataset_cache import (
     plural,
     read_manifest,
     repair,
+    travel,
     verify,
 )
 from ..library import forget_result
@@ -208,11 +207,11 @@ def exporting(folder: Path, target: Path, root: Path) -> Work:
     return _copying(export, folder, target, root)
 
 
-def travelling(carry: Callable[..., TravelReport], folder: Path) -> Work:
+def travelling(carry: Callable[..., travel.TravelReport], folder: Path) -> Work:
     """Push, pull or sync a cache whose local side is `folder`."""
 
     def work(watch: Watch) -> str:
-        report = carry(how=Travel(progress=watch))
+        report = carry(how=travel.Travel(progress=watch))
         REMOTE_ROOTS.forget()
         if report.action == "pull":
             forget_result(folder)

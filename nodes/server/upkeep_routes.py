@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import KEEP, Address, CacheError, pull, push, sync
+from ...dataset_cache import Address, CacheError, travel
 from ..host.app import cache_roots, caches_changed, export_root, runs_folder, send_event
 from ..library import forget_result, parse_name, path_to_create, path_to_save, remote_place
 from ..outside import Refused
@@ -141,7 +141,7 @@ def list_remotes(params: Params) -> dict[str, Any]:
 def push_cache(params: Params) -> dict[str, Any]:
     (name, folder), (remote, place) = cache_param(params), _remote_param(params)
     params.refuse_unknown()
-    return {"job": JOBS.start("push", name, travelling(partial(push, folder, place), folder), remote)}
+    return {"job": JOBS.start("push", name, travelling(partial(travel.push, folder, place), folder), remote)}
 
 
 def pull_cache(params: Params) -> dict[str, Any]:
@@ -149,16 +149,16 @@ def pull_cache(params: Params) -> dict[str, Any]:
     (remote, place), name = _remote_param(params), params.text("name")
     params.refuse_unknown()
     folder = path_to_save(name, cache_roots())
-    return {"job": JOBS.start("pull", name, travelling(partial(pull, place, folder), folder), remote)}
+    return {"job": JOBS.start("pull", name, travelling(partial(travel.pull, place, folder), folder), remote)}
 
 
 def sync_cache(params: Params) -> dict[str, Any]:
     (name, folder), (remote, place) = cache_param(params), _remote_param(params)
     keep = params.text("keep", "") or None
     params.refuse_unknown()
-    if keep not in (None, *KEEP):
-        raise Refused(f"keep: expected one of {', '.join(KEEP)}")
-    return {"job": JOBS.start("sync", name, travelling(partial(sync, folder, place, keep), folder), remote)}
+    if keep not in (None, *travel.KEEP):
+        raise Refused(f"keep: expected one of {', '.join(travel.KEEP)}")
+    return {"job": JOBS.start("sync", name, travelling(partial(travel.sync, folder, place, keep), folder), remote)}
 
 
 def _remote_param(params: Params) -> tuple[str, Path | Address]:

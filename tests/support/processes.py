@@ -294,8 +294,7 @@ def edit_as_another_user(note: Note, folder: str, state: str) -> None:
 
 def travel_until(note: Note, what: str, near: str, far: str, last: int) -> None:
     """Pushes or pulls, and kills itself as `build_until` does, in whatever thread."""
-    from streamcache.dataset_cache import pull, push
-    from streamcache.dataset_cache.travel import carrying
+    from streamcache.dataset_cache.travel import carrying, pull, push
 
     carrying.PART_BYTES = 2000
     write = _end_after(last)

@@ -1,0 +1,249 @@
+"""The storage of a dataset at an address. Files are read by ranges, and replaced as a whole.
+
+What an object store cannot do is refused, with the way around: nothing is built, locked or cleaned in place.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NoReturn, TypeVar
+
+from ...errors import CacheError
+from ..address import Address
+from ..format import MANIFEST, Lock, Read, Stamp, Status, Storage, StoredFile
+from ..stored_file import stream
+from .client import Bytes, Client, Found
+from .faults import CHANGED, CONFLICT, MISSING, REFUSED, UNSUPPORTED, Fault, explain, patiently
+from .index_copies import open_copy
+from .ranges import REQUEST_BYTES, RangeReader, Request, at_once, plan_requests
+from .remote_file import HEAD_BYTES, Part, RemoteFile
+
+_PIECES_AT_ONCE = 8
+_COPY_BYTES = 4 << 20
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RemoteStorage:
+    """The dataset at an address. With a `reader`, ranges of files come from it, as from a cache of them."""
+
+    path: Address
+    client: Client
+    reader: RangeReader | None = None
+    is_remote = True
+
+    # Looking
+
+    def exists(self) -> bool:
+        return self.stat(MANIFEST) is not None or self._send("", self.client.has_content, False)
+
+    def stat(self, name: str) -> Status | None:
+        found = self._send(name, lambda: self.client.head(name), None) if name else None
+        if found is not None:
+            return Status("file", found.size, found.modified, _stamp(found))
+        listing = self._listing(name)
+        return Status("folder", 0, 0.0, ()) if listing is not None else None
+
+    def list(self, folder: str = "") -> list[str]:
+        found = self._listing(folder)
+        return [] if found is None else found
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        try:
+            return {name: found.size for name, found in patiently(lambda: self.client.list(folder)).files.items()}
+        except Fault as fault:
+            if fault.kind in (MISSING, UNSUPPORTED):
+                return {}
+            raise explain(self.path / folder, fault) from None
+
+    def _listing(self, folder: str) -> "list[str] | None":
+        """The names in a folder; None if there is nothing, or if this kind of place cannot be listed."""
+        try:
+            found = patiently(lambda: self.client.list(folder))
+        except Fault as fault:
+            if fault.kind in (MISSING, UNSUPPORTED):
+                return None
+            raise explain(self.path / folder, fault) from None
+        return sorted([*found.files, *found.folders]) or None
+
+    def refuse_link(self, name: str) -> None:
+        """There are no links at addresses."""
+
+    # Reading
+
+    def open(self, name: str) -> RemoteFile:
+        def first() -> tuple[Found, Bytes]:
+            try:
+                return self.client.get(name, 0, HEAD_BYTES)
+            except Fault as fault:
+                if fault.kind == REFUSED and "416" in fault.detail:  # an empty file has no first byte
+                    return self.client.head(name), b""
+                raise
+
+        return RemoteFile(self.path / name, name, *self._send(name, first), self.read_parts)
+
+    def open_to_map(self, name: str, dataset: str, nbytes: int, digest: str) -> StoredFile:
+        return open_copy(str(self.path / name), name, dataset, nbytes, digest, lambda: self._pieces(name))
+
+    def _pieces(self, name: str) -> Iterator[bytearray]:
+        """The content of a file in order, read by several requests at once."""
+        file, step = self.open(name), _PIECES_AT_ONCE * REQUEST_BYTES
+        for start in range(0, file.size, step):
+            data = bytearray(min(step, file.size - start))
+            file.read_into(start, [memoryview(data)], len(data))
+            yield data
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        at_once(calls)
+
+    def read_at_once(self, reads: Sequence[Read]) -> None:
+        parts: list[tuple[RemoteFile, Part]] = []
+        for read in reads:
+            assert isinstance(read.file, RemoteFile)
+            parts += [(read.file, part) for part in read.file.parts(read.offset, read.buffers, read.nbytes)]
+        self.read_parts(parts)
+
+    def read_parts(self, parts: "Sequence[tuple[RemoteFile, Part]]") -> None:
+        """Read parts of open files by as few requests as make sense, several at once."""
+        by_file: dict[int, tuple[RemoteFile, list[Part]]] = {}
+        for file, part in parts:
+            by_file.setdefault(id(file), (file, []))[1].append(part)
+        calls: list[Callable[[], None]] = []
+        for file, wanted in by_file.values():
+            ranges = [(offset, size) for offset, size, _ in wanted]
+            if self.reader is not None:
+                calls.append(partial(_read_through, self.reader, file, wanted))
+            else:
+                calls += [partial(self._request, file, request, wanted) for request in plan_requests(ranges)]
+        at_once(calls)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> "list[bytes]":
+        """Parts of a file without opening it; see `RangeReader`."""
+        result = [bytearray(size) for _, size in ranges]
+
+        def read(request: Request) -> None:
+            data = self._get(name, request)
+            for number, start, at, size in request.pieces:
+                result[number][start : start + size] = data[at : at + size]
+
+        at_once([partial(read, request) for request in plan_requests(ranges)])
+        return [bytes(data) for data in result]
+
+    def _request(self, file: RemoteFile, request: Request, wanted: Sequence[Part]) -> None:
+        data = self._get(file.path, request, file.found)
+        for number, start, at, size in request.pieces:
+            wanted[number][2](start, data[at : at + size])
+
+    def _get(self, name: str, request: Request, expected: Found | None = None) -> memoryview:
+        def get() -> memoryview:
+            found, data = self.client.get(name, request.offset, request.size)
+            if expected is not None and (found.size != expected.size or found.tag != expected.tag):
+                sizes = f"{expected.size:,} bytes before, {found.size:,} now"
+                raise Fault(CHANGED, sizes if found.size != expected.size else "it has another tag")
+            if len(data) != request.size:
+                raise Fault(CHANGED, f"it ends at {request.offset + len(data):,}")
+            return memoryview(data)
+
+        return self._send(name, get)
+
+    # Writing
+
+    @contextmanager
+    def create(self, name: str, durable: bool = True) -> Iterator[BinaryIO]:
+        try:
+            with self.client.writer(name) as file:
+                yield file
+        except Fault as fault:
+            raise explain(self.path / name, fault) from None
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._send(name, lambda: self.client.put(name, data))
+
+    def replace_if(self, name: str, data: bytes, expected: Stamp | None) -> bool:
+        tag = None if expected is None else str(expected[0])
+        if tag == "":  # without a tag, nothing can be compared
+            raise CacheError(f"{self.path / name}: the place does not say whether a file has changed; push elsewhere")
+        try:
+            patiently(lambda: self.client.put(name, data, tag))
+            return True
+        except Fault as fault:
+            if fault.kind not in (CONFLICT, MISSING):
+                raise explain(self.path / name, fault) from None
+        # An attempt whose answer was lost may have been the one that put it there.
+        there = self.stat(name)
+        return there is not None and there.size == len(data) and bytes(self.open(name).read(0, len(data))) == data
+
+    def touch(self, name: str, time: float | None = None) -> None:
+        if self.stat(name) is None and time is None:
+            self._send(name, lambda: self.client.put(name, b""))
+
+    def move(self, name: str, to: str) -> None:
+        self._send(name, lambda: self.client.copy(name, to))
+        self._send(name, lambda: self.client.delete(name), None)
+
+    def link_or_copy(self, name: str, target: Storage, to: str) -> bool:
+        with stream(self.open(name)) as source, target.create(to) as copy:
+            while data := source.read(_COPY_BYTES):
+                copy.write(data)
+        return False
+
+    def remove(self, name: str) -> bool:
+        if self.stat(name) is None:
+            return True
+        try:
+            patiently(lambda: self.client.delete(name))
+        except Fault as fault:
+            return fault.kind == MISSING
+        return self.stat(name) is None
+
+    def make_folder(self, name: str = "", new: bool = False) -> None:
+        """There are no folders, only names with `/`."""
+        if new and self._listing(name) is not None:
+            raise FileExistsError(f"{self.path / name} exists")
+
+    def remove_folder(self, name: str, content: bool = False) -> None:
+        for below in self.list(name) if content else []:
+            self.remove_folder(f"{name}/{below}", content=True)
+            self.remove(f"{name}/{below}")
+
+    def sync(self, folder: str = "") -> None:
+        """A file is durable when its upload has ended."""
+
+    def edit(self, name: str, new: bool = False) -> NoReturn:
+        self._refuse()
+
+    def relocate(self, target: Path, lock: Lock) -> NoReturn:
+        self._refuse()
+
+    def lock(self, name: str, patience: float = 0.0) -> NoReturn:
+        self._refuse()
+
+    def is_locked(self, name: str) -> bool:
+        return False
+
+    def _refuse(self) -> NoReturn:
+        raise CacheError(
+            f"{self.path}: is an address, where nothing is built or changed in place; do this to the cache in a local "
+            "folder, and push it"
+        )
+
+    def _send(self, name: str, request: Callable[[], T], *missing: T) -> T:
+        """The answer to a request; a second argument is the answer if there is nothing of this name."""
+        try:
+            return patiently(request)
+        except Fault as fault:
+            if missing and fault.kind == MISSING:
+                return missing[0]
+            raise explain(self.path / name if name else self.path, fault) from None
+
+
+def _read_through(reader: RangeReader, file: RemoteFile, wanted: Sequence[Part]) -> None:
+    found = reader.read_ranges(file.path, [(offset, size) for offset, size, _ in wanted])
+    for (_, _, take), data in zip(wanted, found, strict=True):
+        take(0, data)
+
+
+def _stamp(found: Found) -> Stamp:
+    return (found.tag, int(found.modified), found.size)
