@@ -131,7 +131,7 @@ class FolderLanding:
 
 
 class _Growing:
-    def __init__(self, file: size: int) -> None:
+    def __init__(self, file: GrowingFile, size: int) -> None:
         self._file, self.size, self._end = file, size, size
 
     def kept(self) -> Iterator[memoryview]:

@@ -15,10 +15,10 @@ from ...dataset_cache import (
     CacheBusy,
     CacheError,
     has_build,
-    is_address,
     is_long_name,
     is_published,
     name_problem,
+    resolve,
     spelled,
     storage_at,
 )
@@ -140,7 +140,7 @@ def place_to_open(name: str, roots: Sequence[Path]) -> Path | Address:
     return path_to_open(name, roots)
 
 
-def remote_place(name: str) -> Path | Address:
+def remote_place(name: str) -> Address:
     """The place of `studio/my_set` at the registered root `studio`. No text becomes an address in another way."""
     parts, known = parse_name(name), registered_roots()
     if parts[0] not in known:
@@ -148,13 +148,7 @@ def remote_place(name: str) -> Path | Address:
         raise CacheError(f"{_shown(parts[0])} is not a registered root; choose one of: {listed}")
     if len(parts) == 1:
         raise CacheError(f"the name {_shown(name)} is that of a root; add the name of a cache, as in {name}/my_set")
-    address = known[parts[0]]
-    if not is_address(address):  # a folder, such as one on a NAS
-        return contained(Path(address), parts[1:], name)
-    place = Address.parse(address)
-    for part in parts[1:]:
-        place /= part
-    return place
+    return Address.parse(resolve("/".join(parts)))
 
 
 def problem_of(name: str | None, resolve: Callable[[str], Any]) -> bool | str:

@@ -2,6 +2,6 @@
 
 from .pushing import NO_ROOT, push_saved, push_target, root_names
 from .roots import REMOTE_ROOTS
-from .view import caches_by_id, remote_rows
+from .view import remote_rows
 
-__all__ = ["NO_ROOT", "REMOTE_ROOTS", "caches_by_id", "push_saved", "push_target", "remote_rows", "root_names"]
+__all__ = ["NO_ROOT", "REMOTE_ROOTS", "push_saved", "push_target", "remote_rows", "root_names"]

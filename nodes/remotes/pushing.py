@@ -21,7 +21,7 @@ def root_names() -> list[str]:
         return []
 
 
-def push_target(root: str, name: str) -> Path | Address | None:
+def push_target(root: str, name: str) -> Address | None:
     """Where a cache of this name goes at a registered root; None if it stays here."""
     if root in ("", NO_ROOT):
         return None
@@ -30,7 +30,7 @@ def push_target(root: str, name: str) -> Path | Address | None:
     return remote_place(f"{root}/{name}")
 
 
-def push_saved(saved: Saved, path: Path, target: Path | Address, watch: Watcher) -> Saved:
+def push_saved(saved: Saved, path: Path, target: Address, watch: Watcher) -> Saved:
     """Push what was just saved. If that fails the save stays: the next run pushes it."""
 
     def progress(done: int, total: int) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...dataset_cache import (
     Address,
@@ -31,7 +30,7 @@ class RemoteCache:
     """A cache at a registered root; `name` begins with the root's. `problem` says why it cannot be read."""
 
     name: str
-    place: Path | Address
+    place: Address
     manifest: Manifest | None
     problem: str = ""
 
@@ -108,15 +107,12 @@ class RemoteRoots:
                 self._searches.pop(key, None)
 
     def _caches(self, name: str, address: str) -> Iterator[RemoteCache]:
-        place = storage_at(address).path
-        if isinstance(place, Path) and not place.is_dir():
-            raise CacheError(f"{place}: no such folder; mount the drive, or correct the list of roots")
-        for number, (path, found) in enumerate(_walk(place, name, DEPTH)):
+        for number, (path, found) in enumerate(_walk(Address.parse(address), name, DEPTH)):
             if number == MOST:
                 return
             yield self._cache(path, found)
 
-    def _cache(self, name: str, place: Path | Address) -> RemoteCache:
+    def _cache(self, name: str, place: Address) -> RemoteCache:
         try:
             stamp = manifest_stamp(place)
             known = self._manifests.get(str(place))
@@ -131,20 +127,16 @@ class RemoteRoots:
             return RemoteCache(name, place, None, str(error))
 
 
-def _walk(place: Path | Address, name: str, depth: int) -> Iterator[tuple[str, Path | Address]]:
+def _walk(place: Address, name: str, depth: int) -> Iterator[tuple[str, Address]]:
     storage = storage_at(place)
+    files = storage.sizes()
     for below in storage.list():
-        if name_problem(below) or (isinstance(place, Path) and not _is_folder(place / below)):
+        if name_problem(below) or below in files:
             continue
         if is_published(place / below):
             yield f"{name}/{below}", place / below
         elif depth > 1:
             yield from _walk(place / below, f"{name}/{below}", depth - 1)
-
-
-def _is_folder(path: Path) -> bool:
-    status = storage_at(path.parent).stat(path.name)
-    return status is not None and status.kind == "folder"
 
 
 REMOTE_ROOTS = RemoteRoots()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import CacheError, manifest_stamp, read_manifest, travel
-from ..host.app import cache_roots
 from ..library import list_caches, parse_name
 from ..outside import cut_text
 from .roots import REMOTE_ROOTS, RemoteCache
@@ -17,23 +17,23 @@ NONE, PARTLY, WHOLE = "none", "partly", "whole"
 _UNKNOWN = "unknown"
 
 
-def remote_rows(again: bool) -> list[dict[str, Any]]:
-    """The registered roots with their caches, as far as they are known in time."""
+def remote_rows(local: Sequence[Path], again: bool) -> list[dict[str, Any]]:
+    """The registered roots with their caches, as far as they are known in time, and what is below the `local` roots."""
     found = REMOTE_ROOTS.rows(PATIENCE_SECONDS, again)
-    here = caches_by_id() if any(root.caches for root in found) else {}
+    here = caches_by_id(local) if any(root.caches for root in found) else {}
     return [
         {
             "name": cut_text(root.name),
             "address": cut_text(root.address),
             "state": root.state,
             "problem": cut_text(root.problem),
-            "caches": [_row(cache, here) for cache in root.caches],
+            "caches": [_row(cache, here, local) for cache in root.caches],
         }
         for root in found
     ]
 
 
-def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]]) -> dict[str, Any]:
+def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]], local: Sequence[Path]) -> dict[str, Any]:
     """`local` is what is here: nothing, a part of a first pull, or a whole generation; `relation` compares it."""
     manifest = cache.manifest
     row = {"name": cache.name, "problem": cut_text(cache.problem), "samples": 0, "bytes": 0, "generation": ""}
@@ -42,7 +42,7 @@ def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]]) -> dict[str, Any
         return row
     size = sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes
     row |= {"samples": manifest.counts.get("samples", 0), "bytes": size, "generation": manifest.generation}
-    name, folder = here.get(manifest.id) or (cache.name, new_folder(cache.name))
+    name, folder = here.get(manifest.id) or (cache.name, local[0].joinpath(*parse_name(cache.name)))
     try:
         part = travel.unfinished_in(folder)
         if part is not None and part.manifest.id == manifest.id:
@@ -56,18 +56,13 @@ def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]]) -> dict[str, Any
     return row
 
 
-def new_folder(name: str) -> Path:
-    """Where a remote cache is pulled to if it is not here yet: it gets the same name."""
-    return cache_roots()[0].joinpath(*parse_name(name))
-
-
 _ids: dict[str, tuple[Any, str]] = {}  # folder → stamp of its manifest, the id of its dataset
 
 
-def caches_by_id() -> dict[str, tuple[str, Path]]:
+def caches_by_id(roots: Sequence[Path]) -> dict[str, tuple[str, Path]]:
     """The name and folder of each local cache by the id of its dataset. Of copies with one id, the first by name."""
     found: dict[str, tuple[str, Path]] = {}
-    for name, folder in sorted(list_caches(cache_roots()).items()):
+    for name, folder in sorted(list_caches(roots).items()):
         with contextlib.suppress(CacheError, OSError):
             stamp, known = manifest_stamp(folder), _ids.get(str(folder))
             if known is None or known[0] != stamp:

@@ -3,7 +3,6 @@ copy."""
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import Address, CacheError, travel
@@ -135,7 +134,7 @@ def list_remotes(params: Params) -> dict[str, Any]:
     """The registered roots and the caches there. One that does not answer in time is listed as such."""
     again = bool(params.flag("again"))
     params.refuse_unknown()
-    return {"roots": remote_rows(again)}
+    return {"roots": remote_rows(cache_roots(), again)}
 
 
 def push_cache(params: Params) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def sync_cache(params: Params) -> dict[str, Any]:
     return {"job": JOBS.start("sync", name, travelling(partial(travel.sync, folder, place, keep), folder), remote)}
 
 
-def _remote_param(params: Params) -> tuple[str, Path | Address]:
+def _remote_param(params: Params) -> tuple[str, Address]:
     """The remote cache that the parameter `remote` names, as `studio/my_set`: never an address."""
     name = params.text("remote")
     try:

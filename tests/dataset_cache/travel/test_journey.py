@@ -169,7 +169,7 @@ def test_f6_an_interrupted_pull_goes_on_from_its_partial_file(near: Path, far: P
     assert content(far) == content(near) and list(verify(far)) == [] and not (far / ".travel/incoming").exists()
 
 
-def test_a_partial_file_with_wrong_bytes_is_fetched_anew(near: Path, far: Path):
+def test_a_partial_file_with_wrong_bytes_is_fetched_again(near: Path, far: Path):
     name = shard_files(near)[0].name
     (far / ".travel/incoming").mkdir(parents=True)
     (far / ".travel/incoming" / name).write_bytes(bytes(3000))
