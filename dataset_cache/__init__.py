@@ -52,7 +52,6 @@ from .encode import (
     object_identity,
 )
 from .format import (
-    SCHEMES,
     Codec,
     Index,
     LazyTensor,
@@ -101,7 +100,7 @@ from .intake import (
 from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import REMOTE_SCHEMES, RangeReader, RemoteStorage, resolve, roots
+from .remote import RangeReader, RemoteStorage, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -175,8 +174,6 @@ from .write import (
     open_checked,
     split_rows,
 )
-
-SCHEMES.update(REMOTE_SCHEMES)
 
 __all__ = [
     "CATEGORIES",

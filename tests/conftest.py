@@ -6,7 +6,7 @@ from .support.package import register_package
 
 register_package()
 
-from .support.fixtures import images, nursery, picture, platform, state_dir, texts  # noqa: E402, F401
+from .support.fixtures import images, nursery, picture, platform, s3, s3_address, state_dir, texts  # noqa: E402, F401
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

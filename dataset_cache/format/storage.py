@@ -156,7 +156,7 @@ class Storage(Protocol):
 
 
 Place = str | Path | Address | Storage
-# How to reach addresses, by scheme. `dataset_cache` fills it, because remote storages are built on this room.
+# How to reach addresses, by scheme. The room `remote` fills it, because its storages are built on this one.
 SCHEMES: dict[str, Callable[[str], Storage]] = {}
 
 

@@ -1,17 +1,15 @@
 """Which kinds of addresses there are, and what each is reached through."""
 
 import importlib.util
-from collections.abc import Callable
 
 from ..address import Address
-from ..format import Storage
 from .client import Client
 from .fsspec_client import FsspecClient
 from .obstore_client import ObstoreClient
 from .remote_storage import RemoteStorage
 from .roots import options_for
 
-_KINDS = ("s3", "gs", "az", "http", "https", "hf")
+KINDS = ("s3", "gs", "az", "http", "https", "hf")
 
 
 def open_remote(text: str) -> RemoteStorage:
@@ -26,5 +24,3 @@ def _client(address: Address) -> Client:
         return FsspecClient(address, options)
     return ObstoreClient(address, options)
 
-
-REMOTE_SCHEMES: dict[str, Callable[[str], Storage]] = dict.fromkeys(_KINDS, open_remote)

@@ -12,13 +12,17 @@ from PIL import Image
 from .encoders import CountingImages, CountingTexts
 from .platforms import HERE, WINDOWS, play
 from .processes import Nursery
+from .remote_servers import s3_server
 
 
 @pytest.fixture(autouse=True)
 def state_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test touches the user's own state."""
+    """No test touches the user's own state, or uses the user's credentials."""
     folder = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("STREAMCACHE_STATE_DIR", str(folder))
+    monkeypatch.setenv("STREAMCACHE_CACHE_DIR", str(folder / "copies"))
+    for name in [name for name in os.environ if name.startswith(("AWS_", "HF_"))]:
+        monkeypatch.delenv(name)
     return folder
 
 
@@ -76,3 +80,19 @@ def touch(path: Path) -> None:
     """Another time, the same content."""
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_007))
+
+
+@pytest.fixture(scope="session")
+def s3_address() -> Iterator[str]:
+    """The `host:port` of a real S3 server with one bucket, for the whole run."""
+    with s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(s3_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Addresses of S3 lead to that server, with credentials in the environment."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_address}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "planted-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
+    return s3_address

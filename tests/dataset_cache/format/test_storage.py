@@ -1,8 +1,7 @@
-"""The contract of a storage. Another implementation is one more entry in STORAGES."""
+"""The contract of a storage. Another implementation is one more parameter of `make`."""
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,17 +19,21 @@ from streamcache.dataset_cache import (
     open_cache,
     preview_clean,
     published_at,
+    storage_at,
 )
 
-STORAGES: dict[str, Callable[[Path], Storage]] = {"local": LocalStorage}
+from ...support.remote_servers import BUCKET
 
 
-@pytest.fixture(params=STORAGES)
+@pytest.fixture(params=["local", "s3"])
 def make(request, tmp_path) -> Callable[[str], Storage]:
-    """Makes storages of one kind, by name."""
+    """Makes storages of one kind, by name. A test in `TestFolders` is about what object stores lack."""
+    root = f"s3://{BUCKET}/{tmp_path.name}" if request.param == "s3" else tmp_path
+    if request.param == "s3":
+        request.getfixturevalue("s3")
 
     def make(name: str) -> Storage:
-        storage = STORAGES[request.param](tmp_path / name)
+        storage = storage_at(f"{root}/{name}")
         storage.make_folder()
         return storage
 
@@ -52,16 +55,16 @@ def kind(storage: Storage, name: str) -> str | None:
     return None if status is None else status.kind
 
 
-def test_a_missing_folder_does_not_exist_and_lists_nothing(tmp_path):
-    for make_storage in STORAGES.values():
-        storage = make_storage(tmp_path / "missing")
-        assert not storage.exists() and storage.list() == [] and storage.list("shards") == []
-        assert storage.stat("dataset.json") is None
+def test_a_missing_folder_does_not_exist_and_lists_nothing(make):
+    storage = storage_at(str(make("set").path / "missing"))
+    assert not storage.exists() and storage.list() == [] and storage.list("shards") == []
+    assert storage.stat("dataset.json") is None
 
 
 def test_stat_names_the_kind_and_size(storage):
     storage.replace("file", b"abc")
     storage.make_folder("folder/inner")
+    storage.replace("folder/inner/file", b"")
     status = storage.stat("file")
     assert status is not None and (status.kind, status.size) == ("file", 3)
     assert kind(storage, "folder") == kind(storage, "folder/inner") == "folder"
@@ -80,13 +83,8 @@ def test_list_returns_sorted_names(storage):
         storage.replace(name, b"")
     storage.make_folder("folder")
     storage.replace("folder/inner", b"")
+    assert storage.exists()
     assert storage.list() == ["a", "b", "c", "folder"] and storage.list("folder") == ["inner"]
-
-
-def test_list_refuses_what_cannot_be_listed(storage):
-    storage.replace("file", b"")
-    with pytest.raises(CacheError, match="file: cannot be listed"):
-        storage.list("file")
 
 
 def test_replace_leaves_the_old_file_to_its_readers(storage):
@@ -121,6 +119,7 @@ def test_reads_are_positional(storage):
 
 def test_opening_refuses_what_is_not_a_file(storage):
     storage.make_folder("folder")
+    storage.replace("folder/file", b"")
     for name in ("folder", "missing"):
         with pytest.raises(CacheError, match=name):
             storage.open(name)
@@ -132,22 +131,6 @@ def test_create_takes_the_place_of_a_file(storage, durable):
     with storage.create("file", durable) as file:
         file.write(b"new")
     assert content(storage, "file") == b"new"
-
-
-def test_edit_writes_at_any_position(storage):
-    file = storage.edit("file", new=True)
-    file.write(4, b"efgh")
-    file.write(0, b"abcd")
-    file.start_writing(0, 8)
-    assert file.read(2, 4) == b"cdef"
-    file.truncate(6)
-    file.sync()
-    file.close()
-    assert content(storage, "file") == b"abcdef"
-    with pytest.raises(OSError):
-        storage.edit("file", new=True)
-    with pytest.raises(OSError):
-        storage.edit("missing")
 
 
 def test_move_replaces_the_target(storage):
@@ -169,33 +152,21 @@ def test_touch_creates_a_file_and_keeps_its_content(storage):
 def test_remove_accepts_a_missing_file_and_keeps_folders(storage):
     storage.replace("file", b"")
     storage.make_folder("folder")
+    storage.replace("folder/inner", b"")
     assert storage.remove("file") and storage.remove("file") and not storage.remove("folder")
     assert storage.list() == ["folder"]
 
 
 def test_a_folder_is_removed_if_empty_or_with_its_content(storage):
     storage.make_folder("folder", new=True)
+    storage.replace("folder/file", b"")
     with pytest.raises(OSError):
         storage.make_folder("folder", new=True)
-    storage.replace("folder/file", b"")
     storage.remove_folder("folder")
     assert storage.list() == ["folder"], "not empty"
     storage.remove_folder("folder", content=True)
     assert storage.list() == []
     storage.remove_folder("folder")
-
-
-def test_a_lock_is_held_until_it_is_released(storage):
-    with pytest.raises(OSError):
-        storage.is_locked("lock")
-    assert storage.list() == [], "asking creates no file"
-    lock = storage.lock("lock")
-    assert storage.is_locked("lock")
-    with pytest.raises(TimeoutError):
-        storage.lock("lock", 0.05)
-    lock.release()
-    assert not storage.is_locked("lock")
-    storage.lock("lock").release()
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -209,18 +180,59 @@ def test_a_file_given_to_another_dataset_outlives_the_first(make, monkeypatch, l
     assert content(target, "copy") == b"abc"
 
 
-def test_a_dataset_is_written_read_and_cleaned_on_its_storage(storage):
-    assert not is_published(storage) and not has_build(storage) and published_at(storage) == 0
-    with CacheWriter(storage) as writer:
-        writer.add(latent=torch.zeros(4, 8, 8), caption="a cat")
-        assert has_build(storage) and not is_published(storage)
-    assert is_published(storage) and not has_build(storage) and published_at(storage) > 0
-    assert current_publisher(storage) is None and named_publisher(storage) is None
-    assert open_cache(storage)[0].caption == "a cat"
-    storage.replace(".index.1.tmp", b"left behind")
-    plan = preview_clean(storage, ["debris"])
-    assert plan.storage is storage and plan.removals[0].files == (".index.1.tmp",)
-    assert clean(plan).bytes == 11 and ".index.1.tmp" not in storage.list()
+class TestFolders:
+    """What only folders on a disk can do: object stores have neither locks nor files that grow."""
+
+    @pytest.fixture
+    def storage(self, tmp_path) -> LocalStorage:
+        storage = LocalStorage(tmp_path / "set")
+        storage.make_folder()
+        return storage
+
+    def test_list_refuses_what_cannot_be_listed(self, storage):
+        storage.replace("file", b"")
+        with pytest.raises(CacheError, match="file: cannot be listed"):
+            storage.list("file")
+
+    def test_edit_writes_at_any_position(self, storage):
+        file = storage.edit("file", new=True)
+        file.write(4, b"efgh")
+        file.write(0, b"abcd")
+        file.start_writing(0, 8)
+        assert file.read(2, 4) == b"cdef"
+        file.truncate(6)
+        file.sync()
+        file.close()
+        assert content(storage, "file") == b"abcdef"
+        with pytest.raises(OSError):
+            storage.edit("file", new=True)
+        with pytest.raises(OSError):
+            storage.edit("missing")
+
+    def test_a_lock_is_held_until_it_is_released(self, storage):
+        with pytest.raises(OSError):
+            storage.is_locked("lock")
+        assert storage.list() == [], "asking creates no file"
+        lock = storage.lock("lock")
+        assert storage.is_locked("lock")
+        with pytest.raises(TimeoutError):
+            storage.lock("lock", 0.05)
+        lock.release()
+        assert not storage.is_locked("lock")
+        storage.lock("lock").release()
+
+    def test_a_dataset_is_written_read_and_cleaned_on_its_storage(self, storage):
+        assert not is_published(storage) and not has_build(storage) and published_at(storage) == 0
+        with CacheWriter(storage) as writer:
+            writer.add(latent=torch.zeros(4, 8, 8), caption="a cat")
+            assert has_build(storage) and not is_published(storage)
+        assert is_published(storage) and not has_build(storage) and published_at(storage) > 0
+        assert current_publisher(storage) is None and named_publisher(storage) is None
+        assert open_cache(storage)[0].caption == "a cat"
+        storage.replace(".index.1.tmp", b"left behind")
+        plan = preview_clean(storage, ["debris"])
+        assert plan.storage is storage and plan.removals[0].files == (".index.1.tmp",)
+        assert clean(plan).bytes == 11 and ".index.1.tmp" not in storage.list()
 
 
 class TestLinks:
