@@ -23,4 +23,3 @@ def _client(address: Address) -> Client:
     if address.scheme == "hf" or not importlib.util.find_spec("obstore"):
         return FsspecClient(address, options)
     return ObstoreClient(address, options)
-

@@ -11,8 +11,9 @@ from streamcache.dataset_cache import CacheError, open_cache, storage_at, verify
 from streamcache.dataset_cache.travel import AHEAD, SAME, Travel, carrying, pull, push, relation_of, sync
 
 from ..support.datasets import content, shard_files, write_set
-from ..support.fault_proxy import CUT, CUT_BODY, TRUNCATE, FaultProxy, fault_proxy
+from ..support.fault_proxy import CUT, CUT_BODY, TRUNCATE, FaultProxy
 from ..support.remote_servers import BUCKET, s3_server
+from ..support.s3_roots import SECRET, registered_root
 
 pytest.importorskip("obstore")
 
@@ -24,14 +25,8 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture
-def proxy(server: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """The registered root `studio`, reached through a proxy."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very secret words")
-    monkeypatch.setenv("STREAMCACHE_CACHE_DIR", str(state_dir / "copies"))
-    with fault_proxy(server) as proxy:
-        text = f'[roots.studio]\naddress = "s3://{BUCKET}"\nendpoint = "http://{proxy.address}"\nregion = "us-east-1"\n'
-        (state_dir / "remotes.toml").write_text(text)
+def proxy(server: str, state_dir: Path) -> Iterator[FaultProxy]:
+    with registered_root(server, state_dir) as proxy:
         yield proxy
 
 
@@ -131,7 +126,7 @@ def test_f6_spoiled_answers_end_in_an_equal_cache_or_a_clear_error(
                 both += 1
                 break
             except CacheError as error:
-                assert "very secret" not in str(error)
+                assert SECRET not in str(error)
     proxy.fault = lambda seen, number: None
     assert both == 2 and content(tmp_path / "copy") == content(near) == content(open_cache(far))
 
@@ -162,5 +157,5 @@ def test_f7_credentials_are_in_no_file_that_travels(near: Path, far: str, tmp_pa
     push(near, far)
     pull(far, tmp_path / "copy")
     files = [file for folder in (near, tmp_path / "copy") for file in folder.rglob("*") if file.is_file()]
-    assert not any(b"very secret" in file.read_bytes() for file in files)
-    assert not any("very secret" in str(seen.headers) + seen.path for seen in proxy.seen)
+    assert not any(SECRET.encode() in file.read_bytes() for file in files)
+    assert not any(SECRET in str(seen.headers) + seen.path for seen in proxy.seen)

@@ -47,7 +47,9 @@ def test_one_damaged_file_is_named_and_nothing_is_published(source: Path, tmp_pa
     flip(source / cargo.name, cargo.bytes - 50)
     with pytest.raises(CacheError, match=f"{cargo.name}: .* do not match"):
         pull(source, tmp_path / "folder")
-    assert [each.name for each in find_damaged(storage_at(source), cargo_of(read_manifest(source)), None)] == [cargo.name]
+    assert [each.name for each in find_damaged(storage_at(source), cargo_of(read_manifest(source)), None)] == [
+        cargo.name
+    ]
 
 
 def test_a_file_of_another_size_is_refused_before_it_is_carried(source: Path, tmp_path: Path):
