@@ -206,7 +206,6 @@ def _save_inputs() -> list[io.Input]:
             "push_to",
             options=[NO_ROOT, *root_names()],
             default=NO_ROOT,
-            optional=True,
             **sockets.ADVANCED,
             tooltip="Also bring the saved cache to this remote root, under its name. remotes.toml registers roots.",
         ),

@@ -96,13 +96,15 @@ export class RemoteSection {
   actions(cache) {
     const { name, relation } = cache;
     const local = cache.local_name;
-    const make = (act, key, run, look = "") =>
-      button(words(`remotes.${key}`), run, { look, title: words(`remotes.${act}_name`, { name, local }), dataset: { act } });
-    const pull = (key) => make("pull", key, () => this.start("pull", { name: local || name, remote: name }), "primary");
+    const make = (act, label, title, run, look = "") =>
+      button(label, run, { look, title, "aria-label": title, dataset: { act } });
+    const values = { name, local };
+    const pull = (key) =>
+      make("pull", words(`remotes.${key}`), words("remotes.pull_name", values), () => this.start("pull", { name: local || name, remote: name }), "primary");
     if (!relation) return [pull(cache.local === "partly" ? "resume" : "pull")];
     if (relation === "behind") return [pull("pull")];
-    if (relation === "ahead") return [make("push", "push", () => this.start("push", { name: local, remote: name }), "primary")];
-    if (relation === "apart") return [make("sync", "sync", () => this.decide(cache))];
+    if (relation === "ahead") return [make("push", words("remotes.push"), words("remotes.push_name", values), () => this.start("push", { name: local, remote: name }), "primary")];
+    if (relation === "apart") return [make("sync", words("remotes.sync"), words("remotes.sync_name", values), () => this.decide(cache))];
     return [];
   }
 

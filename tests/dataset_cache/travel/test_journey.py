@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from streamcache.dataset_cache import CacheBusy, CacheError, CacheWriter, PublishLock, duplicate, open_cache, verify
-from streamcache.dataset_cache.travel import KEEP, Travel, carrying, journey, pull, push, sync
+from streamcache.dataset_cache.travel import KEEP, Travel, TravelReport, carrying, journey, pull, push, sync
 from streamcache.dataset_cache.travel.carrying import Meter
 
 from ...support.datasets import content, flip, listing, shard_files, write_set
@@ -221,7 +221,7 @@ def test_f6_of_two_publishers_at_once_exactly_one_wins(near: Path, far: Path, tm
     push(near, far)
     pull(far, tmp_path / "other")
     sides = [write_set(near, range(6)), write_set(tmp_path / "other", range(8))]
-    results: list[object] = []
+    results: list[TravelReport | str] = []
     start = threading.Barrier(2)
 
     def publish(side: Path) -> None:
