@@ -61,8 +61,8 @@ class StreamCacheCacheSave(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: str, push_to: Any = NO_ROOT) -> bool | str:
-        root = sockets.first(push_to)
-        return problem_of(root, lambda text: push_target(text, "my_set")) and save_name_problem(sockets.first(name))
+        found = problem_of(sockets.first(push_to), lambda root: push_target(root, "my_set"))
+        return save_name_problem(sockets.first(name)) if found is True else found
 
     @classmethod
     def fingerprint_inputs(cls, name: list[str], **others: Any) -> Any:
