@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import clean, pull, push, verify
+from streamcache.dataset_cache import clean, verify
+from streamcache.dataset_cache.travel import pull, push
 
 from ..support.datasets import content, write_set
 from ..support.processes import Nursery, needs_fork, travel_until
@@ -41,7 +42,9 @@ class Readers:
         self._thread.join()
 
 
-def journeys(tmp_path: Path, what: str, moments: list[int]) -> None:
+def journeys(tmp_path: Path, what: str, moments: list[int]) -> int:
+    """Kill a push or pull in its change number `moment`; how many were killed."""
+    killed = 0
     old, new = write_set(tmp_path / "old", range(3)), tmp_path / "new"
     pull(old, new)
     new_content = content(write_set(new, range(6)))
@@ -54,6 +57,7 @@ def journeys(tmp_path: Path, what: str, moments: list[int]) -> None:
             write_set(source, range(6))
             with Readers(target) as readers:
                 notes = nursery.start(travel_until, what, source, target, last).wait()
+            killed += not notes
             assert readers.errors == [] and set(readers.found) <= {3, 6}
             again = (push if what == "push" else pull)(source, target)
             assert content(target) == content(source) == new_content, (last, notes, str(again))
@@ -61,6 +65,7 @@ def journeys(tmp_path: Path, what: str, moments: list[int]) -> None:
             assert list(verify(target)) == []
             for each in (near, far):
                 shutil.rmtree(each)
+    return killed
 
 
 def moments(count: int) -> list[int]:
@@ -69,11 +74,11 @@ def moments(count: int) -> list[int]:
 
 @pytest.mark.parametrize("what", ["push", "pull"])
 def test_f6_a_killed_journey_goes_on_and_ends_in_an_equal_cache(tmp_path: Path, what: str):
-    journeys(tmp_path, what, [3, 20, 40, 60, 80])
+    assert journeys(tmp_path, what, [3, 20, 40, 50, 60]) >= 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("what", ["push", "pull"])
 def test_f6_a_hundred_killed_journeys_end_in_equal_caches(tmp_path: Path, what: str, part: int):
-    journeys(tmp_path, what, moments(100)[part::4])
+    assert journeys(tmp_path, what, moments(100)[part::4]) > 10

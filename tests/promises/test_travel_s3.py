@@ -11,7 +11,8 @@ from streamcache.dataset_cache import CacheError, open_cache, storage_at, verify
 from streamcache.dataset_cache.travel import AHEAD, SAME, Travel, carrying, pull, push, relation_of, sync
 
 from ..support.datasets import content, shard_files, write_set
-from ..support.fault_proxy import CUT, CUT_BODY, TRUNCATE, FaultProxy
+from ..support.fault_proxy import CUT, CUT_BODY, TRUNCATE, FaultProxy, Seen
+from ..support.processes import Child, Nursery, needs_fork, travel_until
 from ..support.remote_servers import BUCKET, s3_server
 from ..support.s3_roots import SECRET, registered_root
 
@@ -159,3 +160,52 @@ def test_f7_credentials_are_in_no_file_that_travels(near: Path, far: str, tmp_pa
     files = [file for folder in (near, tmp_path / "copy") for file in folder.rglob("*") if file.is_file()]
     assert not any(SECRET.encode() in file.read_bytes() for file in files)
     assert not any(SECRET in str(seen.headers) + seen.path for seen in proxy.seen)
+
+
+def kills(what: str, moments: list[int], near: Path, far: str, tmp_path: Path, proxy: FaultProxy) -> int:
+    """Kill a push or a pull when it makes its request number `moment`; how many were killed."""
+    pull_target, killed = tmp_path / "target", 0
+    with Nursery(tmp_path) as nursery:
+        for count, moment in enumerate(moments, 5):
+            push(near, far)
+            pull(far, pull_target)
+            source, target = (near, far) if what == "push" else (far, pull_target)
+            write_set(near, range(count, count + 3))
+            if what == "pull":
+                push(near, far)
+            old, new = content(open_cache(target)), content(near)
+            proxy.clear()
+            children: list[Child] = []
+
+            def kill(seen: Seen, number: int, moment: int = moment, children: list[Child] = children) -> str | None:
+                if number != moment:
+                    return None
+                children[0].kill()
+                return CUT
+
+            proxy.fault = kill
+            children.append(nursery.start(travel_until, what, source, target, 1 << 30))
+            notes = children[0].wait()
+            proxy.fault = lambda seen, number: None
+            killed += not notes
+            assert content(open_cache(target)) in (old, new)
+            (push if what == "push" else pull)(source, target)
+            assert content(open_cache(target)) == new and relation_of(near, far) == SAME
+    return killed
+
+
+@needs_fork
+@pytest.mark.parametrize("what", ["push", "pull"])
+def test_f6_a_journey_to_s3_that_is_killed_goes_on(near: Path, far: str, tmp_path: Path, proxy: FaultProxy, what: str):
+    assert kills(what, [3, 7, 10], near, far, tmp_path, proxy) >= 2
+
+
+@needs_fork
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("what", ["push", "pull"])
+def test_f6_a_hundred_killed_journeys_to_s3_go_on(
+    near: Path, far: str, tmp_path: Path, proxy: FaultProxy, what: str, part: int
+):
+    moments = random.Random(part).choices(range(1, 12), k=25)
+    assert kills(what, moments, near, far, tmp_path, proxy) > 15

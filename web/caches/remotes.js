@@ -129,10 +129,12 @@ export class RemoteSection {
   }
 }
 
-/** Asks to which root a cache is pushed, and under which name. */
+/** Asks to which root a cache is pushed, and under which name: those of the cache that it came from or was pushed to. */
 export function askPush(panel, name) {
-  const roots = h("select", { class: "sc-field" }, remoteRoots().map((root) => h("option", { value: root }, root)));
-  const as = h("input", { class: "sc-field", type: "text", value: name, required: true, maxLength: 200, spellcheck: false });
+  const there = known.flatMap(({ caches }) => caches).find((cache) => cache.local_name === name)?.name;
+  const [at, ...below] = (there ?? "").split("/");
+  const roots = h("select", { class: "sc-field" }, remoteRoots().map((root) => h("option", { value: root, selected: root === at }, root)));
+  const as = h("input", { class: "sc-field", type: "text", value: there ? below.join("/") : name, required: true, maxLength: 200, spellcheck: false });
   const content = h(
     "div",
     { class: "sc-stack" },
