@@ -15,6 +15,7 @@ from .encoding import measure_encoding
 from .host_training import measure_host_training
 from .opening import measure_opening
 from .reading import measure_reading, measure_repeated_captions
+from .remote import measure_remote
 from .rounds import QUICK, Settings
 from .scanning import measure_scanning
 from .steps import measure_steps
@@ -26,6 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 GROUPS: dict[str, Callable[[Path, Settings], list[Figure]]] = {
     "reading": measure_reading,
     "repeated": measure_repeated_captions,
+    "remote": measure_remote,
     "opening": measure_opening,
     "writing": measure_writing,
     "sharing": measure_sharing,

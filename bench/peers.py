@@ -175,7 +175,7 @@ class Limit:
     """
 
     def __init__(self, cache: Path, samples: int, captions: int, batch: int) -> None:
-        self._files: list[int] = []
+        self.files: list[int] = []
         found: dict[tuple[int, ...], list[Run]] = {LATENT: [], TEXT: [], POOLED: []}
         for shape, run in self._tensors(cache):
             found.setdefault(shape, []).append(run)
@@ -193,13 +193,13 @@ class Limit:
                 position = end
 
     def close(self) -> None:
-        for file in self._files:
+        for file in self.files:
             os.close(file)
 
     def _tensors(self, cache: Path) -> Iterator[tuple[tuple[int, ...], Run]]:
         for path in sorted(cache.glob("shards/*.safetensors")):
             file = os.open(path, os.O_RDONLY)
-            self._files.append(file)
+            self.files.append(file)
             size = int.from_bytes(os.pread(file, 8, 0), "little")
             header = json.loads(os.pread(file, size, 8))
             header.pop("__metadata__", None)

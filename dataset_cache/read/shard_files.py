@@ -45,7 +45,8 @@ class ShardFiles:
         """Several calls of `read`."""
         for shard, offset, _, nbytes in reads:
             self.check_range(shard, offset, nbytes)
-        self._storage.at_once([partial(self.file, shard) for shard in dict.fromkeys(read[0] for read in reads)])
+        closed = {read[0] for read in reads} - self._open.keys()
+        self._storage.at_once([partial(self.file, shard) for shard in closed])
         self._storage.read_at_once([Read(self.file(read[0]), *read[1:]) for read in reads])
 
     def file(self, shard: int) -> StoredFile:

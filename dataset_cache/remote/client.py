@@ -38,10 +38,6 @@ class Client(Protocol):
 
     def list(self, folder: str) -> Listing: ...
 
-    def has_content(self) -> bool:
-        """Whether there is any file below the address."""
-        ...
-
     def put(self, name: str, data: bytes, expected: str | None = ANY) -> None:
         """Put a whole file; only if its tag is still `expected`, or with None if there is none."""
         ...

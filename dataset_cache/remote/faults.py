@@ -19,6 +19,7 @@ CHANGED, TOO_SHORT = "changed", "too short"
 
 REQUEST_SECONDS = 25  # the longest that one request takes
 _LAST_START_SECONDS = 28  # after this long, nothing is tried again: a call ends within a minute
+_PASSING = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529, 598, 599}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 4.0
 _UNREADABLE = {DENIED, NO_CREDENTIALS, PASSING, REFUSED}  # these say nothing about the content
 _ENVIRONMENT = {
@@ -88,7 +89,7 @@ def of_status(status: int, text: str = "") -> Fault:
         return Fault(DENIED, detail)
     if status in (409, 412):
         return Fault(CONFLICT, detail)
-    return Fault(PASSING if status in (408, 425, 429) or status >= 500 else REFUSED, detail)
+    return Fault(PASSING if status in _PASSING else REFUSED, detail)
 
 
 def _credentials(place: Address) -> str:

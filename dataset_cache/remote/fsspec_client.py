@@ -57,10 +57,6 @@ class FsspecClient:
             raise Fault(UNSUPPORTED)
         return self._send(folder, look)
 
-    def has_content(self) -> bool:
-        listing = self.list("")
-        return bool(listing.files or listing.folders)
-
     def put(self, name: str, data: bytes, expected: str | None = ANY) -> None:
         """Without conditional writes, a race is noticed before and after, and what came later stays."""
         if expected != ANY and self._tag(name) != expected:

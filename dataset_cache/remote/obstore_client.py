@@ -68,17 +68,17 @@ class ObstoreClient:
             files = {_last(meta["path"]): _found(meta) for meta in found["objects"]}
             return Listing(files, [_last(prefix) for prefix in found["common_prefixes"]])
 
+        self._refuse_web_server()
         return self._send(listing)
 
-    def has_content(self) -> bool:
-        return self._send(lambda obs, store: any(True for _ in obs.list(store, chunk_size=1)))
-
     def put(self, name: str, data: bytes, expected: str | None = ANY) -> None:
+        self._refuse_web_server()
         mode = "overwrite" if expected == ANY else "create" if expected is None else {"e_tag": expected}
         self._send(lambda obs, store: obs.put(store, name, data, mode=mode, use_multipart=False))
 
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
+        self._refuse_web_server()
         file = self._send(lambda obs, store: obs.open_writer(store, name), _PART_RETRIES)
         yield cast(BinaryIO, _Writer(self, file))
         self._send(lambda obs, store: file.close())  # without this, nothing has the name
@@ -87,7 +87,13 @@ class ObstoreClient:
         self._send(lambda obs, store: obs.copy(store, name, to))
 
     def delete(self, name: str) -> None:
+        self._refuse_web_server()
         self._send(lambda obs, store: obs.delete(store, name))
+
+    def _refuse_web_server(self) -> None:
+        """Plain web servers send files. WebDAV, which obstore would speak, is not what people mean by http://."""
+        if self._address.scheme in ("http", "https"):
+            raise Fault(UNSUPPORTED)
 
     def _send(self, call: Callable[[Any, Any], T], retries: int = 0) -> T:
         obs = _obstore(self._address)

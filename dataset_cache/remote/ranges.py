@@ -63,13 +63,14 @@ _pools: dict[int, ThreadPoolExecutor] = {}  # by process: the threads of a paren
 def at_once(calls: Iterable[Callable[[], Any]]) -> None:
     """Run these calls, several at once. The first error is raised at once; calls that have not begun are dropped."""
     todo = list(calls)
-    if len(todo) == 1:
-        return todo[0]()
+    if len(todo) < 2:
+        return todo[0]() if todo else None
     pool = _pools.get(os.getpid())
     if pool is None:
         pool = _pools.setdefault(os.getpid(), ThreadPoolExecutor(IN_FLIGHT, "streamcache ranges"))
-    futures: list[Future[Any]] = [pool.submit(call) for call in todo]
+    futures: list[Future[Any]] = [pool.submit(call) for call in todo[1:]]
     try:
+        todo[0]()
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()

@@ -37,7 +37,7 @@ class RemoteStorage:
     # Looking
 
     def exists(self) -> bool:
-        return self.stat(MANIFEST) is not None or self._send("", self.client.has_content, False)
+        return self.stat(MANIFEST) is not None or self._listing("") is not None
 
     def stat(self, name: str) -> Status | None:
         found = self._send(name, lambda: self.client.head(name), None) if name else None

@@ -1,0 +1,90 @@
+"""Local copies of indexes: verified, shared, replaced when they are damaged, removed within a limit."""
+
+import os
+import threading
+
+import pytest
+import xxhash
+
+from streamcache.dataset_cache import CacheError, open_cache, storage_at
+from streamcache.dataset_cache.remote import index_copies
+from streamcache.dataset_cache.remote.index_copies import open_copy, remove_old
+
+from ...support.remote_servers import BUCKET, upload
+from ...support.samples import assert_holds, write_cache
+
+DATA = bytes(range(256)) * 40
+DIGEST = xxhash.xxh3_128(DATA).hexdigest()
+
+
+@pytest.fixture
+def copies(state_dir):
+    return state_dir / "copies" / "indexes"
+
+
+def copy(name: str = "index-a.safetensors", data: bytes = DATA, dataset: str = "d", calls: list | None = None):
+    def pieces():
+        if calls is not None:
+            calls.append(name)
+        yield bytearray(data[:1000])
+        yield bytearray(data[1000:])
+
+    return open_copy(f"s3://bucket/{name}", name, dataset, len(DATA), DIGEST, pieces)
+
+
+def test_a_copy_is_made_once_and_again_if_it_is_damaged(copies):
+    calls: list[str] = []
+    assert bytes(copy(calls=calls).map()) == bytes(copy(calls=calls).map()) == DATA and len(calls) == 1
+    path = copies / "d" / "index-a.safetensors"
+    for damaged in (DATA[:-1], DATA[:-1] + b"x", b""):
+        path.write_bytes(damaged)
+        assert bytes(copy(calls=calls).map()) == DATA
+    assert len(calls) == 4 and [file.name for file in path.parent.iterdir() if file.suffix != ".lock"][:1]
+
+
+@pytest.mark.parametrize("data", [DATA[:-1], DATA[:-1] + b"x", DATA + b"x"])
+def test_what_does_not_match_its_hash_is_refused_and_not_kept(copies, data):
+    with pytest.raises(CacheError, match="index-a.safetensors: (has .* expected|its content does not match)"):
+        copy(data=data)
+    assert not list(copies.glob("*/*.safetensors"))
+
+
+def test_without_room_the_index_is_held_in_memory(copies, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_copies, "replacing", full)
+    assert bytes(copy().map()) == DATA and not list(copies.glob("*/*.safetensors"))
+    with pytest.raises(CacheError, match="does not match its hash"):
+        copy(data=DATA[:-1] + b"x")
+
+
+def test_several_readers_make_one_copy(copies):
+    calls: list[str] = []
+    threads = [threading.Thread(target=copy, kwargs={"calls": calls}) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+
+
+def test_copies_that_were_not_used_for_the_longest_time_are_removed_first(copies):
+    for number, name in enumerate("abc"):
+        copy(f"index-{name}.safetensors", dataset=name)
+        os.utime(copies / name / f"index-{name}.safetensors", (1000 + number, 1000 + number))
+    copy("index-a.safetensors", dataset="a")  # used again
+    remove_old(limit=2 * len(DATA))
+    assert sorted(path.parent.name for path in copies.glob("*/*.safetensors")) == ["a", "c"]
+    remove_old(copies / "c" / "index-c.safetensors", limit=0)
+    assert [path.parent.name for path in copies.glob("*/*.safetensors")] == ["c"], "never the one that is being opened"
+
+
+def test_the_copy_of_a_dataset_is_named_by_its_id_and_generation(s3, tmp_path, copies):
+    address = f"s3://{BUCKET}/{tmp_path.name}"
+    upload(write_cache(tmp_path / "set", 4), storage_at(address))
+    cache = open_cache(address)
+    path = copies / cache.id / f"index-{cache.generation}.safetensors"
+    assert path.read_bytes() == (tmp_path / "set" / path.name).read_bytes()
+    storage_at(address).remove(path.name)
+    assert_holds(open_cache(address), range(4))
