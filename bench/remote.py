@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 

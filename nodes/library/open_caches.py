@@ -41,7 +41,9 @@ class OpenPool(Generic[T]):
 
     def get(self, folder: Path | Address, generation: str = "") -> T:
         """The thing of this generation; opened if it is not in the pool."""
-        found = self._find(folder, generation) if is_published(folder) else None
+        # At an address, each look is a request, and what was opened from there needs nothing more of it.
+        is_there = isinstance(folder, Address) or is_published(folder)
+        found = self._find(folder, generation) if is_there else None
         thing = self._open(folder, generation) if found is None else found
         key, gone = (str(folder), thing.generation), []
         with self._lock:

@@ -21,6 +21,7 @@ from ...dataset_cache import (
     resolve,
     spelled,
     storage_at,
+    travel,
 )
 from ...dataset_cache import roots as registered_roots
 
@@ -106,7 +107,7 @@ def path_to_save(name: str, roots: Sequence[Path]) -> Path:
             raise CacheError(f"the name {_shown(name)} is inside the cache {above.name}; choose another name")
     if path.is_file():
         raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
-    if not _is_cache(path) and storage_at(path).list(""):
+    if not _is_cache(path) and storage_at(path).list("") and travel.unfinished_in(path) is None:
         raise CacheError(f"the folder {_shown(name)} contains files that do not belong to a cache; choose another name")
     return path
 
@@ -135,7 +136,8 @@ def place_to_open(name: str, roots: Sequence[Path]) -> Path | Address:
     One that was pulled from there has the same name, and is opened instead.
     """
     parts = parse_name(name)
-    if parts[0] in registered_roots() and len(parts) > 1 and _find(parts, roots, name) is None:
+    # The roots are read last: a mistake in their list disturbs no local cache.
+    if len(parts) > 1 and _find(parts, roots, name) is None and parts[0] in registered_roots():
         return remote_place(name)
     return path_to_open(name, roots)
 

@@ -67,8 +67,14 @@ class RemoteRoots:
         return [self._row(each) for each in known]
 
     def names(self) -> list[str]:
-        """The names of caches that are known now; those of other roots appear in a later call."""
-        return sorted(cache.name for root in self.rows(0.0) for cache in root.caches if not cache.problem)
+        """The names of caches that are known now; those of other roots appear in a later call.
+
+        None if the list of roots cannot be read: the page says so, and local caches are listed without it.
+        """
+        try:
+            return sorted(cache.name for root in self.rows(0.0) for cache in root.caches if not cache.problem)
+        except CacheError:
+            return []
 
     def forget(self) -> None:
         """Something was pushed: what was listed is out of date."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheBusy, open_cache, read_manifest, storage_at
+from streamcache.dataset_cache import CacheBusy, clean, open_cache, read_manifest, storage_at, verify
 from streamcache.dataset_cache.travel import pull, unfinished_in
 from streamcache.dataset_cache.travel.cargo import cargo_of
 from streamcache.dataset_cache.travel.landing import landing_in
@@ -35,10 +35,12 @@ def test_what_has_arrived_is_told_until_the_generation_is_whole(source: Path, tm
     cargo = cargo_of(manifest)[0]
     with landing.receive(cargo, False) as arriving:
         arriving.write((source / cargo.name).read_bytes()[:1000])
+    assert "debris" not in {problem.kind for problem in verify(folder)}, "it is in use"
     landing.close()
     found = unfinished_in(folder)
     assert (found.manifest.generation, found.arrived) == (manifest.generation, 1000)
     assert found.total == sum(each.bytes for each in cargo_of(manifest))
+    assert clean(folder, ["debris"]).bytes > 1000 and not list(folder.rglob("*.safetensors"))
     pull(source, folder)
     assert unfinished_in(folder) is None and len(open_cache(folder)) == 5
 

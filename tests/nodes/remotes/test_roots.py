@@ -7,6 +7,7 @@ import pytest
 
 from streamcache.dataset_cache import CacheError, resolve
 from streamcache.dataset_cache.travel import push
+from streamcache.nodes.library import place_to_open
 from streamcache.nodes.remotes import roots as remote_roots
 from streamcache.nodes.remotes.roots import READING, READY, UNREACHABLE, RemoteRoots
 
@@ -67,6 +68,22 @@ def test_a_damaged_cache_hides_no_other(proxy: FaultProxy, tmp_path: Path):
     listing = RemoteRoots()
     (root,) = listing.rows(LONG)
     assert [bool(cache.problem) for cache in root.caches] == [True, False] and listing.names() == ["studio/dogs"]
+
+
+def test_a_mistake_in_the_list_of_roots_hides_no_local_cache(state_dir: Path, tmp_path: Path):
+    (state_dir / "remotes.toml").write_text("[roots.studio\n")
+    here = write_set(tmp_path / "group/my_set", range(2))
+    assert RemoteRoots().names() == [] and place_to_open("group/my_set", [tmp_path]) == here
+    with pytest.raises(CacheError, match="is not TOML"):
+        RemoteRoots().rows(LONG)
+    with pytest.raises(CacheError, match="not found"):
+        place_to_open("gone", [tmp_path])
+
+
+def test_a_pulled_cache_is_opened_instead_of_the_remote_one(proxy: FaultProxy, tmp_path: Path):
+    assert str(place_to_open("studio/cats", [tmp_path])) == resolve("studio/cats")
+    here = write_set(tmp_path / "studio/cats", range(2))
+    assert place_to_open("studio/cats", [tmp_path]) == here
 
 
 def test_an_unregistered_root_is_no_place():
