@@ -3,6 +3,7 @@ copy."""
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import Address, CacheError, travel
@@ -138,35 +139,37 @@ def list_remotes(params: Params) -> dict[str, Any]:
 
 
 def push_cache(params: Params) -> dict[str, Any]:
-    (name, folder), (remote, place) = cache_param(params), _remote_param(params)
+    (name, folder), remote = cache_param(params), params.text("remote")
     params.refuse_unknown()
-    return {"job": JOBS.start("push", name, travelling(partial(travel.push, folder, place), folder), remote)}
+    return _start("push", name, folder, remote, lambda place: partial(travel.push, folder, place))
 
 
 def pull_cache(params: Params) -> dict[str, Any]:
     """Pull into the cache `name`, or into a new one."""
-    (remote, place), name = _remote_param(params), params.text("name")
+    remote, name = params.text("remote"), params.text("name")
     params.refuse_unknown()
     folder = path_to_save(name, cache_roots())
-    return {"job": JOBS.start("pull", name, travelling(partial(travel.pull, place, folder), folder), remote)}
+    return _start("pull", name, folder, remote, lambda place: partial(travel.pull, place, folder))
 
 
 def sync_cache(params: Params) -> dict[str, Any]:
-    (name, folder), (remote, place) = cache_param(params), _remote_param(params)
+    (name, folder), remote = cache_param(params), params.text("remote")
     keep = params.text("keep", "") or None
     params.refuse_unknown()
     if keep not in (None, *travel.KEEP):
         raise Refused(f"keep: expected one of {', '.join(travel.KEEP)}")
-    return {"job": JOBS.start("sync", name, travelling(partial(travel.sync, folder, place, keep), folder), remote)}
+    return _start("sync", name, folder, remote, lambda place: partial(travel.sync, folder, place, keep))
 
 
-def _remote_param(params: Params) -> tuple[str, Address]:
-    """The remote cache that the parameter `remote` names, as `studio/my_set`: never an address."""
-    name = params.text("remote")
+def _start(
+    kind: str, name: str, folder: Path, remote: str, carry: Callable[[Address], Callable[..., travel.TravelReport]]
+) -> dict[str, Any]:
+    """Start a job between a folder and a remote cache, named as `studio/my_set`: never by an address."""
     try:
-        return "/".join(parse_name(name)), remote_place(name)
+        place = remote_place(remote)
     except CacheError as error:
         raise Refused(str(error)) from None
+    return {"job": JOBS.start(kind, name, travelling(carry(place), folder), "/".join(parse_name(remote)))}
 
 
 def list_jobs(params: Params) -> dict[str, Any]:
