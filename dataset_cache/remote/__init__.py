@@ -1,11 +1,7 @@
 """Remote: datasets at addresses, such as `s3://bucket/my_set`. Nothing of it is loaded unless an address is used."""
 
-from ..format import SCHEMES
-from .places import KINDS, open_remote
 from .ranges import RangeReader
 from .remote_storage import RemoteStorage
 from .roots import resolve, roots
-
-SCHEMES.update(dict.fromkeys(KINDS, open_remote))
 
 __all__ = ["RangeReader", "RemoteStorage", "resolve", "roots"]

@@ -31,6 +31,7 @@ from .roots import Options
 
 _STALL_SECONDS = 10
 _PART_RETRIES = 5  # of the parts of an upload; all other requests are repeated by `patiently`, which knows when to end
+_ROLES = ("169.254.", "metadata.google", "/latest/api/token", "/latest/meta-data")  # where a machine asks for its role
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 T = TypeVar("T")
 
@@ -187,7 +188,7 @@ def _fault(error: Exception, scheme: str) -> Fault:
     """The fault behind an error of obstore. Its class is not enough: many are `GenericError`."""
     text, name = str(error), type(error).__name__
     status = _STATUS.search(text)
-    if "169.254.169.254" in text or "metadata.google" in text or ("credential" in text.lower() and not status):
+    if any(place in text for place in _ROLES) or ("credential" in text.lower() and not status):
         return Fault(NO_CREDENTIALS)
     if name in ("PreconditionError", "AlreadyExistsError"):
         return Fault(CONFLICT)

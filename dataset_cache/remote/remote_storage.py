@@ -3,6 +3,7 @@
 What an object store cannot do is refused, with the way around: nothing is built, locked or cleaned in place.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,16 @@ from typing import BinaryIO, NoReturn, TypeVar
 
 from ...errors import CacheError
 from ..address import Address
-from ..format import MANIFEST, Lock, Read, Stamp, Status, Storage, StoredFile
+from ..format import MANIFEST, SCHEMES, Lock, Read, Stamp, Status, Storage, StoredFile
 from ..stored_file import stream
 from .client import Bytes, Client, Found
 from .faults import CHANGED, CONFLICT, MISSING, REFUSED, UNSUPPORTED, Fault, explain, patiently
+from .fsspec_client import FsspecClient
 from .index_copies import open_copy
+from .obstore_client import ObstoreClient
 from .ranges import REQUEST_BYTES, RangeReader, Request, at_once, plan_requests
 from .remote_file import HEAD_BYTES, Part, RemoteFile
+from .roots import options_for
 
 _PIECES_AT_ONCE = 8
 _COPY_BYTES = 4 << 20
@@ -247,3 +251,14 @@ def _read_through(reader: RangeReader, file: RemoteFile, wanted: Sequence[Part])
 
 def _stamp(found: Found) -> Stamp:
     return (found.tag, int(found.modified), found.size)
+
+
+def open_remote(text: str) -> RemoteStorage:
+    """The storage at an address. No request is made, and nothing of another package is loaded, before it is used."""
+    address = Address.parse(text)
+    options = options_for(address)
+    through_fsspec = address.scheme == "hf" or not importlib.util.find_spec("obstore")
+    return RemoteStorage(address, (FsspecClient if through_fsspec else ObstoreClient)(address, options))
+
+
+SCHEMES.update(dict.fromkeys(("s3", "gs", "az", "http", "https", "hf"), open_remote))

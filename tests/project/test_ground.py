@@ -67,8 +67,15 @@ def test_requirements_txt_equals_the_declared_dependencies():
     assert lines == PROJECT["project"]["dependencies"] == ["xxhash"]
 
 
+def pinned() -> list[str]:
+    text = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+    return re.findall(r"^([\w-]+)(?:\[\w+\])?==", text, re.MULTILINE)
+
+
 def test_every_standalone_dependency_is_pinned_for_development():
-    pins = re.findall(r"^([\w-]+)==", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    pins = re.findall(
+        r"^([\w-]+)(?:\[\w+\])?==", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
     extras = PROJECT["project"]["optional-dependencies"]
     named = [
         re.match(r"[\w-]+", need)[0]
@@ -78,7 +85,9 @@ def test_every_standalone_dependency_is_pinned_for_development():
 
 
 def test_every_package_without_which_a_test_is_skipped_is_pinned_for_development():
-    pins = re.findall(r"^([\w-]+)==", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    pins = re.findall(
+        r"^([\w-]+)(?:\[\w+\])?==", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
     texts = [path.read_text(encoding="utf-8") for path in python_files("tests")]
     named = {name for text in texts for name in re.findall(r'importorskip\("([\w-]+)', text)}
     packages = packages_distributions()  # `prodigyplus` belongs to prodigy-plus-schedule-free

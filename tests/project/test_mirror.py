@@ -19,6 +19,8 @@ ELSEWHERE = {
     "lora_train/forecast/peak.py": "lora_train/forecast/test_forecast.py",
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
+    "dataset_cache/remote/obstore_client.py": "dataset_cache/remote/test_faults.py",
+    "dataset_cache/stored_file.py": "dataset_cache/format/test_storage.py",
     "dataset_cache/format/blobs.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/upkeep/foreign_dataset.py": "dataset_cache/upkeep/test_convert.py",
     "dataset_cache/upkeep/foreign_shard.py": "dataset_cache/upkeep/test_convert.py",

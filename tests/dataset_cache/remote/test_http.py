@@ -10,6 +10,8 @@ from streamcache.dataset_cache import CacheError, open_cache, storage_at, usage,
 from ...support.datasets import content, write_set
 from ...support.remote_servers import NGINX, nginx_server, range_server
 
+pytest.importorskip("obstore")  # Python 3.10 has none
+
 
 @pytest.fixture(params=["python", pytest.param("nginx", marks=pytest.mark.skipif(not NGINX, reason="no nginx"))])
 def pair(request, tmp_path):

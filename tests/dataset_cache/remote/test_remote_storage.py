@@ -15,6 +15,7 @@ from streamcache.dataset_cache import (
     clean,
     compact,
     export,
+    merge,
     open_cache,
     overview,
     preview_clean,
@@ -31,6 +32,7 @@ from ...support.remote_servers import BUCKET, request, upload
 from ...support.samples import assert_holds, sample, write_cache
 
 COUNT = 9
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -181,8 +183,41 @@ def test_nothing_is_built_or_changed_in_place_at_an_address(pair, tmp_path):
     assert storage_at(address).list() == before and not storage_at(f"{address}2").exists()
 
 
+def test_verify_reads_ahead_instead_of_asking_for_each_tensor(address, s3, tmp_path, monkeypatch):
+    upload(write_cache(tmp_path / "my_set", 60), storage_at(address))
+    with fault_proxy(s3) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{proxy.address}")
+        monkeypatch.setattr("streamcache.dataset_cache.remote.remote_storage.HEAD_BYTES", 1 << 10)
+        monkeypatch.setattr("streamcache.dataset_cache.remote.obstore_client._stores", {})
+        assert list(verify(address)) == []
+        ranges = [seen for seen in proxy.seen if "/shards/" in seen.path and seen.range]
+        assert len(ranges) < 10, "180 tensors"
+
+
+def test_f4_several_datasets_at_addresses_are_merged_into_a_folder(pair, tmp_path):
+    address, _ = pair
+    merge([address, write_set(tmp_path / "other", range(COUNT, COUNT + 2))], tmp_path / "merged")
+    assert len(open_cache(tmp_path / "merged")) == COUNT + 2 and not list(verify(tmp_path / "merged"))
+
+
+def test_nothing_of_other_packages_is_loaded_before_an_address_is_used(tmp_path):
+    folder = write_cache(tmp_path / "my_set", 2)
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.support.package import register_package
+register_package()
+from streamcache.dataset_cache import open_cache, storage_at
+open_cache({str(folder)!r}).read_batch([0])
+storage_at("s3://bucket/set"), storage_at("hf://datasets/owner/name")
+print([name for name in ("obstore", "huggingface_hub", "boto3", "s3fs") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert run.stdout.strip() == "[]", run.stderr
+
+
 WORKER = """
-import multiprocessing, os, sys, torch
+import sys, torch
 sys.path.insert(0, {root!r})
 from tests.support.package import register_package
 register_package()
@@ -190,42 +225,35 @@ from streamcache.dataset_cache import open_cache
 
 class Rows(torch.utils.data.Dataset):
     def __init__(self, cache): self.cache = cache
-    def __len__(self): return len(self.cache)
-    def __getitem__(self, i): return self.cache.read_batch([i]).latents
+    def __len__(self): return {count}
+    def __getitem__(self, i):
+        if self.cache is None: self.cache = open_cache(sys.argv[1])
+        return self.cache.read_batch([i]).latents.contiguous().view(torch.uint8).long().sum()
 
 if __name__ == "__main__":
-    method, opened_before = sys.argv[2], sys.argv[3] == "yes"
-    cache = open_cache(sys.argv[1])
-    if opened_before: cache.read_batch([0])
-    class Late(Rows):
-        def __init__(self): pass
-        def __len__(self): return {count}
-        @property
-        def cache(self): return open_cache(sys.argv[1])
-    rows = Rows(cache) if opened_before else Late()
-    loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2, multiprocessing_context=method)
-    print(sum(float(latent.double().nan_to_num(0, 0, 0).sum()) for latent in loader))
-    print(len(cache.read_batch([0]).indices))
+    cache = open_cache(sys.argv[1]) if sys.argv[3] == "opened" else None
+    how = {{"num_workers": 2, "multiprocessing_context": sys.argv[2]}}
+    loader = torch.utils.data.DataLoader(Rows(cache), batch_size=None, **how)
+    print(sum(int(part) for part in loader))
+    print(len(open_cache(sys.argv[1]).read_batch([0]).indices))
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_f8_workers_read_from_an_address_or_say_how_to_start_them(address, tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "parent"),
+    [pytest.param("spawn", "opened", marks=pytest.mark.slow), ("fork", "new"), ("fork", "opened")],
+)
+def test_f8_workers_read_from_an_address_or_say_how_to_start_them(address, tmp_path, method, parent):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system does not fork")
-    folder = write_cache(tmp_path / "my_set", COUNT)
+    folder, script = write_cache(tmp_path / "my_set", COUNT), tmp_path / "workers.py"
     upload(folder, storage_at(address))
-    script = tmp_path / "workers.py"
-    root = str(Path(__file__).parents[3])
-    script.write_text(WORKER.format(root=root, count=COUNT))
-    run = subprocess.run(
-        [sys.executable, script, address, method, "yes"], capture_output=True, text=True, timeout=110, cwd=root
-    )
-    if method == "spawn":
-        expected = sum(
-            float(open_cache(folder).read_batch([i]).latents.double().nan_to_num(0, 0, 0).sum()) for i in range(COUNT)
-        )
-        assert run.returncode == 0, run.stderr
-        assert float(run.stdout.split()[0]) == pytest.approx(expected)
-    else:
+    script.write_text(WORKER.format(root=str(ROOT), count=COUNT))
+    command = [sys.executable, script, address, method, parent]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=ROOT)
+    if (method, parent) == ("fork", "opened"):
         assert 'start workers with "spawn"' in run.stderr and run.returncode == 1, "an error at once, and no hang"
+        return
+    local = [open_cache(folder).read_batch([i]).latents.contiguous().view(torch.uint8) for i in range(COUNT)]
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [str(sum(int(latent.long().sum()) for latent in local)), "1"]

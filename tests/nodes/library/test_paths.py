@@ -14,6 +14,9 @@ from streamcache.nodes.library.paths import Choices, path_of_new_folder, path_to
 from ...support.datasets import write_set
 
 ATTACKS = [
+    "s3://bucket/set",
+    "http://169.254.169.254/latest",
+    "hf://datasets/owner/name",
     "",
     "   ",
     "/etc/passwd",
