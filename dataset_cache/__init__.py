@@ -11,8 +11,7 @@ Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
-Share: `travel`, with `push`, `pull` and `sync`.
-Copy and combine: `export`, `duplicate`, `merge`, `gather`, `convert`.
+Copy, combine, share: `export`, `duplicate`, `merge`, `gather`, `convert`, `travel`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
