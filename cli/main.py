@@ -42,6 +42,9 @@ COMMANDS = {
         "Copy a cache's current samples to a new folder, or write them for webdataset, parquet or Hugging Face",
     ),
     "import": ("upkeep", "Import such an export, or a cache of another trainer: kohya, musubi, OneTrainer and others"),
+    "push": ("remote.travel", "Bring a cache to another place; only what is missing there is sent"),
+    "pull": ("remote.travel", "Bring a cache from another place to a folder; only what is missing is fetched"),
+    "sync": ("remote.travel", "Bring the newer one of two places to the other; refused if both have changed"),
     "convert": (
         "upkeep",
         "Import a dataset written by ComfyUI's Save Training Dataset (pickle shards, or the skeletons of #14599)",

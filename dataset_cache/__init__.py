@@ -10,7 +10,7 @@ Write: `CacheWriter`, `SampleFacts`, `register_codec`. Add images: `Upload`, `li
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
-Copy and combine: `export`, `duplicate`, `merge`, `gather`.
+Copy, combine, share: `export`, `duplicate`, `merge`, `gather`, `travel`.
 Exchange with other tools: `export_as`, `import_cache`, `convert`.
 Store elsewhere: every function that takes a `Place` accepts a path or a `Storage`, such as `LocalStorage`.
 Everything else is for the other layers of the pack, which import from here and never from the rooms below.
@@ -19,7 +19,7 @@ Everything else is for the other layers of the pack, which import from here and 
 from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, SettingError
 from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
-from . import curate
+from . import curate, travel
 from .address import Address, is_address
 from .ahead import Traffic, use_cache_limit
 from .encode import (
@@ -348,6 +348,7 @@ __all__ = [
     "string_of",
     "take_lock",
     "thumbnail_of",
+    "travel",
     "trimmed_text",
     "usage",
     "usage_of",

@@ -21,6 +21,7 @@ from .library import (
     list_names,
     path_to_open,
     path_to_save,
+    place_to_open,
     problem_of,
     published_generation,
     published_manifest,
@@ -30,11 +31,13 @@ from .library import (
     saved_names,
     summarize,
 )
+from .remotes import NO_ROOT, REMOTE_ROOTS, push_saved, push_target, root_names
 
 SAVING = ("StreamCacheCacheSave", "StreamCacheMerge")  # nodes that save under their input `name`
 ALL_CACHES = Choices(lambda: list_names(cache_roots()))
-_SAVED_CACHES = Choices(lambda: saved_names(cache_roots()))  # those of runs are seldom wanted
-_LOAD_TOOLTIP = "A cache in output/streamcache, or in a folder registered as streamcache."
+# Those of runs are seldom wanted. A remote cache that was pulled has the name of the copy.
+_LOADED_CACHES = Choices(lambda: sorted({*saved_names(cache_roots()), *REMOTE_ROOTS.names()}))
+_LOAD_TOOLTIP = "A cache in output/streamcache, in a folder registered as streamcache, or at a registered remote root."
 
 
 class StreamCacheCacheSave(io.ComfyNode):
@@ -57,8 +60,9 @@ class StreamCacheCacheSave(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, name: str) -> bool | str:
-        return save_name_problem(sockets.first(name))
+    def validate_inputs(cls, name: str, push_to: Any = NO_ROOT) -> bool | str:
+        found = problem_of(sockets.first(push_to), lambda root: push_target(root, "my_set"))
+        return save_name_problem(sockets.first(name)) if found is True else found
 
     @classmethod
     def fingerprint_inputs(cls, name: list[str], **others: Any) -> Any:
@@ -73,11 +77,16 @@ class StreamCacheCacheSave(io.ComfyNode):
         conditioning: Sequence[list] = (),
         captions: Sequence[str] = (),
         if_exists: Sequence[str] = ("update",),
+        push_to: Sequence[str] = (NO_ROOT,),
     ) -> io.NodeOutput:
         path = checked_save_path(name[0], if_exists[0], cls.hidden)
+        target = push_target(push_to[0], name[0])  # before the work that it would come after
         given = Given(dataset[0] if dataset else None, latents, conditioning, captions)
         watch = NodeProgress()
-        return save_output(save(given, name[0], path, watch), watch, cls.hidden.unique_id)
+        saved = save(given, name[0], path, watch)
+        if target is not None:
+            saved = push_saved(saved, path, target, watch)
+        return save_output(saved, watch, cls.hidden.unique_id)
 
 
 class StreamCacheCacheLoad(io.ComfyNode):
@@ -93,7 +102,7 @@ class StreamCacheCacheLoad(io.ComfyNode):
             "lists of latents and conditionings.",
             search_aliases=["load training dataset", "load latents", "load dataset", "open cache"],
             has_intermediate_output=True,  # so that ComfyUI shows the summary also for a cached result
-            inputs=[cache_name_input(_LOAD_TOOLTIP, _SAVED_CACHES)],
+            inputs=[cache_name_input(_LOAD_TOOLTIP, _LOADED_CACHES)],
             outputs=[
                 sockets.Dataset.Output("dataset", display_name="dataset", tooltip="The dataset as it is now."),
                 io.Int.Output("samples", display_name="samples", tooltip="Number of samples."),
@@ -102,19 +111,19 @@ class StreamCacheCacheLoad(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: str) -> bool | str:
-        return cache_name_problem(name)
+        return problem_of(name, lambda text: place_to_open(text, cache_roots()))
 
     @classmethod
     def fingerprint_inputs(cls, name: str) -> Any:
         """Changes when the cache is saved again."""
         try:
-            return published_generation(path_to_open(name, cache_roots()), name)
+            return published_generation(place_to_open(name, cache_roots()), name)
         except CacheError as error:
             return str(error)
 
     @classmethod
     def execute(cls, name: str) -> io.NodeOutput:
-        path = path_to_open(name, cache_roots())
+        path = place_to_open(name, cache_roots())
         manifest = published_manifest(path, name)
         shown = {"streamcache": [summarize(name, path, manifest)]}
         return io.NodeOutput(handle_of(name, path, manifest), manifest.counts["samples"], ui=shown)
@@ -192,5 +201,12 @@ def _save_inputs() -> list[io.Input]:
             **sockets.ADVANCED,
             tooltip="If the cache exists: update it to this dataset and reuse what is stored, or refuse. A copy "
             "replaces only a copy, lists only lists.",
+        ),
+        io.Combo.Input(
+            "push_to",
+            options=[NO_ROOT, *root_names()],
+            default=NO_ROOT,
+            **sockets.ADVANCED,
+            tooltip="Also bring the saved cache to this remote root, under its name. remotes.toml registers roots.",
         ),
     ]

@@ -70,6 +70,10 @@ class Storage(Protocol):
         """The sorted names in a folder; empty if it is missing or a link. Raises a CacheError if it is unreadable."""
         ...
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """The files in a folder with their sizes, in as few requests as possible."""
+        ...
+
     def refuse_link(self, name: str) -> None:
         """Raise a CacheError if a name leads out of the cache."""
         ...
@@ -196,6 +200,10 @@ class LocalStorage:
             return []
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             raise error_kind(error)(f"{path}: cannot be listed: {error}") from error
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        found = {name: self.stat(f"{folder}/{name}" if folder else name) for name in self.list(folder)}
+        return {name: status.size for name, status in found.items() if status is not None and status.kind == "file"}
 
     def refuse_link(self, name: str) -> None:
         refuse_link(self.path / name)

@@ -54,6 +54,14 @@ class RemoteStorage:
         found = self._listing(folder)
         return [] if found is None else found
 
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        try:
+            return {name: found.size for name, found in patiently(lambda: self.client.list(folder)).files.items()}
+        except Fault as fault:
+            if fault.kind in (MISSING, UNSUPPORTED):
+                return {}
+            raise explain(self.path / folder, fault) from None
+
     def _listing(self, folder: str) -> "list[str] | None":
         """The names in a folder; None if there is nothing, or if this kind of place cannot be listed."""
         try:

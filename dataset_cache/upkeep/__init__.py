@@ -14,6 +14,7 @@ from .clean import (
     preview_clean,
 )
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
+from .contents import INCOMING, TRAVEL, TRAVEL_LOCK, folder_contents
 from .copy import CopyReport, duplicate, export, free_name, require_new
 from .fit import FROM_LISTS, refuse_other_origin
 from .gather import Part, gather
@@ -41,8 +42,11 @@ __all__ = [
     "DEBRIS",
     "FROM_LISTS",
     "IF_EXISTS",
+    "INCOMING",
     "MISSING",
     "SUPERSEDED",
+    "TRAVEL",
+    "TRAVEL_LOCK",
     "UNUSED",
     "CleanPlan",
     "CopyReport",
@@ -62,6 +66,7 @@ __all__ = [
     "duplicate",
     "evenly_spaced",
     "export",
+    "folder_contents",
     "font_for",
     "free_name",
     "gather",

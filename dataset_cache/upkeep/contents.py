@@ -3,6 +3,7 @@
 A name is relative to the folder, with `/` between its parts.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from ..format import (
 from ..read import find_lost
 from ..write import list_shards
 
+TRAVEL = ".travel"  # what pull and push need in a folder
+INCOMING, TRAVEL_LOCK = f"{TRAVEL}/incoming", f"{TRAVEL}/lock"
 _TEMPORARY = re.compile(r"\.(dataset\.json|index)\.[0-9]+\.tmp")
 
 
@@ -61,8 +64,17 @@ def folder_contents(storage: Storage, manifest: Manifest | None, publishing: boo
     strays = [*temporary, *([] if has_old or is_lost else [*indexes, *unlisted])]
     building = [name for segment in segments for name in segment.needed] + (strays if publishing else [])
     debris = [name for segment in segments for name in segment.debris] + ([] if publishing else strays)
+    debris += _left_of_travel(storage)
     current = [name for name in listed if storage.stat(name) is not None] + ([*indexes, *unlisted] if is_lost else [])
     return Contents(tuple(current), tuple(superseded), tuple(building), tuple(debris), protected)
+
+
+def _left_of_travel(storage: Storage) -> list[str]:
+    """What an interrupted pull has left, until it is run again."""
+    names = [f"{INCOMING}/{name}" for name in storage.list(INCOMING)]
+    with contextlib.suppress(OSError):  # the lock is missing, or cannot be asked
+        return [] if names and storage.is_locked(TRAVEL_LOCK) else names
+    return names
 
 
 def total_bytes(storage: Storage, names: Iterable[str]) -> int:

@@ -10,6 +10,7 @@ from .checked import (
     without_lost_shards,
 )
 from .publishing import (
+    GRACE_SECONDS,
     PublishLock,
     current_publisher,
     in_grace,
@@ -17,6 +18,7 @@ from .publishing import (
     named_publisher,
     needed_indexes,
     publish,
+    refuse_foreign_files,
     refuse_foreign_folder,
     remove_superseded,
 )
@@ -25,6 +27,7 @@ from .rows import split_rows
 from .writer import CacheWriter
 
 __all__ = [
+    "GRACE_SECONDS",
     "CacheWriter",
     "CheckedGeneration",
     "PublishLock",
@@ -41,6 +44,7 @@ __all__ = [
     "open_exclusive",
     "plan_rewrite",
     "publish",
+    "refuse_foreign_files",
     "refuse_foreign_folder",
     "remove_superseded",
     "small_shards",

@@ -89,6 +89,11 @@ class PublishLock:
 def refuse_foreign_folder(storage: Storage) -> None:
     """Refuse to start a cache in a folder that contains other things: it would be mixed with them, and cleaned."""
     refuse_lost(storage)
+    refuse_foreign_files(storage)
+
+
+def refuse_foreign_files(storage: Storage) -> None:
+    """As `refuse_foreign_folder`, but the files of a cache whose manifest is lost may be there: they are its own."""
     if is_published(storage) or has_build(storage):
         return
     found = [name for name in storage.list() if not _is_own(name) and not _is_ignored(storage, name)]

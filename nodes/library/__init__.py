@@ -16,11 +16,13 @@ from .paths import (
     path_to_create,
     path_to_open,
     path_to_save,
+    place_to_open,
     problem_of,
+    remote_place,
 )
 from .run_caches import made_for_run, run_of, saved_names
 from .sample_images import SampleImages, check_texts, make_sample_images, prompt_names, split_prompts
-from .saving import Given, Saved, check_given, encoded_before, nothing_given, save, save_parts, summarize
+from .saving import Given, Saved, Watcher, check_given, encoded_before, nothing_given, save, save_parts, summarize
 from .trained_files import describe_files, trained_files
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "OpenPool",
     "SampleImages",
     "Saved",
+    "Watcher",
     "check_given",
     "check_texts",
     "close_idle",
@@ -53,11 +56,13 @@ __all__ = [
     "path_to_create",
     "path_to_open",
     "path_to_save",
+    "place_to_open",
     "problem_of",
     "prompt_names",
     "published_generation",
     "published_manifest",
     "record_result",
+    "remote_place",
     "result_fingerprint",
     "run_of",
     "save",

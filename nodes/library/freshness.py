@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...dataset_cache import CacheError, read_manifest
+from ...dataset_cache import Address, CacheError, read_manifest
 
 _MOST = 4096
 _FORGOTTEN = object()
@@ -49,7 +49,9 @@ def result_fingerprint(place: Path, caller: str, look: Callable[[], Hashable] | 
         return left.number
 
 
-def record_result(place: Path, caller: str, state: Hashable, look: Callable[[], Hashable] | None = None) -> None:
+def record_result(
+    place: Path | Address, caller: str, state: Hashable, look: Callable[[], Hashable] | None = None
+) -> None:
     """Record that `caller` made the result: `look` returns `state` until it is changed."""
     look = look or (lambda: _published(place))
     with _lock:
@@ -57,7 +59,7 @@ def record_result(place: Path, caller: str, state: Hashable, look: Callable[[], 
         left.look, left.state = look, state
 
 
-def forget_result(place: Path) -> None:
+def forget_result(place: Path | Address) -> None:
     """Mark the results at `place` as gone: their nodes must run again."""
     with _lock:
         for (known, _), left in _left.items():
@@ -65,7 +67,7 @@ def forget_result(place: Path) -> None:
                 left.state = _FORGOTTEN
 
 
-def _published(path: Path) -> str | None:
+def _published(path: Path | Address) -> str | None:
     """The generation of a cache, or the error if it cannot be read."""
     try:
         manifest = read_manifest(path)

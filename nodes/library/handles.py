@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ...dataset_cache import (
+    Address,
     CacheError,
     Dataset,
     Encoder,
@@ -46,7 +47,7 @@ class DatasetHandle:
 
     encoded: ClassVar[Literal[True]] = True
     name: str
-    path: Path
+    path: Path | Address
     generation: str
     indices: np.ndarray | None = field(default=None, compare=False, repr=False)  # None: all
 
@@ -97,16 +98,16 @@ class DatasetPlan:
         raise CacheError("this dataset is not encoded yet; put Streamable Cache Save between Encode Dataset and here")
 
 
-def handle_of(name: str, path: Path, manifest: Manifest | None = None) -> DatasetHandle:
+def handle_of(name: str, path: Path | Address, manifest: Manifest | None = None) -> DatasetHandle:
     """A handle of the generation that is published at `path` now, or of the one with this manifest."""
     return DatasetHandle(name, path, (manifest or published_manifest(path, name)).generation)
 
 
-def published_generation(path: Path, name: str) -> str:
+def published_generation(path: Path | Address, name: str) -> str:
     return published_manifest(path, name).generation
 
 
-def published_manifest(path: Path, name: str) -> Manifest:
+def published_manifest(path: Path | Address, name: str) -> Manifest:
     manifest = read_manifest(path)
     if manifest is None:
         raise CacheError(f"cache {name} was never finished; run the workflow that saves it again")

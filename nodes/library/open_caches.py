@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from ...dataset_cache import Cache, CacheError, is_published, open_cache, read_manifest
+from ...dataset_cache import Address, Cache, CacheError, is_published, open_cache, read_manifest
 from . import freshness
 
 IDLE_SECONDS = 10.0
@@ -29,7 +29,7 @@ class OpenPool(Generic[T]):
     """Open things by folder and generation. The disk is never accessed under the lock: a slow one blocks no other."""
 
     def __init__(
-        self, open: Callable[[Path, str], T], most: int | None = None, idle_seconds: float = IDLE_SECONDS
+        self, open: Callable[[Any, str], T], most: int | None = None, idle_seconds: float = IDLE_SECONDS
     ) -> None:
         self._open, self._most, self._idle_seconds = open, most, idle_seconds
         self._lock = threading.Lock()
@@ -39,9 +39,11 @@ class OpenPool(Generic[T]):
     def __len__(self) -> int:
         return len(self._things)
 
-    def get(self, folder: Path, generation: str = "") -> T:
+    def get(self, folder: Path | Address, generation: str = "") -> T:
         """The thing of this generation; opened if it is not in the pool."""
-        found = self._find(folder, generation) if is_published(folder) else None
+        # At an address, each look is a request, and what was opened from there needs nothing more of it.
+        is_there = isinstance(folder, Address) or is_published(folder)
+        found = self._find(folder, generation) if is_there else None
         thing = self._open(folder, generation) if found is None else found
         key, gone = (str(folder), thing.generation), []
         with self._lock:
@@ -54,7 +56,7 @@ class OpenPool(Generic[T]):
         del gone, spare  # outside the lock: this may close files
         return thing
 
-    def close(self, folder: Path | None = None, idle: float = 0.0) -> None:
+    def close(self, folder: Path | Address | None = None, idle: float = 0.0) -> None:
         """Drop what was not used for `idle` seconds, of one folder or of all. Things still in use stay open."""
         now = time.monotonic()
         with self._lock:
@@ -70,7 +72,7 @@ class OpenPool(Generic[T]):
             if self._things:
                 self._start_timer()
 
-    def _find(self, folder: Path, generation: str) -> T | None:
+    def _find(self, folder: Path | Address, generation: str) -> T | None:
         with self._lock:
             found = self._things.get((str(folder), generation))
         return found[0] if found else None
@@ -82,17 +84,17 @@ class OpenPool(Generic[T]):
             self._timer.start()
 
 
-def opened(path: Path, generation: str) -> Cache:
+def opened(path: Path | Address, generation: str) -> Cache:
     """The cache at `path` in this generation: the published one, or one that is still open."""
     return OPEN_CACHES.get(path, generation)
 
 
-def close_idle(path: Path | None = None) -> None:
+def close_idle(path: Path | Address | None = None) -> None:
     """Drop the cache at `path`, or all of them. Callers that still use one keep it open."""
     OPEN_CACHES.close(path)
 
 
-def _open_generation(path: Path, generation: str) -> Cache:
+def _open_generation(path: Path | Address, generation: str) -> Cache:
     if read_manifest(path) is None:
         freshness.forget_result(path)
         raise CacheError(f"cache {path.name} is gone: {path} was removed or renamed; save it again")

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from ...dataset_cache import (
+    Address,
     CacheBusy,
     CacheError,
     has_build,
     is_long_name,
     is_published,
     name_problem,
+    resolve,
     spelled,
     storage_at,
+    travel,
 )
+from ...dataset_cache import roots as registered_roots
 
 MAX_DEPTH = 8
 INPUT, DATASETS = "input", "datasets"  # the label of ComfyUI's input folder; where new folders of images go in it
@@ -103,7 +107,7 @@ def path_to_save(name: str, roots: Sequence[Path]) -> Path:
             raise CacheError(f"the name {_shown(name)} is inside the cache {above.name}; choose another name")
     if path.is_file():
         raise CacheError(f"the name {_shown(name)} is taken by a file; choose another name")
-    if not _is_cache(path) and storage_at(path).list(""):
+    if not _is_cache(path) and storage_at(path).list("") and travel.unfinished_in(path) is None:
         raise CacheError(f"the folder {_shown(name)} contains files that do not belong to a cache; choose another name")
     return path
 
@@ -124,6 +128,29 @@ def path_to_open(name: str, roots: Sequence[Path]) -> Path:
         found = ", ".join(list_names(roots)[:8]) or "none"
         raise CacheError(f"cache {_shown(name)} not found; save it first, or choose one of: {found}")
     return path
+
+
+def place_to_open(name: str, roots: Sequence[Path]) -> Path | Address:
+    """Where the cache of this name is: below a root, or at a registered one as `studio/my_set`.
+
+    One that was pulled from there has the same name, and is opened instead.
+    """
+    parts = parse_name(name)
+    # The roots are read last: a mistake in their list disturbs no local cache.
+    if len(parts) > 1 and _find(parts, roots, name) is None and parts[0] in registered_roots():
+        return remote_place(name)
+    return path_to_open(name, roots)
+
+
+def remote_place(name: str) -> Address:
+    """The place of `studio/my_set` at the registered root `studio`. No text becomes an address in another way."""
+    parts, known = parse_name(name), registered_roots()
+    if parts[0] not in known:
+        listed = ", ".join(sorted(known)) or "none"
+        raise CacheError(f"{_shown(parts[0])} is not a registered root; choose one of: {listed}")
+    if len(parts) == 1:
+        raise CacheError(f"the name {_shown(name)} is that of a root; add the name of a cache, as in {name}/my_set")
+    return Address.parse(resolve("/".join(parts)))
 
 
 def problem_of(name: str | None, resolve: Callable[[str], Any]) -> bool | str:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ...dataset_cache import (
     FROM_LISTS,
+    Address,
     CacheError,
     CacheWriter,
     EncodeProgress,
@@ -184,7 +185,7 @@ def _describe(
     return Saved(DatasetHandle(name, path, generation), (first, *lines, *shown), facts)
 
 
-def summarize(name: str, path: Path, manifest: Manifest) -> dict[str, Any]:
+def summarize(name: str, path: Path | Address, manifest: Manifest) -> dict[str, Any]:
     """What a page shows of a cache in one line and a chart. Buckets in pixels if known."""
     return {
         "name": name,

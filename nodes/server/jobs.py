@@ -26,10 +26,12 @@ from ...dataset_cache import (
     plural,
     read_manifest,
     repair,
+    travel,
     verify,
 )
 from ..library import forget_result
 from ..outside import Refused, cut_text
+from ..remotes import REMOTE_ROOTS
 from .moves import move_folder
 
 log = logging.getLogger("streamcache")
@@ -64,19 +66,22 @@ class Job:
     error: str = ""
     began: float = field(default_factory=time.time)
     ended: float | None = None
+    left: float | None = None  # seconds, at the rate so far
 
 
 class Watch:
     """Passed to the work of a job: reports progress and problems, and stops the work when the user cancels."""
 
     def __init__(self, job: Job, report: Callable[[Job], None]) -> None:
-        self._job, self._report, self._reported = job, report, 0.0
+        self._job, self._report, self._reported, self._began = job, report, 0.0, time.monotonic()
         self.cancel = threading.Event()
 
     def __call__(self, done: int, total: int) -> None:
         """Report progress; raise Canceled if the user canceled the job."""
         self.check()
         self._job.done, self._job.total = done, max(total, done)
+        spent = time.monotonic() - self._began
+        self._job.left = spent * (self._job.total - done) / done if done and spent > 1 else None
         if time.monotonic() - self._reported >= SECONDS_BETWEEN:
             self._reported = time.monotonic()
             self._report(self._job)
@@ -200,6 +205,20 @@ def duplicating(folder: Path, target: Path, root: Path) -> Work:
 def exporting(folder: Path, target: Path, root: Path) -> Work:
     """Copy to `target` below `root`, as the same dataset."""
     return _copying(export, folder, target, root)
+
+
+def travelling(carry: Callable[..., travel.TravelReport], folder: Path) -> Work:
+    """Push, pull or sync a cache whose local side is `folder`."""
+
+    def work(watch: Watch) -> str:
+        report = carry(how=travel.Travel(progress=watch))
+        REMOTE_ROOTS.forget()
+        if report.action == "pull":
+            forget_result(folder)
+        watch.count(files=report.files, bytes=report.bytes, resumed=report.resumed)
+        return str(report)
+
+    return work
 
 
 def adding(upload: Upload, folder: Path, if_exists: str) -> Work:

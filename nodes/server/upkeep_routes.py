@@ -2,13 +2,18 @@
 copy."""
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from ...dataset_cache import Address, CacheError, travel
 from ..host.app import cache_roots, caches_changed, export_root, runs_folder, send_event
-from ..library import forget_result, parse_name, path_to_create
+from ..library import forget_result, parse_name, path_to_create, path_to_save, remote_place
+from ..outside import Refused
+from ..remotes import remote_rows
 from .cleaning import clean_as_shown, clean_preview
 from .http import Params, Routes, cache_param
-from .jobs import Jobs, duplicating, exporting, repairing, verifying
+from .jobs import Jobs, duplicating, exporting, repairing, travelling, verifying
 from .moves import RUN, Root, move_to_trash, remove_for_good, rename, restore, root_of, unused
 
 READ = "read"  # a folder of images, before it can be filtered
@@ -16,7 +21,7 @@ READ = "read"  # a folder of images, before it can be filtered
 
 def _report(job: dict[str, Any]) -> None:
     send_event("streamcache.job", job)
-    if job["kind"] in ("duplicate", "repair") and job["state"] == "done":
+    if job["kind"] in ("duplicate", "repair", "push", "pull", "sync") and job["state"] == "done":
         caches_changed()
     if (job["kind"] == "add" and job["state"] != "running") or (job["kind"] == READ and job["state"] == "done"):
         send_event("streamcache.folders", {})
@@ -42,6 +47,10 @@ def add(routes: Routes) -> None:
     routes.post("/cache/repair", repair_cache)
     routes.post("/cache/duplicate", duplicate_cache)
     routes.post("/cache/export", export_cache)
+    routes.get("/remotes", list_remotes)
+    routes.post("/remote/push", push_cache)
+    routes.post("/remote/pull", pull_cache)
+    routes.post("/remote/sync", sync_cache)
     routes.post("/job/cancel", cancel_job)
 
 
@@ -120,6 +129,47 @@ def export_cache(params: Params) -> dict[str, Any]:
     params.refuse_unknown()
     target = path_to_create(to, [export_root()])
     return {"job": JOBS.start("export", name, exporting(folder, target, export_root()), to)}
+
+
+def list_remotes(params: Params) -> dict[str, Any]:
+    """The registered roots and the caches there. One that does not answer in time is listed as such."""
+    again = bool(params.flag("again"))
+    params.refuse_unknown()
+    return {"roots": remote_rows(cache_roots(), again)}
+
+
+def push_cache(params: Params) -> dict[str, Any]:
+    (name, folder), remote = cache_param(params), params.text("remote")
+    params.refuse_unknown()
+    return _start("push", name, folder, remote, lambda place: partial(travel.push, folder, place))
+
+
+def pull_cache(params: Params) -> dict[str, Any]:
+    """Pull into the cache `name`, or into a new one."""
+    remote, name = params.text("remote"), params.text("name")
+    params.refuse_unknown()
+    folder = path_to_save(name, cache_roots())
+    return _start("pull", name, folder, remote, lambda place: partial(travel.pull, place, folder))
+
+
+def sync_cache(params: Params) -> dict[str, Any]:
+    (name, folder), remote = cache_param(params), params.text("remote")
+    keep = params.text("keep", "") or None
+    params.refuse_unknown()
+    if keep not in (None, *travel.KEEP):
+        raise Refused(f"keep: expected one of {', '.join(travel.KEEP)}")
+    return _start("sync", name, folder, remote, lambda place: partial(travel.sync, folder, place, keep))
+
+
+def _start(
+    kind: str, name: str, folder: Path, remote: str, carry: Callable[[Address], Callable[..., travel.TravelReport]]
+) -> dict[str, Any]:
+    """Start a job between a folder and a remote cache, named as `studio/my_set`: never by an address."""
+    try:
+        place = remote_place(remote)
+    except CacheError as error:
+        raise Refused(str(error)) from None
+    return {"job": JOBS.start(kind, name, travelling(carry(place), folder), "/".join(parse_name(remote)))}
 
 
 def list_jobs(params: Params) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def valid(operation: dict[str, Any]) -> dict[str, Any]:
     plain = {"name": "victim", "categories": ["debris"], "ids": ["0" * 32], "number": 0, "to": "new", "id": "0" * 32}
     plain |= {"plan": "0" * 32, "file": "step-00000001-0.png", "upload": "0" * 16, "folder": "victim"}
     plain |= {"text": "new", "token": "0" * 16, "edits": [{"kind": "prefix", "text": "new"}]}
-    plain |= {"tags": []}
+    plain |= {"tags": [], "remote": "studio/victim"}
     plain |= {"most": 0}  # nothing may be dropped
     plain |= {"bytes": 0, "example": "none"}  # refused: nothing may change
     return {name: plain[name] for name, (required, _) in parameters(operation).items() if required}

@@ -20,7 +20,7 @@ NAMES = re.compile(
 )
 SAME = {"Alpha", "Epsilon", "Latent", "StreamCache", "TensorBoard", "my_images"}  # texts that are the same in Chinese
 # Names that people gave, and samplers and schedulers, which are ComfyUI's.
-NAMED_BY_USERS = re.compile(r"folder|file|name|start_from|training_adapter|type|sampler|scheduler|.*_name\d?")
+NAMED_BY_USERS = re.compile(r"folder|file|name|start_from|training_adapter|type|sampler|scheduler|.*_name\d?|push_to")
 
 
 def placeholders(text: str) -> list[str]:

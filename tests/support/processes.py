@@ -312,8 +312,18 @@ def read_ahead(note: Note, path: str, address: str, copies: str, limit: int, see
     note("done")
 
 
+def travel_until(note: Note, what: str, near: str, far: str, last: int) -> None:
+    """Pushes or pulls, and kills itself as `build_until` does, in whatever thread."""
+    from streamcache.dataset_cache.travel import carrying, pull, push
+
+    carrying.PART_BYTES = 2000
+    write = _end_after(last)
+    (push if what == "push" else pull)(near, far)
+    note("done", write=write)
+
+
 TASKS = (hold, build, build_until, read_in_forks, write_large, fill_small_files, read_and_write)
-TASKS += (edit_captions, undo_edits, edit_as_another_user, read_ahead)
+TASKS += (edit_captions, undo_edits, edit_as_another_user, read_ahead, travel_until)
 ROLES = {role.__name__: role for role in TASKS}
 
 

@@ -7,6 +7,7 @@ import { words } from "../lib/words.js";
 import { addLoadNode } from "./canvas.js";
 import { openClean } from "./clean.js";
 import { inUse } from "./facts.js";
+import { askPush, remoteRoots } from "./remotes.js";
 import { restoreCache } from "./trash.js";
 
 export function cacheMenu(panel, row, anchor) {
@@ -23,6 +24,7 @@ export function cacheMenu(panel, row, anchor) {
     entry("rename", "pencil", () => rename(panel, name), { disabled: held, title }),
     entry("duplicate", "clone", () => copy(panel, name, "duplicate"), { disabled: row.problem }),
     entry("export", "file-export", () => copy(panel, name, "export"), { disabled: row.problem }),
+    ...(remoteRoots().length ? [{ label: words("remotes.push_to"), sign: "cloud-upload", act: () => askPush(panel, name), disabled: row.problem }] : []),
     null,
     entry("delete", "trash", () => remove(panel, name), { danger: true, disabled: held, title }),
   ]);

@@ -4,10 +4,11 @@ import { useFolder } from "../folders/folder_node.js";
 import { unsent } from "../folders/uploads.js";
 import { button, h, icon, iconButton } from "../lib/dom.js";
 import { get, post } from "../lib/server.js";
-import { number } from "../lib/units.js";
+import { bytes, duration, number } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { acceptLoss, remedy } from "./repair.js";
 
+const TRAVEL = ["push", "pull", "sync"];
 const PROBLEMS_SHOWN = 30;
 const SHOWN_FOR = 10000; // milliseconds, of a job that went well and has nothing to press
 const DISMISSED = "streamcache.dismissed";
@@ -69,7 +70,7 @@ export class Jobs {
   }
 
   draw(job) {
-    const facts = { name: job.name, to: job.to, done: number(job.done ?? 0), total: number(job.total ?? 0) };
+    const facts = { name: job.name, to: job.to, done: number(job.done ?? 0), total: number(job.total ?? 0), ...travel(job) };
     if (job.state === "running") return this.running(job, job.text || words(`jobs.${job.kind}_running`, facts));
     const adds = job.kind === "add";
     const { dropped = 0 } = job.counts ?? {};
@@ -81,7 +82,7 @@ export class Jobs {
     const done = bad && !adds ? "jobs.problems" : `jobs.${job.kind}_done`;
     const text = {
       failed: () => (refused ? words("repair.refused", { ...facts, count: dropped, samples: job.counts.samples }) : job.error || words("jobs.failed", facts)),
-      cancelled: () => words(adds ? "jobs.add_cancelled" : "jobs.cancelled", facts),
+      cancelled: () => words(adds ? "jobs.add_cancelled" : TRAVEL.includes(job.kind) ? "jobs.travel_cancelled" : "jobs.cancelled", facts),
       done: () => words(done, { ...facts, count: job.kind === "repair" ? dropped : job.problem_count, what: adds ? whatWasAdded(job.counts) : job.what }),
     }[job.state]();
     const all = unsent(job.id).length + (job.problem_count ?? 0);
@@ -138,6 +139,17 @@ function whatWasAdded(counts) {
   const keys = ["images", "captions", "masks", "renamed", "replaced", "same"];
   const parts = keys.filter((key) => key === "images" || counts[key] > 0);
   return parts.map((key) => words(`folders.count_${key}`, { count: counts[key] ?? 0 })).join(" · ");
+}
+
+/** "1.2 GB of 4 GB, 2:10 left" while a cache travels, and what was carried at the end. */
+function travel(job) {
+  if (!TRAVEL.includes(job.kind)) return {};
+  const left = Number.isFinite(job.left) ? duration(job.left) : "";
+  const values = { done: bytes(job.done), total: bytes(job.total), left };
+  const { files, bytes: size, resumed } = job.counts ?? {};
+  const key = !files ? "nothing_carried" : resumed ? "carried_resumed" : "carried";
+  const carried = words(`jobs.${key}`, { size: bytes(size), resumed: bytes(resumed) });
+  return { sent: words(left ? "jobs.sent_left" : "jobs.sent", values), carried };
 }
 
 function toCanvas(folder) {

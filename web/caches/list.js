@@ -10,6 +10,7 @@ import { words } from "../lib/words.js";
 import { cacheMenu } from "./actions.js";
 import { addLoadNode, makeDraggable } from "./canvas.js";
 import { addButton, addSign, FolderSection } from "../folders/section.js";
+import { RemoteSection } from "./remotes.js";
 import { amounts, badges, cover, encoders, exactly, origin } from "./facts.js";
 
 const ORDERS = {
@@ -35,7 +36,8 @@ export class ListView {
     this.foot = h("div", { class: "sc-foot" }, this.count, this.trash);
     this.tools = h("div", { class: "sc-tools" }, this.searchField(), this.orderField());
     this.folders = new FolderSection(panel);
-    const refresh = () => (panel.refresh(), this.folders.load());
+    this.remotes = new RemoteSection(panel);
+    const refresh = () => (panel.refresh(), this.folders.load(), this.remotes.load(true));
     this.element = h(
       "div",
       { class: "sc-view" },
@@ -47,13 +49,14 @@ export class ListView {
         iconButton("refresh", words("actions.refresh"), refresh),
       ),
       this.tools,
-      h("div", { class: "sc-body" }, this.folders.element, this.state, this.lists),
+      h("div", { class: "sc-body" }, this.folders.element, this.state, this.lists, this.remotes.element),
       this.foot,
     );
   }
 
   destroy() {
     this.folders.destroy();
+    this.remotes.destroy();
   }
 
   searchField() {
@@ -110,6 +113,7 @@ export class ListView {
     const text = (row) => [row.name, ...encoders(row)].join(" ").toLowerCase();
     const found = caches.filter((row) => asked.every((word) => text(row).includes(word))).sort(ORDERS[memory.order]);
     this.folders.search(asked);
+    this.remotes.search(asked);
     const focused = document.activeElement?.closest?.(".sc-card")?.dataset.name;
     const saved = found.filter((row) => !row.made_for);
     fill(this.cards, saved.slice(0, this.most).map((row) => this.card(row)));

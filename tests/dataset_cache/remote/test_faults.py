@@ -36,6 +36,7 @@ def proxy(s3, monkeypatch) -> Iterator[FaultProxy]:
     with fault_proxy(s3) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{proxy.address}")
         monkeypatch.setattr(f"{REMOTE}.obstore_client._STALL_SECONDS", 1)
+        monkeypatch.setattr(f"{REMOTE}.faults._FIRST_PAUSE", 0.01)
         monkeypatch.setattr(f"{REMOTE}.faults._LONGEST_PAUSE", 0.2)
         monkeypatch.setattr(f"{REMOTE}.remote_storage.HEAD_BYTES", 64)  # so that ranges are asked for
         monkeypatch.setattr("streamcache.dataset_cache.ahead.read_ahead.GRAIN", 64)  # and no more than is read

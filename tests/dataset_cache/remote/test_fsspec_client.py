@@ -89,6 +89,7 @@ def read(hub, tmp_path: Path, token: str, *places: object) -> list[str]:
     return run.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_f4_f7_a_dataset_on_hugging_face_is_read_as_from_a_folder_with_the_token_of_the_environment(hub, tmp_path):
     new, old = f"hf://datasets/{REPO}/my_set", f"hf://datasets/{REPO}@aaa/my_set"
     hub.private = True

@@ -241,7 +241,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("method", "parent"), [("spawn", "opened"), ("fork", "new"), ("fork", "opened")])
+@pytest.mark.parametrize(
+    ("method", "parent"),
+    [pytest.param("spawn", "opened", marks=pytest.mark.slow), ("fork", "new"), ("fork", "opened")],
+)
 def test_f8_workers_read_from_an_address_or_say_how_to_start_them(address, tmp_path, method, parent):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system does not fork")

@@ -277,3 +277,13 @@ def test_a_new_folder_of_images_is_neither_a_file_nor_in_a_cache_nor_behind_a_li
     for name in ("cache", "cache/x", "input/file.png", "input/file.png/x", "input/out/x", "../x", "é" * 119):
         with pytest.raises(CacheError):
             path_of_new_folder(name, root)
+
+
+def test_an_unfinished_pull_can_go_on_under_its_name(tmp_path: Path):
+    source, folder = write_set(tmp_path / "elsewhere", range(2)), tmp_path / "root" / "my_set"
+    incoming = folder / ".travel/incoming"
+    incoming.mkdir(parents=True)
+    with pytest.raises(CacheError, match="do not belong to a cache"):
+        path_to_save("my_set", [tmp_path / "root"])
+    (incoming / "dataset.json").write_bytes((source / "dataset.json").read_bytes())
+    assert path_to_save("my_set", [tmp_path / "root"]) == folder

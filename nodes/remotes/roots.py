@@ -1,0 +1,148 @@
+"""Registered remote roots: the caches there. They are listed in threads, because a remote may be slow or not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...dataset_cache import (
+    Address,
+    CacheError,
+    Manifest,
+    is_published,
+    manifest_stamp,
+    name_problem,
+    read_manifest,
+    roots,
+    storage_at,
+)
+
+READING, READY, UNREACHABLE = "reading", "ready", "unreachable"
+FRESH_SECONDS = 30.0
+MOST_SECONDS = 15.0  # then a root counts as unreachable
+DEPTH, MOST = 3, 500
+
+
+@dataclass(frozen=True)
+class RemoteCache:
+    """A cache at a registered root; `name` begins with the root's. `problem` says why it cannot be read."""
+
+    name: str
+    place: Address
+    manifest: Manifest | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class RemoteRoot:
+    """A registered root as it was when it was last listed."""
+
+    name: str
+    address: str
+    state: str
+    problem: str = ""
+    caches: tuple[RemoteCache, ...] = ()
+
+
+class RemoteRoots:
+    """The registered roots of this server. Asking for them never waits longer than `patience`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], tuple[RemoteRoot, float]] = {}  # with the time of the listing
+        self._searches: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
+        self._manifests: dict[str, tuple[object, Manifest]] = {}
+
+    def rows(self, patience: float, again: bool = False) -> list[RemoteRoot]:
+        """All roots. One that was never listed, or too long ago, is listed while this waits."""
+        known, end = sorted(roots().items()), time.monotonic() + patience
+        for each in known:
+            self._search(each, again)
+        for each in known:
+            search = self._searches.get(each)
+            if search is not None:
+                search[0].join(max(0.0, end - time.monotonic()))
+        return [self._row(each) for each in known]
+
+    def names(self) -> list[str]:
+        """The names of caches that are known now; those of other roots appear in a later call.
+
+        None if the list of roots cannot be read: the page says so, and local caches are listed without it.
+        """
+        try:
+            return sorted(cache.name for root in self.rows(0.0) for cache in root.caches if not cache.problem)
+        except CacheError:
+            return []
+
+    def forget(self) -> None:
+        """Something was pushed: what was listed is out of date."""
+        with self._lock:
+            self._found = {key: (root, float("-inf")) for key, (root, _) in self._found.items()}
+
+    def _row(self, key: tuple[str, str]) -> RemoteRoot:
+        with self._lock:
+            found, search = self._found.get(key), self._searches.get(key)
+        caches = found[0].caches if found is not None else ()
+        if search is None:
+            return found[0] if found is not None else RemoteRoot(*key, READING)
+        if time.monotonic() - search[1] > MOST_SECONDS:
+            return RemoteRoot(*key, UNREACHABLE, f"no answer within {MOST_SECONDS:.0f} seconds", caches)
+        return RemoteRoot(*key, READING, "", caches)
+
+    def _search(self, key: tuple[str, str], again: bool) -> None:
+        with self._lock:
+            found = self._found.get(key)
+            is_fresh = found is not None and time.monotonic() - found[1] < FRESH_SECONDS
+            if key in self._searches or (is_fresh and not again):
+                return  # a search that hangs is not repeated
+            thread = threading.Thread(target=self._run, args=(key,), name="streamcache remote", daemon=True)
+            self._searches[key] = (thread, time.monotonic())
+        thread.start()
+
+    def _run(self, key: tuple[str, str]) -> None:
+        root = RemoteRoot(*key, UNREACHABLE)
+        try:
+            root = RemoteRoot(*key, READY, "", tuple(self._caches(*key)))
+        except (CacheError, OSError) as error:
+            root = RemoteRoot(*key, UNREACHABLE, str(error))
+        finally:
+            with self._lock:
+                self._found[key] = (root, time.monotonic())
+                self._searches.pop(key, None)
+
+    def _caches(self, name: str, address: str) -> Iterator[RemoteCache]:
+        for number, (path, found) in enumerate(_walk(Address.parse(address), name, DEPTH)):
+            if number == MOST:
+                return
+            yield self._cache(path, found)
+
+    def _cache(self, name: str, place: Address) -> RemoteCache:
+        try:
+            stamp = manifest_stamp(place)
+            known = self._manifests.get(str(place))
+            if known is not None and known[0] == stamp:
+                return RemoteCache(name, place, known[1])
+            manifest = read_manifest(place)
+            if manifest is None:
+                raise CacheError(f"{place}: has just been removed")
+            self._manifests[str(place)] = (stamp, manifest)
+            return RemoteCache(name, place, manifest)
+        except (CacheError, OSError) as error:
+            return RemoteCache(name, place, None, str(error))
+
+
+def _walk(place: Address, name: str, depth: int) -> Iterator[tuple[str, Address]]:
+    storage = storage_at(place)
+    files = storage.sizes()
+    for below in storage.list():
+        if name_problem(below) or below in files:
+            continue
+        if is_published(place / below):
+            yield f"{name}/{below}", place / below
+        elif depth > 1:
+            yield from _walk(place / below, f"{name}/{below}", depth - 1)
+
+
+REMOTE_ROOTS = RemoteRoots()

@@ -1,0 +1,61 @@
+"""Where a node may push to: a registered root, by its name, and nothing else."""
+
+import pytest
+
+from streamcache.dataset_cache import CacheError, storage_at
+from streamcache.nodes.library import remote_place
+from streamcache.nodes.remotes import NO_ROOT, push_target, root_names
+
+from ...support.fault_proxy import FaultProxy
+
+ADDRESSES = [
+    "http://169.254.169.254/latest/meta-data",
+    "http:/169.254.169.254/latest",
+    "s3://bucket/my_set",
+    "https://127.0.0.1:8188/x",
+    "//10.0.0.1/share/set",
+    "\\\\10.0.0.1\\share\\set",
+    "file:///etc",
+    "169.254.169.254/latest",
+    "localhost/set",
+    "[::1]/set",
+]
+ESCAPES = [
+    *("studio/../other", "studio/..", "../studio/x", "studio//x", "studio/./x", "studio/", "/studio/x"),
+    *("studio/a/../../../x", "studio\\..\\..\\x", "studio/\x00", "studio/x?y", "studio/x\ny", "studio/\ud800"),
+    *("studio/http://169.254.169.254", "studio/a:b", "studio/.hidden", "studio", "STUDIO/x"),
+]
+
+
+@pytest.mark.parametrize("text", [*ADDRESSES, *ESCAPES])
+def test_f7_what_is_not_below_a_registered_root_is_refused(proxy: FaultProxy, text: str):
+    with pytest.raises(CacheError):
+        remote_place(text)
+    assert proxy.seen == [], "nothing was asked"
+
+
+@pytest.mark.parametrize("text", ["%2e%2e", "%2E%2E%2Fother", "..%2f", "%252e%252e", "a%00b"])
+def test_f7_encoded_forms_stay_below_the_root(proxy: FaultProxy, text: str):
+    root, place = remote_place("studio/x"), None
+    try:
+        place = remote_place(f"studio/{text}")
+    except CacheError:
+        return
+    assert str(place).startswith(str(root).removesuffix("x")) and place.path.count("/") == root.path.count("/")
+    storage_at(place).exists()
+    prefix = root.path.removesuffix("/x")
+    assert proxy.seen and all(prefix in seen.path for seen in proxy.seen), "one more part below the root"
+
+
+@pytest.mark.parametrize(
+    "root", ["elsewhere", "studio/..", "http://169.254.169.254", "s3://bucket", "..", "studio/deep"]
+)
+def test_f7_a_node_pushes_to_registered_roots_only(proxy: FaultProxy, root: str):
+    with pytest.raises(CacheError):
+        push_target(root, "my_set")
+
+
+def test_a_root_is_chosen_by_name(proxy: FaultProxy):
+    assert root_names() == ["studio"] and push_target(NO_ROOT, "my_set") is None
+    assert str(push_target("studio", "group/my_set")).endswith("/group/my_set")
+    assert str(remote_place("studio/group/my_set")) == str(push_target("studio", "group/my_set"))
