@@ -54,11 +54,8 @@ class Changes:
     @property
     def kept(self) -> dict[str, int]:
         """By phase: how many items are reused without being looked at."""
-        samples, captions = (
-            self.layout.samples,
-            {text for sample in self.layout.samples for text in sample.item.captions},
-        )
-        entries = self.before.reused.get("conditioning", 0)
+        samples, entries = self.layout.samples, self.before.reused.get("conditioning", 0)
+        captions = {text for sample in samples for text in sample.item.captions}
         return {"images": self.before.samples - len(samples), "captions": max(0, entries - len(captions))}
 
 

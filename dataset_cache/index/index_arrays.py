@@ -306,7 +306,8 @@ def _distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         np.unique(rows[start : start + _CHUNK], axis=0, return_inverse=True)
         for start in range(0, max(1, len(rows)), _CHUNK)
     ]
-    distinct = np.unique(np.concatenate([found for found, _ in parts]), axis=0)
+    # With the inverse, which is not needed: without it, numpy imports more of itself.
+    distinct, _ = np.unique(np.concatenate([found for found, _ in parts]), axis=0, return_inverse=True)
     numbers = {tuple(row): number for number, row in enumerate(distinct.tolist())}
     own = [np.array([numbers[tuple(row)] for row in found.tolist()], "<u4") for found, _ in parts]
     which = [number[inverse.reshape(-1)] for number, (_, inverse) in zip(own, parts, strict=True)]
