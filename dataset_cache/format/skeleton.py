@@ -54,10 +54,8 @@ class Split:
 
 
 def split(structure: Any, place: str = "", trimmer: Trimmer | None = None) -> Split:
-    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type.
-
-    With a `trimmer`, rows that can be restored are left out.
-    """
+    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type; a `trimmer` leaves
+    out rows that can be restored."""
     splitter = _Splitter()
     node = splitter.node(structure, place, 0)
     whole = Split(_layout_text(_specs(splitter.tensors), node), splitter.pack(), splitter.tensors)

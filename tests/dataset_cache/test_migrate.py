@@ -131,7 +131,7 @@ def test_a22_an_unknown_format_is_refused_everywhere(tmp_path: Path, change: dic
     assert [problem.place for problem in verify(path)] == ["dataset.json"] and listing(path) == before
 
 
-def test_a22_the_golden_dataset_of_trimmed_text_returns_exactly_the_stored_data(tmp_path: Path):
+def test_f10_the_golden_dataset_of_trimmed_text_returns_exactly_the_stored_data(tmp_path: Path):
     path = Path(shutil.copytree(FOLDER / "padding", tmp_path / "golden"))
     cache = open_cache(path, check=True)
     assert cache.manifest.requires == ("padding",) and list(verify(path)) == []

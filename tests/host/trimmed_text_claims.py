@@ -49,7 +49,7 @@ FAMILIES = {
     "Flux": {"l": Tokens(77, end=999, pad=999), "t5xxl": Tokens(256)},
     "SDXL": {"g": Tokens(77, end=999), "l": Tokens(77, end=999, pad=999)},
     "Flux 2 Klein": {"qwen3_4b": Tokens(512, end=None, pad=3, template=3)},
-    "Qwen-Image": {"qwen25_7b": Tokens(end=None)},
+    "PixArt": {"t5xxl": Tokens()},
 }
 # At least so much of the bytes is saved, at 20 to 80 tokens. A GPU may round rows of a template differently.
 SAVED = {
