@@ -33,6 +33,14 @@ def test_f5_a_piece_with_a_planned_use_stays_until_that_is_read() -> None:
     assert popped(kept, 91) == ["b"]
 
 
+def test_f5_a_planned_piece_stays_also_if_nothing_is_known_of_it_after_that() -> None:
+    kept = filled(a=FAR)
+    kept.plan(ord("a"), 5, FAR)
+    assert popped(kept, 5) == []
+    kept.release([ord("a")], 6)
+    assert popped(kept, 6) == ["a"]
+
+
 def test_f5_sizes_are_counted_and_a_larger_piece_takes_the_place_of_a_smaller() -> None:
     kept = filled(a=5, b=6)
     assert kept.used == 20 and kept.fits(80) and not kept.fits(81)
