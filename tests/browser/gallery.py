@@ -34,7 +34,7 @@ EXTRAS = ("and a pale moon", "and a low sun", "and nothing else")
 def write_landscapes(folder: Path, count: int, seed: int = 1, side: int = 192, **provenance: Any) -> None:
     """A cache of `count` samples whose images match their captions."""
     draw = random.Random(seed)
-    with CacheWriter(folder, provenance=provenance) as writer:
+    with CacheWriter(folder, provenance=provenance, trim=False) as writer:  # zeros stand for text
         for number in range(count):
             width, height = draw.choices(SIZES, SHARES)[0]
             sky, hill, extra = (draw.choice(list(each)) for each in (SKIES, HILLS, EXTRAS))

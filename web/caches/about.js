@@ -12,7 +12,7 @@ const DEEP = 5; // levels of provenance shown as a tree; deeper ones are shown a
 export class About {
   constructor(view) {
     this.view = view;
-    this.element = h("div", { class: "sc-body sc-about" }, h("div", { class: "sc-spin" }));
+    this.element = h("div", { class: "sc-body sc-about", tabIndex: 0 }, h("div", { class: "sc-spin" }));
   }
 
   know(detail) {
@@ -26,7 +26,7 @@ export class About {
 /** The files that were skipped during encoding, each with its reason. */
 export class Skipped {
   constructor() {
-    this.element = h("div", { class: "sc-body" }, h("div", { class: "sc-spin" }));
+    this.element = h("div", { class: "sc-body", tabIndex: 0 }, h("div", { class: "sc-spin" })); // so that keys scroll it
   }
 
   know({ excluded }) {

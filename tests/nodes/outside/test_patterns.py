@@ -69,7 +69,7 @@ def test_no_attack_is_documented():
 
 def test_the_document_has_the_patterns():
     expected = {"file": patterns.SAMPLE_FILE, "search": patterns.SEARCH}
-    expected |= {"folder": patterns.CACHE_NAME, "upload": UPLOAD_ID}
+    expected |= {"folder": patterns.CACHE_NAME, "upload": UPLOAD_ID, "remote": patterns.CACHE_NAME}
     for _, path, operation in operations():
         expected["name"] = expected["to"] = patterns.RUN_NAME if path.startswith("/run") else patterns.CACHE_NAME
         if path.startswith("/folder"):
