@@ -88,8 +88,8 @@ def blob_tables(index: Index, shards: int) -> Iterator[tuple[range, BlobTable]]:
             for chunk, (first, last) in zip(entries, edges, strict=True)
             if first < group.stop and last >= group.start
         ]
-        columns = [np.concatenate(column) for column in zip(*found, strict=True)] or _of_shards(None, group)
-        yield group, distinct_blobs(*columns, entries.specs)
+        locations, hashes, specs, owners = (np.concatenate(column) for column in zip(_NONE, *found, strict=True))
+        yield group, distinct_blobs(locations, hashes, specs, owners, entries.specs)
 
 
 def shards_of(refs: np.ndarray) -> np.ndarray:
@@ -108,14 +108,15 @@ def _groups(counts: np.ndarray) -> Iterator[range]:
         yield range(first, len(counts))
 
 
-def _of_shards(chunk: EntryChunk | None, group: range) -> list[np.ndarray]:
+def _of_shards(chunk: EntryChunk, group: range) -> tuple[np.ndarray, ...]:
     """Locations, hashes, specs and entries of the references to these shards."""
-    if chunk is None:
-        return [np.empty(0, "<u8"), np.empty(0, "V16"), np.empty(0, np.int64), np.empty(0, np.int64)]
     numbers = shards_of(chunk.refs)
     own = np.flatnonzero((numbers >= group.start) & (numbers < group.stop))
     refs = chunk.refs[own]
-    return [refs["location"].copy(), refs["hash"].copy(), chunk.spec_of_ref[own], chunk.entry_of_ref[own]]
+    return refs["location"], refs["hash"], chunk.spec_of_ref[own], chunk.entry_of_ref[own]
+
+
+_NONE = (np.empty(0, "<u8"), np.empty(0, "V16"), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def listed_samples(index: Index) -> Iterator[tuple[Index, np.ndarray]]:
