@@ -3,7 +3,6 @@
 from .blobs import BlobTable, blob_table, layout_texts
 from .index import UNREADABLE, Index, damage, guarded, index_in_memory, string_of
 from .index_arrays import (
-    DERIVED,
     bucket_table,
     concatenated,
     derive,
@@ -15,7 +14,6 @@ from .index_arrays import (
     prune,
     take_samples,
     tensor_distances,
-    unpack_variants,
     used_entries,
     variant_cells,
 )
@@ -56,7 +54,6 @@ __all__ = [
     "ARRAY_TYPES",
     "CHUNK",
     "COLUMNS",
-    "DERIVED",
     "ENTRY",
     "NO_BUCKET",
     "NO_LAYOUT",
@@ -109,7 +106,6 @@ __all__ = [
     "string_of",
     "take_samples",
     "tensor_distances",
-    "unpack_variants",
     "used_entries",
     "variant_cells",
     "variants_of",
