@@ -67,7 +67,7 @@ class EntryPass:
                 own = np.repeat(np.arange(len(entries)), counts)
                 refs = part.arrays.refs[at : at + len(own)]
                 if len(refs) != len(own):
-                    raise CacheError("the index is damaged: entries have more references than there are")
+                    raise CacheError(f"the index is damaged: {len(refs)} references, {len(own)} expected")
                 slots = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts, counts)
                 specs = self._spec_numbers[self._first_spec[layouts[own]] + slots] if len(own) else own
                 yield EntryChunk(entries, refs, own + part.first["entries"] + first, specs)
