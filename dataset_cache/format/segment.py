@@ -257,7 +257,7 @@ def recover(storage: Storage, folder: str) -> Recovered:
             break  # not written by this version: the rest cannot be understood either
     for name, shard in shards.items():
         found = sorted(blobs[name].values(), key=lambda blob: (blob.offset, blob.nbytes))
-        shard.blobs = [replace(blob, offset=blob.offset - shard.shift) for blob in found]
+        shard.blobs = [replace(blob, offset=at) for blob in found if (at := blob.offset - shard.shift) >= 0]
     return Recovered(storage, folder, journal, [shard for shard in shards.values() if _is_complete(shard)], entries)
 
 

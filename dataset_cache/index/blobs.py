@@ -73,7 +73,7 @@ def layout_texts(arrays: IndexArrays) -> list[str]:
 def blob_table(arrays: IndexArrays) -> BlobTable:
     """The distinct blobs of an index whose rows were checked to be in order."""
     layouts = [Layout(text).specs for text in layout_texts(arrays)]
-    specs, first_spec = _number_specs(layouts)
+    specs, first_spec = number_specs(layouts)
     counts = np.array([len(layout) for layout in layouts], np.int64)
     of_entry = arrays.entries["layout"].astype(np.int64)
     entry_of_ref = np.repeat(np.arange(len(of_entry)), counts[of_entry]) if len(of_entry) else np.empty(0, np.int64)
@@ -83,10 +83,11 @@ def blob_table(arrays: IndexArrays) -> BlobTable:
     starts = np.array([at for at, _ in first_spec], np.int64)
     flat = np.array([number for _, numbers in first_spec for number in numbers], np.int64)
     spec_of_ref = flat[starts[of_entry[entry_of_ref]] + slot] if len(flat) else np.empty(0, np.int64)
-    return _distinct(arrays, spec_of_ref, tuple(specs), entry_of_ref)
+    locations, hashes = np.ascontiguousarray(arrays.refs["location"]), np.ascontiguousarray(arrays.refs["hash"])
+    return distinct_blobs(locations, hashes, spec_of_ref, entry_of_ref, tuple(specs))
 
 
-def _number_specs(layouts: Sequence[Sequence[TensorSpec]]) -> tuple[dict[TensorSpec, int], list[tuple[int, list[int]]]]:
+def number_specs(layouts: Sequence[Sequence[TensorSpec]]) -> tuple[dict[TensorSpec, int], list[tuple[int, list[int]]]]:
     """A number for every distinct spec; per layout, the start of its numbers among all of them, and the numbers."""
     numbers: dict[TensorSpec, int] = {}
     result, at = [], 0
@@ -96,11 +97,14 @@ def _number_specs(layouts: Sequence[Sequence[TensorSpec]]) -> tuple[dict[TensorS
     return numbers, result
 
 
-def _distinct(
-    arrays: IndexArrays, spec_of_ref: np.ndarray, specs: tuple[TensorSpec, ...], entry_of_ref: np.ndarray
+def distinct_blobs(
+    locations: np.ndarray,
+    hashes: np.ndarray,
+    spec_of_ref: np.ndarray,
+    entry_of_ref: np.ndarray,
+    specs: tuple[TensorSpec, ...],
 ) -> BlobTable:
-    locations = np.ascontiguousarray(arrays.refs["location"])
-    hashes = np.ascontiguousarray(arrays.refs["hash"])
+    """The table of the blobs of these references."""
     if (locations[1:] > locations[:-1]).all():  # as a writer leaves them if nothing is shared
         return BlobTable(locations, hashes, spec_of_ref, specs, np.arange(len(locations)), entry_of_ref)
     halves = hashes.view("<u8").reshape(-1, 2)

@@ -122,17 +122,20 @@ def derive(arrays: IndexArrays, field_count: int) -> IndexArrays:
 def derive_after(before: Sequence[IndexArrays], arrays: IndexArrays, field_count: int) -> IndexArrays:
     """As `derive`, for a file that continues these: its samples may use their entries."""
     files = [*before, arrays]
-    starts = {name: _starts(files, name) for name in ("variants", "entries", "refs", "row_layouts")}
+    starts = {
+        name: starts_of([getattr(file, name) for file in files])
+        for name in ("variants", "entries", "refs", "row_layouts")
+    }
     rows = arrays.samples.copy()
     rows["variants"] -= np.uint64(starts["variants"][-1])
     counts, flat = unpack_variants(replace(arrays, samples=rows), field_count)
     used, chosen = np.unique(flat, return_inverse=True)
-    entries = _gather([file.entries for file in files], starts["entries"], used)
+    entries = gather([file.entries for file in files], starts["entries"], used)
     layouts = [layout for file in files for layout in _layouts(file)]
     lengths = np.array([len(layout.specs) for layout in layouts], np.int64)[entries["layout"].astype(np.int64)]
     first = np.cumsum(lengths) - lengths
     numbers = np.arange(int(lengths.sum())) + np.repeat(entries["refs"].astype(np.int64) - first, lengths)
-    refs = _gather([file.refs for file in files], starts["refs"], numbers)
+    refs = gather([file.refs for file in files], starts["refs"], numbers)
     entries["refs"] = first
     row_layouts, routes = make_routes(counts, chosen.astype(np.int64), entries, refs["location"], layouts)
     has_route = routes["layouts"] != NO_ROUTE
@@ -156,15 +159,17 @@ def _layouts(arrays: IndexArrays) -> list[Layout]:
     return [Layout(arrays.layouts[a - edges[0] : b - edges[0]].tobytes().decode()) for a, b in pairwise(edges)]
 
 
-def _starts(files: Sequence[IndexArrays], name: str) -> np.ndarray:
-    """Where each file starts in an array that goes over all of them."""
-    lengths = np.array([len(getattr(file, name)) for file in files], np.int64)
+def starts_of(files: Sequence[np.ndarray]) -> np.ndarray:
+    """Where each file's array starts in one that goes over all of them."""
+    lengths = np.array([len(file) for file in files], np.int64)
     return np.cumsum(lengths) - lengths
 
 
-def _gather(files: Sequence[np.ndarray], starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def gather(files: Sequence[np.ndarray], starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The rows of these numbers, counted over all files."""
     numbers = numbers.astype(np.int64)
+    if len(files) == 1 and (not len(numbers) or int(numbers.max()) < len(files[0])):
+        return files[0][numbers]
     found = np.empty(len(numbers), files[0].dtype)
     ends = np.append(starts[1:], starts[-1] + len(files[-1]))
     if len(numbers) and int(numbers.max()) >= ends[-1]:

@@ -32,6 +32,7 @@ from ..write import (
     remove_superseded,
     small_shards,
     wasteful_shards,
+    with_more_blobs,
     write_packing,
 )
 from .contents import Contents, folder_contents, total_bytes
@@ -218,16 +219,23 @@ def _unused(storage: Storage, manifest: Manifest, found: Contents, category: str
 def _without_unused(current: CheckedGeneration, found: Contents) -> tuple[Rewrite, Manifest] | None:
     """The generation without unused entries, in shards without unreferenced blobs; None if nothing would change."""
     manifest = current.manifest
+    if current.used.all() and not _has_waste(current, found):
+        return None
     everything = np.ones(len(current.arrays.samples), bool)
     arrays = prune(current.arrays, len(manifest.fields), everything, current.used)
     table = blob_table(arrays)
     wasteful = [n for n in wasteful_shards(current.files, table) if manifest.shards[n].file not in found.protected]
-    if current.used.all() and not wasteful:
-        return None
     rewrite = plan_rewrite(arrays, table, manifest.shards, wasteful, manifest.next_shard, current.files.file)
     # Without unused entries, those of missing folders are gone too.
     provenance = _without_missing(manifest.provenance)
     return rewrite, current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard, provenance=provenance)
+
+
+def _has_waste(current: CheckedGeneration, found: Contents) -> bool:
+    """Whether a shard that may be rewritten has a blob that no entry needs."""
+    counts = [np.bincount(table.shards - shards.start, minlength=len(shards)) for shards, table in current.tables()]
+    wasteful = with_more_blobs([int(count) for group in counts for count in group], current.files.file)
+    return any(current.manifest.shards[number].file not in found.protected for number in wasteful)
 
 
 def _rewrite(storage: Storage) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import CacheError
 from ..format import MANIFEST, SHARDS, Layout, Manifest, Place, dtype_named
-from ..index import layout_texts, open_index, variant_cells
+from ..index import Rows, layout_texts, open_index, variant_cells
 from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents, total_bytes
@@ -306,13 +306,13 @@ def _date(seconds: float) -> str:
 
 def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str | None) -> Usage:
     """The usage of a generation that is open already."""
-    manifest, sizes, owners = current.manifest, current.table.nbytes, _owners(current)
+    manifest, sizes = current.manifest, _bytes_by_owner(current)
     storage, published = current.storage, current.storage.stat(MANIFEST)
     found = folder_contents(storage, manifest, publishing=writer is not None)
     return Usage(
         published=_date(published.modified if published else 0),
-        fields={name: int(sizes[owners == number].sum()) for number, name in enumerate(manifest.fields)},
-        unused=int(sizes[owners < 0].sum()),
+        fields=dict(zip(manifest.fields, sizes)),
+        unused=sizes[-1],
         index=manifest.whole_index_bytes,
         shards=sum(shard.bytes for shard in manifest.shards),
         older=total_bytes(storage, found.superseded),
@@ -327,10 +327,13 @@ def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str |
     )
 
 
-def _owners(current: CheckedGeneration) -> np.ndarray:
-    """Per blob, the field of a used entry that needs it; -1 if none does."""
-    table = current.table
-    owners = np.full(len(table), -1, np.int64)
-    live = current.used[table.entry_of_ref]
-    owners[table.row_of_ref[live]] = current.arrays.entries["field"][table.entry_of_ref[live]]
-    return owners
+def _bytes_by_owner(current: CheckedGeneration) -> list[int]:
+    """The bytes of the blobs that used entries of each field need, each counted once; then those that none does."""
+    fields, field_of_entry = len(current.manifest.fields), Rows(current.index, "entries", "field")
+    found = np.zeros(fields + 1, np.int64)
+    for _, table in current.tables():
+        owners = np.full(len(table), fields, np.int64)
+        live = current.used[table.entry_of_ref]
+        owners[table.row_of_ref[live]] = field_of_entry.take(table.entry_of_ref[live])
+        np.add.at(found, owners, table.nbytes)
+    return found.tolist()

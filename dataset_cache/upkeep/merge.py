@@ -258,11 +258,13 @@ def _refuse_damage(merged: _Merged, progress: Progress | None) -> None:
             if progress is not None and read < of:
                 progress(done + count * read // of, total)
 
-        needed = _needed_rows(source)
         for number, state in enumerate(examine_shards(source, report)):
+            if state.problem is None and not len(state.damaged):
+                continue
+            table, needed = state.table, _needed_rows(source, state.table)
             rows = state.damaged[needed[state.damaged]]
-            if len(rows) or (state.problem is not None and needed[source.table.rows_of(number)].any()):
-                at = int(source.table.offsets[rows[0]]) if len(rows) else 0
+            if len(rows) or (state.problem is not None and needed[table.rows_of(number)].any()):
+                at = int(table.offsets[rows[0]]) if len(rows) else 0
                 raise CacheError(
                     f"{source.folder}: {source.manifest.shards[number].file} is damaged at {at:,}; "
                     f'run "streamcache verify --repair {source.folder}" first'
@@ -272,10 +274,10 @@ def _refuse_damage(merged: _Merged, progress: Progress | None) -> None:
             progress(done, total)
 
 
-def _needed_rows(source: CheckedGeneration) -> np.ndarray:
+def _needed_rows(source: CheckedGeneration, table: BlobTable) -> np.ndarray:
     """A mask of the blobs that a used entry needs."""
-    needed = np.zeros(len(source.table), bool)
-    needed[source.table.row_of_ref[source.used[source.table.entry_of_ref]]] = True
+    needed = np.zeros(len(table), bool)
+    needed[table.row_of_ref[source.used[table.entry_of_ref]]] = True
     return needed
 
 

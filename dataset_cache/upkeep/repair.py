@@ -12,7 +12,7 @@ from ..address import Address
 from ..format import ASIDE_FIELDS, DAMAGED, SHARDS, Place, StoredFile, remember_dropped
 from ..index import blob_table, prune, variant_cells
 from ..write import CheckedGeneration, open_exclusive, plan_rewrite, publish, write_packing
-from .shard_state import UNREADABLE, Progress, ShardState, examine_shards
+from .shard_state import UNREADABLE, Progress, examine_shards
 
 SMALL_SHARE = 0.05  # of the samples, which a repair drops without being told to
 _LISTED = 10
@@ -50,12 +50,9 @@ def repair(
     more than `most` would be.
     """
     with open_exclusive(path) as current:
-        states = _examine_all(current, progress)
-        rows = np.concatenate([np.empty(0, np.int64), *(state.damaged for state in states)])
-        bad = [n for n, state in enumerate(states) if state.problem is not None]
-        if not len(rows) and not bad:
+        damaged, bad = _examine_all(current, progress)
+        if not damaged.any() and not bad:
             return RepairReport(current.folder, current.manifest.generation, (), 0, (), ())
-        damaged = current.table.entries_using(rows, len(current.arrays.entries))
         lost = _lost_samples(current, damaged)
         if most is not None and lost.sum() > most:
             raise CacheError(
@@ -67,15 +64,20 @@ def repair(
         return _publish_rest(current, damaged, lost, bad)
 
 
-def _examine_all(current: CheckedGeneration, progress: Progress | None) -> list[ShardState]:
-    states = []
-    for shard, state in zip(current.manifest.shards, examine_shards(current, progress), strict=True):
-        states.append(state)
+def _examine_all(current: CheckedGeneration, progress: Progress | None) -> tuple[np.ndarray, list[int]]:
+    """A mask of the entries that need a damaged blob, and the shards with a problem."""
+    damaged, bad = np.zeros(current.index.entry_count, bool), list[int]()
+    for number, state in enumerate(examine_shards(current, progress)):
+        shard = current.manifest.shards[number]
+        if len(state.damaged):
+            damaged |= state.entries(len(damaged))
+        if state.problem is not None:
+            bad.append(number)
         if state.kind == UNREADABLE:
             raise CacheUnreadable(f"{state.problem}. Nothing was changed")
         if state.swapped_with is not None:
             raise CacheError(f"{current.folder / SHARDS / shard.file}: {state.problem}, then nothing is lost")
-    return states
+    return damaged, bad
 
 
 def _refuse_loss(current: CheckedGeneration, lost: np.ndarray) -> None:

@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]  # called with (bytes done, total bytes)
 
 @dataclass(frozen=True)
 class ShardState:
-    """The problem of the file as a whole, if any, its kind, and the rows of its damaged blobs.
+    """The problem of the file as a whole, if any, its kind, and the damaged blobs, as rows of a table with all of its.
 
     Blobs can be intact in a file with a damaged header: they are compared with the index, which has place and hash.
     """
@@ -27,14 +27,23 @@ class ShardState:
     problem: str | None
     kind: str
     damaged: np.ndarray
+    table: BlobTable
     swapped_with: str | None = None
+
+    def entries(self, entry_count: int) -> np.ndarray:
+        """A mask of the entries that need a damaged blob."""
+        return self.table.entries_using(self.damaged, entry_count)
 
 
 def examine_shards(current: CheckedGeneration, progress: Progress | None) -> Iterator[ShardState]:
     """The state of each shard in turn; each file is read once from front to back."""
-    meter = _Meter(int(current.table.nbytes.sum()), progress)
-    for number in range(len(current.manifest.shards)):
-        yield _examine_shard(current, number, meter)
+    meter = _Meter(sum(shard.bytes for shard in current.manifest.shards), progress)
+    done = 0
+    for shards, table in current.tables():
+        for number in shards:
+            yield _examine_shard(current, number, table, meter)
+            done += current.manifest.shards[number].bytes
+            meter.reach(done)
 
 
 class _Meter:
@@ -46,25 +55,27 @@ class _Meter:
         if self._progress is not None:
             self._progress(self._done, self._total)
 
+    def reach(self, done: int) -> None:
+        if done != self._done:
+            self.advance(done - self._done)
 
-def _examine_shard(current: CheckedGeneration, number: int, meter: _Meter) -> ShardState:
-    shards, table = current.manifest.shards, current.table
+
+def _examine_shard(current: CheckedGeneration, number: int, table: BlobTable, meter: _Meter) -> ShardState:
+    shards = current.manifest.shards
     shard, rows = shards[number], table.rows_of(number)
     name = f"{SHARDS}/{shard.file}"
     try:
         if retrying(lambda: current.storage.stat(name)) is None:
-            meter.advance(int(table.nbytes[rows].sum()))
-            return ShardState("is missing", MISSING, rows)
+            return ShardState("is missing", MISSING, rows, table)
         file = retrying(lambda: current.storage.open(name))
         found = retrying(lambda: _header_hash(file))
         twin = None if found == shard.hash else next((other.file for other in shards if other.hash == found), None)
         problem = _file_problem(file, shard, found, twin)
-        return ShardState(problem, DAMAGED, _damaged_rows(file, table, rows, meter), twin)
+        return ShardState(problem, DAMAGED, _damaged_rows(file, table, rows, meter), table, twin)
     except CacheUnreadable as error:
-        return ShardState(f"{error}; {_READABLE}", UNREADABLE, rows[:0])
+        return ShardState(f"{error}; {_READABLE}", UNREADABLE, rows[:0], table)
     except CacheError as error:
-        meter.advance(int(table.nbytes[rows].sum()))
-        return ShardState(str(error), DAMAGED, rows)
+        return ShardState(str(error), DAMAGED, rows, table)
 
 
 def _file_problem(file: StoredFile, shard: ShardFile, found: str | None, twin: str | None) -> str | None:

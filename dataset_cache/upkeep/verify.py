@@ -80,7 +80,7 @@ def _problems(current: CheckedGeneration, number: int, state: ShardState) -> Ite
         yield Problem(state.kind, place, state.problem)
     if len(state.damaged):
         what = "is lost with the file" if state.kind == MISSING else "its stored bytes are damaged"
-        for problem in _affected(current, state.damaged):
+        for problem in _affected(current, state):
             yield replace(problem, kind=state.kind, place=place, what=f"{problem.what} {what}")
 
 
@@ -88,9 +88,9 @@ def _kind_of(error: CacheError) -> str:
     return UNREADABLE if isinstance(error, CacheUnreadable) else DAMAGED
 
 
-def _affected(current: CheckedGeneration, rows: np.ndarray) -> Iterator[Problem]:
-    """The samples, named entries and unused entries that need one of these blobs."""
-    hit = current.table.entries_using(rows, len(current.arrays.entries))
+def _affected(current: CheckedGeneration, state: ShardState) -> Iterator[Problem]:
+    """The samples, named entries and unused entries that need a damaged blob."""
+    hit = state.entries(current.index.entry_count)
     fields = current.manifest.fields
     cells, flat = variant_cells(current.arrays, len(fields))
     for cell in np.unique(cells[hit[flat]]).tolist():

@@ -22,7 +22,7 @@ from .publishing import (
     refuse_foreign_folder,
     remove_superseded,
 )
-from .repack import Rewrite, plan_rewrite, small_shards, wasteful_among, wasteful_shards, write_packing
+from .repack import Rewrite, plan_rewrite, small_shards, wasteful_among, wasteful_shards, with_more_blobs, write_packing
 from .rows import split_rows
 from .writer import CacheWriter
 
@@ -51,6 +51,7 @@ __all__ = [
     "split_rows",
     "wasteful_among",
     "wasteful_shards",
+    "with_more_blobs",
     "without_lost_shards",
     "write_packing",
 ]

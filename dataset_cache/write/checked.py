@@ -33,7 +33,9 @@ from ..index import (
     Index,
     IndexArrays,
     blob_table,
+    blob_tables,
     bucket_table,
+    count_used,
     derive,
     find_keys,
     index_in_memory,
@@ -76,6 +78,10 @@ class CheckedGeneration:
     def table(self) -> BlobTable:
         return blob_table(self.arrays)
 
+    def tables(self) -> Iterator[tuple[range, BlobTable]]:
+        """As `table`, of a few shards at a time: which, and their blobs."""
+        return blob_tables(self.index, len(self.manifest.shards))
+
     @cached_property
     def files(self) -> ShardFiles:
         return ShardFiles(self.storage, self.manifest.shards)
@@ -83,8 +89,9 @@ class CheckedGeneration:
     @cached_property
     def used(self) -> np.ndarray:
         """A mask of the entries that a sample or a name uses."""
-        named = find_keys(self.arrays.entries, map(bytes.fromhex, self.manifest.named.values()))
-        return used_entries(self.arrays, len(self.manifest.fields), named)
+        found = [self.index.find_entry(bytes.fromhex(key)) for key in self.manifest.named.values()]
+        named = [entry for entry in found if entry is not None]
+        return count_used(self.index, len(self.manifest.fields), named)[0]
 
     def successor(
         self,
@@ -137,7 +144,7 @@ def open_quickly(storage: Storage, manifest: Manifest, check: bool | None) -> Ch
 def require_consistent(current: CheckedGeneration) -> None:
     manifest, index = current.manifest, current.index
     try:
-        problem = find_inconsistency(manifest, index.arrays) or find_wrong_order(manifest, index)
+        problem = find_inconsistency(manifest, index) or find_wrong_order(manifest, index)
     except (IndexError, ValueError) as error:
         problem = f"rows of a file point past the end ({error})"
     if problem is not None:

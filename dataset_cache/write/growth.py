@@ -25,8 +25,9 @@ from ..index import (
 )
 from .checked import SMALL_INDEX, CheckedGeneration, lost_shards, require_consistent
 from .index_builder import Added, IndexBuilder
-from .publishing import publish, with_features
+from .publishing import publish
 from .repack import merge_small
+from .sameness import find_same
 
 MOST_RUNS = 1024
 _CHUNK = 1 << 16  # samples
@@ -35,6 +36,9 @@ _CHUNK = 1 << 16  # samples
 def publish_next(storage: Storage, base: CheckedGeneration | None, builder: IndexBuilder, draft: Manifest) -> Manifest:
     """Publish what the builder collected after `base`. The draft lacks what the index decides: counts and buckets."""
     added, named = builder.finish(), [builder.find(bytes.fromhex(key)) or 0 for key in draft.named.values()]
+    if base is not None and base.stored and (same := find_same(base, builder, added, draft)) is not None:
+        _refuse_lost(storage, same.shards)
+        return same
     growth = find_growth(base, added, builder.fields)
     if growth is None:
         arrays = whole_index(base, added, len(builder.fields))
@@ -51,9 +55,6 @@ def publish_next(storage: Storage, base: CheckedGeneration | None, builder: Inde
     rows = tuple({"dtype": d, "shape": list(s), "samples": int(sizes[n])} for (d, s), n in builder.buckets.items())
     kept = [part.arrays for part in growth.kept] if growth else []
     draft = replace(draft, shards=tuple(shards), next_shard=number, counts=counts, buckets=rows)
-    draft = with_features(draft, [*kept, arrays])
-    if growth is not None and growth.changes_nothing and (same := growth.unchanged(draft)) is not None:
-        return same
     return publish(storage, arrays, draft, kept)
 
 
@@ -112,18 +113,6 @@ class Growth:
         """The runs to record; none if they are all rows in order."""
         rows = self.base.index.lengths["samples"] + len(self.added.arrays.samples)
         return () if self.added.runs == ((0, rows),) else self.added.runs
-
-    @property
-    def changes_nothing(self) -> bool:
-        """No entry or sample is new, and the list of samples is the same."""
-        new = self.added.arrays
-        return not len(new.samples) and not len(new.entries) and self.added.runs == self.base.index.runs
-
-    def unchanged(self, draft: Manifest) -> Manifest | None:
-        """The manifest of the base, if the draft says the same with the same index."""
-        before = self.base.manifest
-        own = replace(draft, index_bytes=before.index_bytes, index_hash=before.index_hash)
-        return before if own.with_segments(before.segments, before.runs).generation == before.generation else None
 
     def arrays(self) -> IndexArrays:
         """The arrays of the new file: the files that it takes in, and what is new."""

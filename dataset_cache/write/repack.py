@@ -116,8 +116,12 @@ def wasteful_shards(source: ShardFiles, table: BlobTable) -> list[int]:
 
 def wasteful_among(shards: Sequence[ShardFile], table: BlobTable, open_shard: OpenShard) -> list[int]:
     """The shards with a blob that is not in the table. Each blob of a shard has a hash of its own."""
-    live = np.bincount(table.shards, minlength=len(shards)).tolist()
-    return [number for number in range(len(shards)) if _blob_count(open_shard(number)) > live[number]]
+    return with_more_blobs(np.bincount(table.shards, minlength=len(shards)).tolist(), open_shard)
+
+
+def with_more_blobs(live: Sequence[int], open_shard: OpenShard) -> list[int]:
+    """The shards that have more blobs than these."""
+    return [number for number in range(len(live)) if _blob_count(open_shard(number)) > live[number]]
 
 
 def _blob_count(file: StoredFile) -> int:
