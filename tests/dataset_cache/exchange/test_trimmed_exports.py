@@ -111,7 +111,7 @@ def test_f9_trimmed_and_whole_captions_may_be_mixed(tmp_path):
     import_cache(tmp_path / "out", tmp_path / "back")
     assert_equal(tmp_path / "set", tmp_path / "back")
     read = lambda name: (tmp_path / name / "shard-000000.tar").read_bytes()  # noqa: E731
-    assert read("out")[: len(read("same")) // 2] == read("same")[: len(read("same")) // 2], "how it was stored is not seen"
+    assert read("out")[: len(read("same")) // 2] == read("same")[: len(read("same")) // 2]
 
 
 def test_f9_text_of_another_trainer_is_trimmed(tmp_path):
