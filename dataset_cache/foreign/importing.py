@@ -48,7 +48,8 @@ class ImportReport:
         if self.without:
             count = sum(self.without.values())
             lines.append(
-                f"{plural(count, 'sample')} without a conditioning, which training needs; the captions are kept:"
+                f"{plural(count, 'sample')} without a conditioning, which training needs; the captions are kept, and "
+                '"streamcache encode --captions-of" encodes them:'
             )
             lines += [f"  {number:,} × {reason}" for reason, number in self.without.items()]
         if self.skipped:
