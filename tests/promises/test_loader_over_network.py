@@ -1,4 +1,4 @@
-"""Who reads a remote dataset with torch's DataLoader is read ahead for: each worker fetches what it will read itself."""
+"""Remote datasets in torch's DataLoader are read ahead: each worker fetches what it will read itself."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def test_f8_the_batches_of_an_epoch_are_fetched_before_they_are_read(tmp_path: P
 
 def test_f8_a_loop_that_ends_early_fetches_no_more(tmp_path: Path):
     path = write(tmp_path / "set")
-    with serving(path, Line(0.05)) as (address, line), open_served(path, address) as dataset:
+    with serving(path, Line(0.05)) as (address, _), open_served(path, address) as dataset:
         batches = iter(BatchStream(dataset, 1, 7))
         next(batches)
         batches.close()
