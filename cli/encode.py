@@ -6,7 +6,8 @@ A TOML file has the settings of the plan at the top, and one [[source]] per fold
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..dataset_cache import (
     Report,
     Settings,
     encode,
+    encode_captions_of,
     load_settings,
     load_source,
     load_transform,
@@ -34,14 +36,17 @@ from .parser import Parser, UsageError, flag_of, group_title, setting_help, usag
 
 SKIPPED = 3
 _SEEDS = ("crop_seed", "caption_seed")
+_OF_TEXTS = {"text_batch_size", "trim_padding"}  # the settings that --captions-of has
 _CLASS = "class"  # the set of --class-source
 
 
 def add_encode_flags(parser: Parser) -> None:
     parser.set_defaults(run=run)
-    parser.usage = "%(prog)s SRC… --to CACHE [flags]"
+    parser.usage = "%(prog)s SRC… --to CACHE [flags]\n       %(prog)s --captions-of CACHE [flags]"
     parser.add_argument("sources", nargs="*", metavar="SRC", help="Folders of images")
-    parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the cache")
+    parser.add_argument("--to", metavar="CACHE", help="Folder of the cache")
+    text = "Instead of images: encode the captions of this cache that have no conditioning, as after an import"
+    parser.add_argument("--captions-of", metavar="CACHE", help=text)
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings and further sources")
     parser.add_argument("--dry-run", action="store_true", help="Show what would be encoded, and stop")
     parser.add_argument("--strict", action="store_true", help="Exit with code 3 if files were skipped")
@@ -55,12 +60,15 @@ def add_encode_flags(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    _check_targets(args)
     _check_models(args)
     with usage_errors():
         sources, settings = read_options(args)
     handed_over = hand_over(args)
     if handed_over is not None:
         return handed_over
+    if args.captions_of:
+        return _encode_captions(args, settings)
     plan = make_plan(sources, settings=settings, **_encoders(args))
     report = plan.report(args.to) if args.dry_run else _encode(args, plan)
     show(args, report.to_json(), report.lines())
@@ -162,6 +170,19 @@ def _check_models(args: argparse.Namespace) -> None:
         raise UsageError("--comfyui: name a VAE with --vae, a text encoder with --clip, or both")
 
 
+def _check_targets(args: argparse.Namespace) -> None:
+    if not args.captions_of:
+        if not args.to:
+            raise UsageError("the following arguments are required: --to")
+        return
+    if args.to or args.sources or args.config or args.vae or args.dry_run:
+        raise UsageError("--captions-of CACHE changes this cache; give no images, --to, --config, --vae or --dry-run")
+    names = [*PLAN_SETTINGS, *SOURCE_SETTINGS, "seed", "class_source"]
+    foreign = [name for name in names if getattr(args, name) is not None and name not in _OF_TEXTS]
+    if foreign:
+        raise UsageError(f"{flag_of(foreign[0])}: has no effect with --captions-of, whose captions are in the cache")
+
+
 def _encoders(args: argparse.Namespace) -> dict[str, Any]:
     if not args.comfyui:
         return {"image_encoder": ReferenceImageEncoder(), "text_encoder": ReferenceTextEncoder()}
@@ -170,7 +191,23 @@ def _encoders(args: argparse.Namespace) -> dict[str, Any]:
     return named_encoders(args.vae, args.clip, args.clip_type)
 
 
+def _encode_captions(args: argparse.Namespace, settings: Settings) -> int:
+    with _progress(args, args.captions_of) as progress:
+        report = encode_captions_of(
+            args.captions_of, _encoders(args)["text_encoder"], settings=settings, progress=progress
+        )
+    show(args, report.to_json(), report.lines())
+    return SKIPPED if args.strict and report.failed else 0
+
+
 def _encode(args: argparse.Namespace, plan: Plan) -> Report:
+    with _progress(args, args.to) as progress:
+        return encode(plan, args.to, progress=progress)
+
+
+@contextmanager
+def _progress(args: argparse.Namespace, cache: str) -> Iterator[Callable[[EncodeProgress], None]]:
+    """Shows the progress of a run, and what is left if it is interrupted."""
     with Progress(args, "Encoding", "items") as bar:
 
         def report(now: EncodeProgress) -> None:
@@ -178,7 +215,7 @@ def _encode(args: argparse.Namespace, plan: Plan) -> Report:
             bar(now.done, now.total, text)
 
         try:
-            return encode(plan, args.to, progress=report)
+            yield report
         except KeyboardInterrupt:
-            print(f"Encoded entries are kept in {args.to}; run the same command again to continue.", file=sys.stderr)
+            print(f"Encoded entries are kept in {cache}; run the same command again to continue.", file=sys.stderr)
             raise

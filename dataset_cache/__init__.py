@@ -8,7 +8,7 @@
 Read: `open_cache`, `Cache`, `Subset`, `Sample`, `Batch`; the protocols `Dataset` and `Samples`; `realize`.
 Write: `CacheWriter`, `SampleFacts`, `register_codec`. Add images: `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
-Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, with any `Encoder`.
+Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, `encode_captions_of`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
 Copy, combine, share: `export`, `duplicate`, `merge`, `gather`, `travel`.
 Exchange with other tools: `export_as`, `import_cache`, `convert`.
@@ -121,6 +121,7 @@ from .sources import (
     spelled,
     walk_folder,
 )
+from .texts import encode_captions_of
 from .upkeep import (
     CATEGORIES,
     DEBRIS,
@@ -276,6 +277,7 @@ __all__ = [
     "drawable",
     "duplicate",
     "encode",
+    "encode_captions_of",
     "evenly_spaced",
     "export",
     "export_as",

@@ -1,10 +1,12 @@
 """Encoding: from sources to a published cache."""
 
 from .encode import encode, is_encoded
-from .encoders import Encoder, ImageEncoder, Surroundings, is_out_of_memory
+from .encoders import Encoder, Failure, ImageEncoder, Phase, Surroundings, is_out_of_memory
 from .identity import digest_of, file_identity, files_identity, object_identity
 from .on_demand import OnDemand
+from .pipeline import WriteBehind
 from .plan import EMPTY_CAPTION, Plan, make_plan, missing_parts
+from .recipe import Recipe
 from .report import EncodeProgress, EncodeReport, Report, cut_captions, trimmed_text
 from .settings import (
     ENCODE_SETTINGS,
@@ -24,12 +26,16 @@ __all__ = [
     "EncodeProgress",
     "EncodeReport",
     "Encoder",
+    "Failure",
     "ImageEncoder",
     "OnDemand",
+    "Phase",
     "Plan",
+    "Recipe",
     "Report",
     "Settings",
     "Surroundings",
+    "WriteBehind",
     "cut_captions",
     "digest_of",
     "encode",

@@ -21,7 +21,7 @@ from ..sources import (
     bucket_sizes,
     place_image,
 )
-from .encoders import Surroundings
+from .encoders import Encoder, Surroundings
 
 VERSION = 1  # of the way keys are made
 Keys = dict[str, list[bytes]]  # field → the key of each variant
@@ -111,6 +111,11 @@ class Recipe:
     thumbnail: int  # side in pixels; 0: none
     background: tuple[int, int, int]
     surroundings: Surroundings
+
+    @classmethod
+    def of_texts(cls, encoder: Encoder) -> Recipe:
+        """A recipe for captions alone. Their keys depend on nothing else."""
+        return cls(None, encoder.identity, 1, 0, (0, 0, 0), getattr(encoder, "surroundings", Surroundings()))
 
     @property
     def identity(self) -> list[Any]:

@@ -5,7 +5,7 @@ A folder without `export.json` is an unfinished export.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from safetensors.torch import save
 
 from ...errors import CacheError
 from ..foreign import read_tensors, read_whole
-from ..format import replace_file
-from ..read import Dataset
+from ..format import PADDING, replace_file
+from ..read import Cache
 from .record import Entry, read_entry, rebuild
 
 ABOUT, NAMED = "export.json", "named.safetensors"
@@ -24,18 +24,22 @@ _MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class About:
-    """The dataset that was exported. `files` are the names of the files with its samples, in order."""
+    """The dataset that was exported. `files` are the names of the files with its samples, in order.
+
+    `trimmed`: it stored conditionings trimmed, and so will the cache that is made of the export.
+    """
 
     format: str
     samples: int
     files: tuple[str, ...]
     fields: tuple[str, ...]
+    trimmed: bool = False
     sets: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     named: Mapping[str, Any] = field(default_factory=dict)  # entries by name, without the values of their tensors
 
 
-def write_about(folder: Path, dataset: Dataset, form: str, files: Sequence[str]) -> None:
+def write_about(folder: Path, dataset: Cache, form: str, files: Sequence[str]) -> None:
     """Finish the export in `folder`."""
     named = {name: read_entry(dataset, key) for name, key in dataset.named.items()}
     tensors = {
@@ -46,7 +50,8 @@ def write_about(folder: Path, dataset: Dataset, form: str, files: Sequence[str])
     if named:
         replace_file(folder / NAMED, save(tensors))
     facts = {name: {"field": entry.field, **entry.facts()} for name, entry in named.items()}
-    about = About(form, len(dataset), tuple(files), dataset.fields, dataset.sets, dataset.provenance, facts)
+    fields, trimmed = dataset.fields, PADDING in dataset.manifest.requires
+    about = About(form, len(dataset), tuple(files), fields, trimmed, dataset.sets, dataset.provenance, facts)
     text = json.dumps({"streamcache": VERSION, **asdict(about)}, indent=1)
     replace_file(folder / ABOUT, text.encode())
 
@@ -72,12 +77,12 @@ def read_about(folder: Path) -> About:
         raise CacheError(f"{place}: cannot be read ({error!r}); export the cache again") from error
     if version != VERSION:
         raise CacheError(f"{place}: was written by another version of streamcache; update it")
-    if not texts or not plain or type(about.samples) is not int or about.samples < 0:
+    if not texts or not plain or type(about.trimmed) is not bool or type(about.samples) is not int or about.samples < 0:
         raise CacheError(f"{place}: its values have the wrong types; export the cache again")
     for name in files:
         if "\\" in name or ":" in name or "\0" in name or {"", ".", ".."} & set(name.split("/")):
             raise CacheError(f"{place}: names the file {name!r}, which is not in this folder")
-    return About(about.format, about.samples, files, fields, about.sets, about.provenance, about.named)
+    return replace(about, files=files, fields=fields)
 
 
 def read_named(folder: Path, about: About) -> dict[str, Entry]:

@@ -1,6 +1,7 @@
 """A sample as other tools see it: facts as JSON, and its tensors by name, from which the same sample can be made again.
 
 The layout and the leaves of every entry (docs/format.md) are in the JSON, so any nested structure comes back exactly.
+Tensors are whole, however the cache stores them.
 """
 
 import base64
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from ...errors import CacheError
-from ..format import NAMES, Layout, Split, blob_hash, tensor_bytes
+from ..format import NAMES, Layout, Split, blob_hash, tensor_bytes, untrim
 from ..index import SampleFacts
 from ..read import Dataset
 
@@ -48,7 +49,8 @@ class Entry:
 
 
 def read_entry(dataset: Dataset, key: bytes) -> Entry:
-    field, parts = dataset.stored_entry(key)
+    field, stored = dataset.stored_entry(key)
+    parts = untrim(stored)
     return Entry(field, key, parts, tensor_names(parts.layout))
 
 

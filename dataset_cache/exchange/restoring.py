@@ -59,7 +59,7 @@ def restore_export(source: Path, destination: Path, progress: Progress | None = 
         raise CacheError(f"{source / ABOUT}: format {about.format!r}, expected one of {', '.join(READERS)}")
     require_new(destination)
     count = 0
-    with CacheWriter(destination, provenance=about.provenance) as writer:
+    with CacheWriter(destination, provenance=about.provenance, trim=about.trimmed) as writer:
         for name, facts in about.sets.items():
             writer.describe_set(name, facts)
         for sample in READERS[about.format](source, about):
@@ -84,4 +84,4 @@ def _store(writer: CacheWriter, sample: Restored) -> None:
 
 
 def _put(writer: CacheWriter, entry: Entry) -> None:
-    writer.put_split(entry.key, entry.parts, entry.field)
+    writer.put_split(entry.key, entry.parts, entry.field, copied=False)

@@ -48,7 +48,8 @@ class ImportReport:
         if self.without:
             count = sum(self.without.values())
             lines.append(
-                f"{plural(count, 'sample')} without a conditioning, which training needs; the captions are kept:"
+                f"{plural(count, 'sample')} without a conditioning, which training needs; the captions are kept, and "
+                '"streamcache encode --captions-of" encodes them:'
             )
             lines += [f"  {number:,} × {reason}" for reason, number in self.without.items()]
         if self.skipped:
@@ -136,5 +137,5 @@ def _put(writer: CacheWriter, value: Any, field: str) -> bytes:
     digest = hashlib.blake2b(f"imported {field}\0{parts.layout}\0".encode() + parts.leaves, digest_size=16)
     for tensor in parts.tensors:
         digest.update(blob_hash(tensor_bytes(tensor), NAMES[tensor.dtype], tuple(tensor.shape)))
-    writer.put_split(digest.digest(), parts, field)
+    writer.put_split(digest.digest(), parts, field, copied=False)
     return digest.digest()

@@ -81,6 +81,7 @@ from .tensors import (
     map_tensors,
     register_codec,
 )
+from .trimming import trim, untrim
 
 __all__ = [
     "ALIGNMENT",
@@ -172,5 +173,7 @@ __all__ = [
     "take_lock",
     "tensor_bytes",
     "tight_start",
+    "trim",
+    "untrim",
     "write_manifest",
 ]

@@ -19,7 +19,7 @@ import torch
 
 from ...errors import CacheError
 from .lazy import LazyTensor
-from .padding import Trimmer, read_paddings, restore, saved_bytes
+from .padding import read_paddings, restore, saved_bytes
 from .tensors import MAX_AXES, NAMES, codec_for, codec_named, read_spec
 
 MAX_DEPTH = 64
@@ -53,28 +53,24 @@ class Split:
     saved: int = 0
 
 
-def split(structure: Any, place: str = "", trimmer: Trimmer | None = None) -> Split:
-    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type; a `trimmer` leaves
-    out rows that can be restored."""
+def split(structure: Any, place: str = "") -> Split:
+    """Split a structure. Refuses what cannot be stored, with its path below `place` and its type."""
     splitter = _Splitter()
     node = splitter.node(structure, place, 0)
-    whole = Split(_layout_text(_specs(splitter.tensors), node), splitter.pack(), splitter.tensors)
-    trimmed = trimmer.trim(whole.tensors) if trimmer else None
-    if trimmed is None:
-        return whole
-    layout = _layout_text(_specs(trimmed.tensors), node, trimmed.rows)
-    return Split(layout, whole.leaves, trimmed.tensors, whole, trimmed.saved)
+    return Split(_layout_text(specs_of(splitter.tensors), node), splitter.pack(), splitter.tensors)
 
 
-def _specs(tensors: list[torch.Tensor]) -> tuple:
+def specs_of(tensors: list[torch.Tensor]) -> tuple:
     return tuple([(NAMES[tensor.dtype], tuple(tensor.shape)) for tensor in tensors])
 
 
-@lru_cache(1024)
-def _layout_text(specs: tuple, root: tuple, padded: tuple = ()) -> str:
-    """The layout as JSON. Most samples of a dataset share a few."""
+def layout_text(specs: tuple, root: Any, padded: tuple = ()) -> str:
+    """The layout as JSON."""
     parts = {"tensors": specs, "padded": padded, "root": root} if padded else {"tensors": specs, "root": root}
     return json.dumps(parts, separators=(",", ":"))
+
+
+_layout_text = lru_cache(1024)(layout_text)  # most samples of a dataset share a few
 
 
 class Layout:

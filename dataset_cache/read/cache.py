@@ -182,15 +182,18 @@ class Cache(Sequence[Sample]):
                         shard, offset = split_location(location)
                         self._files.file(shard).will_need(offset, spec.nbytes)
 
-    def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None:
-        """Say which batches will be read, in order: indices and variants, for as long as the order is known.
+    def coming(
+        self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]], fields: Sequence[str] | None = None
+    ) -> None:
+        """Say which batches will be read, with these fields, in order, for as long as the order is known.
 
         A remote cache fetches them ahead and keeps local copies by when they are needed again; a local one ignores it.
         After an empty order, nothing more comes.
         """
-        ahead, reader, fields = self._files.ahead, self._batches, self._batch_fields
+        ahead, reader = self._files.ahead, self._batches
         if ahead is not None:
-            ahead.come(reader.ranges([int(i) for i in indices], fields, chosen) for indices, chosen in batches)
+            names = self._batch_fields if fields is None else self._known(fields)
+            ahead.come(reader.ranges([int(i) for i in indices], names, chosen) for indices, chosen in batches)
 
     @property
     def traffic(self) -> Traffic | None:

@@ -70,8 +70,12 @@ class Subset(Sequence[Sample]):
     def will_need(self, indices: Sequence[int], variants: Mapping[str, Sequence[int]] | None = None) -> None:
         self.cache.will_need(self._rows(indices), variants)
 
-    def coming(self, batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]]) -> None:
-        self.cache.coming((self._rows(indices), variants) for indices, variants in batches)
+    def coming(
+        self,
+        batches: Iterable[tuple[Sequence[int], Mapping[str, Sequence[int]]]],
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        self.cache.coming(((self._rows(indices), variants) for indices, variants in batches), fields)
 
     @property
     def traffic(self) -> Traffic | None:

@@ -16,7 +16,7 @@ from .clean import (
 from .contact_sheet import contact_sheet, draw_sheet, evenly_spaced, thumbnail_of
 from .contents import INCOMING, TRAVEL, TRAVEL_LOCK, folder_contents
 from .copy import CopyReport, duplicate, export, free_name, require_new
-from .fit import FROM_LISTS, refuse_other_origin
+from .fit import FROM_LISTS, recorded_text_encoders, refuse_other_origin
 from .gather import Part, gather
 from .info import (
     Overview,
@@ -76,6 +76,7 @@ __all__ = [
     "overview_of",
     "peek_bucket_counts",
     "preview_clean",
+    "recorded_text_encoders",
     "refuse_other_origin",
     "repair",
     "require_new",

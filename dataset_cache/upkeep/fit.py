@@ -45,6 +45,13 @@ def recorded_encoders(dataset: Dataset) -> dict[str, Any]:
     return {}
 
 
+def recorded_text_encoders(dataset: Dataset) -> dict[str, str]:
+    """The identities of the text encoders of a dataset and its parts, each with its name."""
+    runs = list(_runs(dataset.provenance))
+    found = {_text(run, "encoders", "text"): _text(run, "encoder_names", "text") for run in runs}
+    return {identity: name for identity, name in found.items() if identity}
+
+
 @dataclass(frozen=True)
 class _Shapes:
     dataset: Dataset

@@ -26,6 +26,7 @@ from ..format import (
     read_manifest,
     split,
     storage_at,
+    trim,
 )
 from ..index import SampleFacts, open_index
 from .blob_store import BlobStore, content_key
@@ -132,7 +133,7 @@ class CacheWriter:
         # All fields are split before any is stored, so an invalid one leaves nothing behind.
         for name in fields:
             _check_field(name)
-        splits = {name: self._split(value, name) for name, value in structures.items() if value is not None}
+        splits = {name: self._trim(split(value, name), name) for name, value in structures.items() if value is not None}
         _check_single(latent)
         with self._guard:
             self._check_open()
@@ -153,19 +154,19 @@ class CacheWriter:
         digest = digest_key(key)
         if not self.has(digest):
             _check_field(field)
-            parts = self._split(structure, field)
+            parts = self._trim(split(structure, field), field)
             if field == "latent":
                 _check_single(structure)
             with self._guard:
                 self._check_open()
                 self._put(digest, parts, field)
 
-    def put_split(self, key: Key, parts: Split, field: str) -> None:
-        """Store an entry that is split already, such as one copied from another cache."""
-        digest = digest_key(key)
+    def put_split(self, key: Key, parts: Split, field: str, copied: bool = True) -> None:
+        """Store an entry that is split already. One that is copied from another cache is stored as it was there."""
+        parts = parts if copied else self._trim(parts, field)
         with self._guard:
             self._check_open()
-            self._put(digest, parts, field)
+            self._put(digest_key(key), parts, field)
 
     def once(self, key: Key, make: Callable[[], Any], field: str) -> None:
         """Store the result of `make`, unless the key is stored. Of several threads, one makes it, the others wait."""
@@ -298,8 +299,8 @@ class CacheWriter:
         if not self._open:
             raise CacheError(f"{self.path}: this writer is closed; open a new one")
 
-    def _split(self, structure: Any, field: str) -> Split:
-        return split(structure, field, self._trimmer if field == _TEXT else None)
+    def _trim(self, parts: Split, field: str) -> Split:
+        return trim(parts, self._trimmer) if field == _TEXT and self._trimmer else parts
 
     def _put(self, key: bytes | None, parts: Split, field: str) -> int:
         if key is None and parts.whole is not None:

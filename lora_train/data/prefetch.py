@@ -122,7 +122,7 @@ class Prefetcher:
     ) -> None:
         refuse_plan(dataset)
         self._dataset, self._draw = dataset, draw
-        self._plans, self._coming = self._hint(iter(plans)), coming
+        self._plans, self._coming = hint_ahead(dataset, iter(plans)), coming
         self._uploader = Uploader(device or torch.device("cpu"))
         # One slot is in use by the consumer, `depth` are read ahead.
         self._slots = [_Slot(dataset.buffers(rows, pin=self._uploader.pins)) for _ in range(depth + 1)]
@@ -198,15 +198,16 @@ class Prefetcher:
         except BaseException as error:
             return error
 
-    def _hint(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
-        """The same plans; the system gets a read-ahead hint some batches before each one."""
-        ahead: deque[BatchPlan] = deque()
-        for plan in plans:
-            self._dataset.will_need(plan.indices, plan.variants)
-            ahead.append(plan)
-            if len(ahead) > HINT_AHEAD:
-                yield ahead.popleft()
-        yield from ahead
+
+def hint_ahead(dataset: Dataset, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
+    """The same plans; the system gets a read-ahead hint some batches before each one."""
+    ahead: deque[BatchPlan] = deque()
+    for plan in plans:
+        dataset.will_need(plan.indices, plan.variants)
+        ahead.append(plan)
+        if len(ahead) > HINT_AHEAD:
+            yield ahead.popleft()
+    yield from ahead
 
 
 def refuse_plan(dataset: Samples) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ...dataset_cache import Batch, Dataset
 from ...errors import TrainError
 from .order import BatchPlan, Order, SetRule, read_columns
-from .prefetch import HINT_AHEAD, refuse_plan
+from .prefetch import hint_ahead, refuse_plan
 
 
 class BatchStream(IterableDataset[Batch]):
@@ -66,14 +66,12 @@ class BatchStream(IterableDataset[Batch]):
         return len(self._numbers(int(self._place[1])))
 
     def __iter__(self) -> Iterator[Batch]:
-        plans = self._plans()
-        hinted: list[BatchPlan] = []
-        for plan in plans:
-            self.dataset.will_need(plan.indices, plan.variants)
-            hinted.append(plan)
-            if len(hinted) > HINT_AHEAD:
-                yield self._read(hinted.pop(0))
-        yield from map(self._read, hinted)
+        # A worker has a copy of the dataset of its own: each announces what it reads itself.
+        self.dataset.coming(((plan.indices, plan.variants) for plan in self._plans()), self._fields)
+        try:
+            yield from map(self._read, hint_ahead(self.dataset, self._plans()))
+        finally:
+            self.dataset.coming(())
 
     def _plans(self) -> Iterator[BatchPlan]:
         """What this worker reads: every n-th batch of its process, as the DataLoader takes them from n workers."""

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+import torch
 
 from streamcache.cli.main import build_parser
-from streamcache.dataset_cache import ENCODE_SETTINGS, open_cache
+from streamcache.dataset_cache import ENCODE_SETTINGS, CacheWriter, open_cache
 
 from ..support.commands import run
 
@@ -277,3 +278,28 @@ def test_a_dry_run_counts_what_a_run_encodes_and_reuses(encoding, tmp_path, caps
         done = told(capsys)
         for kind in ("encoded", "reused"):
             assert planned[kind] == {field: count for field, count in done[kind].items() if count}
+
+
+def test_f9_the_captions_of_a_cache_are_encoded_without_its_images(encoding, tmp_path, capsys):
+    with CacheWriter(tmp_path / "mine") as writer:
+        for i in range(4):
+            writer.add({"samples": torch.zeros(1, 4, 8, 8)}, caption=f"caption {i % 2}", source=f"{i}.png")
+    command = ("encode", "--captions-of", tmp_path / "mine", "--reference")
+    assert run(*command, "--text-batch-size", 2) == 0
+    out = capsys.readouterr().out
+    assert "Encoded 3 captions, 0 reused" in out and "4 samples of 4 got conditionings" in out
+    assert run(*encoding) == 0
+    with open_cache(tmp_path / "mine") as cache, open_cache(tmp_path / "cache") as encoded:
+        assert cache.keys(1)["conditioning"] == encoded.keys(1)["conditioning"]
+    capsys.readouterr()
+    assert run(*command, "--json") == 0
+    assert told(capsys)["completed"] == 0
+
+
+def test_f9_what_the_captions_of_a_cache_cannot_use_is_refused(tmp_path, capsys):
+    command = ("encode", "--captions-of", tmp_path / "mine", "--reference")
+    for more in (["--to", "other"], [tmp_path], ["--dry-run"], ["--flip"], ["--trigger", "sks"], ["--seed", 1]):
+        assert run(*command, *more) == 2
+        assert "--captions-of" in capsys.readouterr().err
+    assert run(*command) == 1 and "mine" in capsys.readouterr().err
+    assert run("encode", tmp_path, "--reference") == 2 and "--to" in capsys.readouterr().err

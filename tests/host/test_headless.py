@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from streamcache import dev
 from streamcache.cli.host import HEADLESS, VISIBLE, environment
 from streamcache.cli.main import main
-from streamcache.dataset_cache import open_cache
+from streamcache.dataset_cache import CacheWriter, open_cache, realize
 from streamcache.tests.host.families import FAMILIES
 from streamcache.tests.host.graph import Graph, save_folder
 from streamcache.tests.host.pictures import write_pictures
@@ -87,6 +88,29 @@ def test_encoding_uses_the_hosts_models(encoded: tuple[Path, dict]):
     assert len([sample.realize() for sample in cache]) == 5
     assert cache[0].latent["samples"].shape == (1, 16, 8, 8)
     assert cache[0].conditioning[0][0].shape[-1] == 4096
+
+
+def test_f9_captions_of_a_cache_are_encoded_without_its_images(
+    encoded: tuple[Path, dict], host: dev.Host, base: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+):
+    """As if the latents came from elsewhere: the keys and values are those of encoding images with both models."""
+    models = encoded[1]["models"]
+    with open_cache(encoded[0]) as whole, CacheWriter(tmp_path / "set") as writer:
+        for sample in whole:
+            writer.add(sample.realize().latent, None, sample.captions, sample.source)
+    command = ["encode", "--captions-of", str(tmp_path / "set"), *arguments(host, base, *models[2:])]
+    assert main(command) == 0
+    with open_cache(encoded[0]) as whole, open_cache(tmp_path / "set", check=True) as cache:
+        assert [cache.keys(n)["conditioning"] for n in range(5)] == [whole.keys(n)["conditioning"] for n in range(5)]
+        assert all(close(a.conditioning[0][0], b.conditioning[0][0]) for a, b in zip(cache, whole))
+        assert cache.named == whole.named
+    capfd.readouterr()
+    assert main(command) == 0 and "Unchanged" in capfd.readouterr().out
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Up to rounding, which the other captions of a batch decide."""
+    return torch.allclose(realize(a), realize(b), rtol=1e-4, atol=1e-4)
 
 
 def test_entries_equal_those_of_the_nodes(encoded: tuple[Path, dict], server: Server):

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from streamcache.dataset_cache import CacheError, LazyTensor
 from streamcache.dataset_cache.format.padding import Trimmer
 from streamcache.dataset_cache.format.skeleton import Layout, Split, split
+from streamcache.dataset_cache.format.trimming import trim
 
 from ...support.padding import KINDS, WORDS, ZEROS, padded, signed_zeros
 from ...support.samples import EVERY_DTYPE, bits, raw, rejoin, same
@@ -36,7 +37,7 @@ structures = st.recursive(
 
 
 def trimmed(structure: Any, trimmer: Trimmer | None = None) -> Split:
-    return split(structure, "text", trimmer or Trimmer())
+    return trim(split(structure, "text"), trimmer or Trimmer())
 
 
 def stored_shapes(parts: Split) -> list[tuple[int, ...]]:
