@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...errors import CacheError
-from ..format import NAMES, Layout, Split, blob_hash, tensor_bytes
+from ..format import NAMES, Layout, Split, blob_hash, tensor_bytes, untrim_split
 from ..index import SampleFacts
 from ..read import Dataset
 
@@ -48,7 +48,9 @@ class Entry:
 
 
 def read_entry(dataset: Dataset, key: bytes) -> Entry:
+    """An entry with all its rows: other tools know nothing of trimmed padding."""
     field, parts = dataset.stored_entry(key)
+    parts = untrim_split(parts)
     return Entry(field, key, parts, tensor_names(parts.layout))
 
 

@@ -84,4 +84,4 @@ def _store(writer: CacheWriter, sample: Restored) -> None:
 
 
 def _put(writer: CacheWriter, entry: Entry) -> None:
-    writer.put_split(entry.key, entry.parts, entry.field)
+    writer.put_split(entry.key, entry.parts, entry.field, trim=True)

@@ -136,5 +136,5 @@ def _put(writer: CacheWriter, value: Any, field: str) -> bytes:
     digest = hashlib.blake2b(f"imported {field}\0{parts.layout}\0".encode() + parts.leaves, digest_size=16)
     for tensor in parts.tensors:
         digest.update(blob_hash(tensor_bytes(tensor), NAMES[tensor.dtype], tuple(tensor.shape)))
-    writer.put_split(digest.digest(), parts, field)
+    writer.put_split(digest.digest(), parts, field, trim=True)
     return digest.digest()

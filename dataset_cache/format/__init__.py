@@ -67,7 +67,7 @@ from .shard import (
     render_header,
     tight_start,
 )
-from .skeleton import Layout, Split, split
+from .skeleton import Layout, Split, split, trim_split, untrim_split
 from .storage import SCHEMES, LocalStorage, Place, Stamp, Status, Storage, storage_at
 from .tensors import (
     DTYPES,
@@ -172,5 +172,7 @@ __all__ = [
     "take_lock",
     "tensor_bytes",
     "tight_start",
+    "trim_split",
+    "untrim_split",
     "write_manifest",
 ]

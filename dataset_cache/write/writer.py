@@ -26,6 +26,7 @@ from ..format import (
     read_manifest,
     split,
     storage_at,
+    trim_split,
 )
 from ..index import SampleFacts, open_index
 from .blob_store import BlobStore, content_key
@@ -160,9 +161,9 @@ class CacheWriter:
                 self._check_open()
                 self._put(digest, parts, field)
 
-    def put_split(self, key: Key, parts: Split, field: str) -> None:
-        """Store an entry that is split already, such as one copied from another cache."""
-        digest = digest_key(key)
+    def put_split(self, key: Key, parts: Split, field: str, trim: bool = False) -> None:
+        """Store an entry that is split already: as it is, like a copy, or with `trim` as `put` would."""
+        digest, parts = digest_key(key), trim_split(parts, self._trimmer) if trim and field == _TEXT else parts
         with self._guard:
             self._check_open()
             self._put(digest, parts, field)
