@@ -109,10 +109,12 @@ def test_f4_f10_commands_read_several_index_files_and_trimmed_text_at_an_address
     saved = [*_all_files(tmp_path / "there"), *_all_files(tmp_path / "here")]
     assert not [text for text in saved if "planted" in text]
     with safe_open(outputs[1], "pt") as file:
-        metadata = json.dumps(file.metadata())
-    assert open_cache(address).id in metadata or address in metadata
-    states = [text for name in ("dataset", "generation") for text in saved if open_cache(folder).generation in text]
-    assert states, "saved states name the generation"
+        metadata = file.metadata()
+    manifest = read_manifest(folder)
+    named = (metadata["ss_dataset_id"], metadata["ss_dataset_generation"])
+    assert named == (manifest.id, manifest.generation)
+    states = [file for file in tmp_path.glob("there/**/*state*/**/*") if file.is_file()]
+    assert any(manifest.generation in file.read_bytes().decode("latin-1") for file in states)
 
 
 def grow(folder: Path, kind: str) -> None:
