@@ -9,11 +9,13 @@ from streamcache.dataset_cache import (
     EXPORT_FORMATS,
     CacheError,
     CacheWriter,
+    Part,
     clean,
     compact,
     duplicate,
     export,
     export_as,
+    gather,
     import_cache,
     merge,
     open_cache,
@@ -183,6 +185,22 @@ def test_f4_only_new_index_files_are_copied_and_a_reader_keeps_its_generation(
     assert after.items() >= copies.items() and set(after) >= set(read_manifest(near).index_names)
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_f4_verify_reads_every_index_file_at_the_address_not_its_local_copy(far: str, tmp_path: Path, number: int):
+    near = write_joined(tmp_path / "set", "both")
+    push(near, far)
+    assert len(open_cache(far)) == COUNT, "all index files are here now"
+    name, storage = read_manifest(near).index_names[number], storage_at(far)
+    storage.replace(name, (near / name).read_bytes()[:-1] + b"x")
+    (problem,) = verify(far)
+    assert (problem.kind, problem.place) == ("damaged", name)
+    storage.remove(name)
+    (problem,) = verify(far)
+    assert (problem.kind, problem.place) == ("missing", name)
+    push(near, far, Travel(verify=True))
+    assert list(verify(far)) == []
+
+
 def test_f5_what_comes_is_read_ahead_over_all_index_files(near: Path, far: str):
     push(near, far)
     cache = open_cache(far)
@@ -219,6 +237,17 @@ def test_f9_copies_exports_and_merges_have_the_same_samples(
         export_as(place, tmp_path / form, form)
         import_cache(tmp_path / form, tmp_path / f"{form} again")
         assert content(tmp_path / f"{form} again") == content(near)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["folder", "address"])
+def test_f10_gathered_samples_bring_their_features_along(near: Path, far: str, tmp_path: Path, kind: str, there: bool):
+    push(near, far)
+    cache = open_cache(far if there else near)
+    gather([Part(cache[COUNT - 3 :]), Part(cache[:2])], tmp_path / "part")
+    found = content(tmp_path / "part")
+    assert found == [content(near)[i] for i in (*range(COUNT - 3, COUNT), 0, 1)]
+    trimmed = ("padding",) if kind != "segments" else ()
+    assert read_manifest(tmp_path / "part").requires == trimmed and list(verify(tmp_path / "part")) == []
 
 
 def test_repair_works_in_a_folder_and_says_what_to_do_at_an_address(near: Path, far: str):
