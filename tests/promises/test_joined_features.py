@@ -237,6 +237,7 @@ def test_f9_copies_exports_and_merges_have_the_same_samples(
         export_as(place, tmp_path / form, form)
         import_cache(tmp_path / form, tmp_path / f"{form} again")
         assert content(tmp_path / f"{form} again") == content(near)
+        assert read_manifest(tmp_path / f"{form} again").requires == ("padding",), "imports are trimmed like an encode"
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["folder", "address"])
