@@ -6,7 +6,7 @@
     batch = cache.read_batch([0, 5, 9])
 
 Read: `open_cache`, `Cache`, `Subset`, `Sample`, `Batch`; the protocols `Dataset` and `Samples`; `realize`.
-Write: `CacheWriter`, `SampleFacts`, `register_codec`. Add images: `Upload`, `list_image_folders`.
+Write: `CacheWriter`, `SampleFacts`, `register_codec`. Add images: `intake`, with `Upload`, `list_image_folders`.
 Curate source folders: `curate`, with `SourceFolder`, `preview_edit`, `apply_changes`, `choose_images`, `undo_edit`.
 Encode: `FolderSource`, `ListSource`, `make_plan`, `encode`, `encode_captions_of`, with any `Encoder`.
 Keep in order: `overview`, `usage`, `verify`, `repair`, `preview_clean`, `clean`, `compact`, `migrate`.
@@ -19,7 +19,7 @@ Everything else is for the other layers of the pack, which import from here and 
 from ..errors import CacheBusy, CacheError, CacheUnreadable, LossRefused, SettingError
 from ..quantity import byte_count, plural
 from ..setting import COLOR, COLORS, NUMBERS, OPTIONS, Limits, Setting, check_setting, closest_name, parse_setting
-from . import curate, travel
+from . import curate, intake, travel
 from .address import Address, is_address
 from .ahead import Traffic, use_cache_limit
 from .encode import (
@@ -84,20 +84,6 @@ from .format import (
     take_lock,
 )
 from .index import Index, SampleFacts, guarded, open_index, string_of
-from .intake import (
-    FILES,
-    IF_FILE_EXISTS,
-    KEEP_BOTH,
-    MAX_ZIPS,
-    ImageFolder,
-    Upload,
-    describe_folder,
-    file_mask,
-    file_picture,
-    file_thumbnail,
-    list_image_folders,
-    remove_abandoned,
-)
 from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
@@ -185,13 +171,9 @@ __all__ = [
     "EMPTY_CAPTION",
     "ENCODE_SETTINGS",
     "EXPORT_FORMATS",
-    "FILES",
     "FROM_LISTS",
     "IF_EXISTS",
-    "IF_FILE_EXISTS",
     "IMPORT_KINDS",
-    "KEEP_BOTH",
-    "MAX_ZIPS",
     "MISSING",
     "NUMBERS",
     "OPTIONS",
@@ -221,7 +203,6 @@ __all__ = [
     "FolderSource",
     "FolderWatch",
     "ImageEncoder",
-    "ImageFolder",
     "Index",
     "LazyTensor",
     "Limits",
@@ -256,7 +237,6 @@ __all__ = [
     "Surroundings",
     "Traffic",
     "Transform",
-    "Upload",
     "Usage",
     "bucket_chart",
     "bucket_labels",
@@ -271,7 +251,6 @@ __all__ = [
     "curate",
     "current_publisher",
     "cut_captions",
-    "describe_folder",
     "digest_of",
     "draw_sheet",
     "drawable",
@@ -283,9 +262,6 @@ __all__ = [
     "export_as",
     "few_names",
     "file_identity",
-    "file_mask",
-    "file_picture",
-    "file_thumbnail",
     "files_identity",
     "font_for",
     "free_name",
@@ -294,6 +270,7 @@ __all__ = [
     "has_build",
     "holders",
     "import_cache",
+    "intake",
     "is_address",
     "is_encoded",
     "is_image",
@@ -304,7 +281,6 @@ __all__ = [
     "is_published",
     "is_regular",
     "iter_tensors",
-    "list_image_folders",
     "load_settings",
     "load_source",
     "load_transform",
@@ -336,7 +312,6 @@ __all__ = [
     "refuse_other_origin",
     "register_codec",
     "remembered_folders",
-    "remove_abandoned",
     "repair",
     "replace_file",
     "resolve",

@@ -338,8 +338,7 @@ def _apply_seal(shard: BuildShard, fact: dict[str, Any]) -> None:
         raise ValueError(f"invalid seal: {file!r}")
     published = f"{SHARDS}/{file}"
     if shard.storage.stat(published) is not None:
-        shard.place, shard.file, shard.shift = published, file, shift
-        shard.data_start -= shift
+        shard.place, shard.file, shard.shift, shard.data_start = published, file, shift, shard.data_start - shift
 
 
 def _is_complete(shard: BuildShard) -> bool:

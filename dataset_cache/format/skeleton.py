@@ -18,25 +18,11 @@ import numpy as np
 import torch
 
 from ...errors import CacheError
-from .lazy import LazyTensor
 from .padding import read_paddings, restore, saved_bytes
-from .tensors import MAX_AXES, NAMES, codec_for, codec_named, read_spec
-
-MAX_DEPTH = 64
-# The format of each kind of leaf in the fixed part of a row; variable ones store their length there.
-_FIXED = {"int": "q", "float": "d", "bool": "?", "bigint": "I", "str": "I", "bytes": "I"}
-_VARIABLE = {
-    "bigint": lambda data: int.from_bytes(data, "little", signed=True),
-    "str": lambda data: data.decode("utf-8", "surrogatepass"),
-    "bytes": lambda data: data,
-}
-_MAX_KEY_BITS = 8192  # JSON readers refuse numbers with thousands of digits
-_NUMPY_TYPES = {"|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"}
-
-_LEAVES = {bool, int, float, str, bytes}
+from .splitter import FIXED, MAX_DEPTH, NUMPY_TYPES, VARIABLE, Splitter
+from .tensors import NAMES, codec_named, read_spec
 
 Build = Callable[[tuple], Any]  # from the tensors and leaves of a value to the value
-Place = str | tuple  # a path in a structure: (path of its owner, last step); joined for error messages
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ class Split:
 
 def split(structure: Any, place: str = "") -> Split:
     """Split a structure. Refuses what cannot be stored, with its path below `place` and its type."""
-    splitter = _Splitter()
+    splitter = Splitter()
     node = splitter.node(structure, place, 0)
     return Split(_layout_text(specs_of(splitter.tensors), node), splitter.pack(), splitter.tensors)
 
@@ -67,7 +53,11 @@ def specs_of(tensors: list[torch.Tensor]) -> tuple:
 def layout_text(specs: tuple, root: Any, padded: tuple = ()) -> str:
     """The layout as JSON."""
     parts = {"tensors": specs, "padded": padded, "root": root} if padded else {"tensors": specs, "root": root}
-    return json.dumps(parts, separators=(",", ":"))
+    return _to_json(parts)
+
+
+def _to_json(body: dict[str, Any]) -> str:
+    return json.dumps(body, separators=(",", ":"))
 
 
 _layout_text = lru_cache(1024)(layout_text)  # most samples of a dataset share a few
@@ -91,9 +81,9 @@ class Layout:
             raise
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise CacheError(f"a stored layout is damaged: {error!r}") from error
-        self._fixed = struct.Struct("<" + "".join(_FIXED.get(kind) or f"{_numpy_size(kind)}s" for kind in self._kinds))
-        self._variable = [(i, _VARIABLE[kind]) for i, kind in enumerate(self._kinds) if kind in _VARIABLE]
-        self._numpy = [(i, np.dtype(kind)) for i, kind in enumerate(self._kinds) if kind in _NUMPY_TYPES]
+        self._fixed = struct.Struct("<" + "".join(FIXED.get(kind) or f"{_numpy_size(kind)}s" for kind in self._kinds))
+        self._variable = [(i, VARIABLE[kind]) for i, kind in enumerate(self._kinds) if kind in VARIABLE]
+        self._numpy = [(i, np.dtype(kind)) for i, kind in enumerate(self._kinds) if kind in NUMPY_TYPES]
         self.saved = sum(saved_bytes(padding, self.specs) for padding in self._paddings)
         # `read` in two steps: `restore`, if something was trimmed, then `join`.
         self.restore = partial(restore, self._paddings) if self._paddings else None
@@ -133,7 +123,7 @@ class Layout:
         except (struct.error, CacheError, UnicodeDecodeError):
             return False
         lengths = zip(self._fixed.unpack_from(leaves), self._kinds)
-        tail = sum(length for length, kind in lengths if kind in _VARIABLE)
+        tail = sum(length for length, kind in lengths if kind in VARIABLE)
         return len(leaves) == self._fixed.size + tail and len(values) == len(self._kinds)
 
     def slot_at(self, *path: str) -> int | None:
@@ -175,100 +165,10 @@ class Layout:
         """The position of a leaf among the values: after all tensors."""
         if kind == "numpy":
             kind = node[1]
-        if kind not in _FIXED and kind not in _NUMPY_TYPES:
+        if kind not in FIXED and kind not in NUMPY_TYPES:
             raise CacheError(f"a stored layout has a node of unknown kind {kind!r}")
         self._kinds.append(kind)
         return len(self.specs) + len(self._kinds) - 1
-
-
-class _Inside(str):
-    """The name of a codec in a path: the next steps are inside the value that it split."""
-
-
-class _Splitter:
-    """Walks one structure and collects its tensors and leaves."""
-
-    def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
-        self._slots: dict[int, int] = {}
-        self._codes: list[str] = []
-        self._fixed: list[Any] = []
-        self._tail: list[bytes] = []
-
-    def pack(self) -> bytes:
-        return struct.pack("<" + "".join(self._codes), *self._fixed) + b"".join(self._tail)
-
-    def node(self, value: Any, place: Place, depth: int) -> tuple:
-        if depth > MAX_DEPTH:
-            raise CacheError(f"{_text(place)}: nested deeper than {MAX_DEPTH} levels (or it contains itself)")
-        kind = type(value)
-        if kind in _LEAVES:
-            return self._leaf(value, kind)
-        if kind is dict:
-            return "dict", tuple([self._item(k, v, place, depth) for k, v in value.items()])
-        if kind is list or kind is tuple:
-            return kind.__name__, tuple([self.node(v, (place, i), depth + 1) for i, v in enumerate(value)])
-        if value is None:
-            return ("none",)
-        if isinstance(value, torch.Tensor):
-            return "tensor", self._slot(value, place)
-        if isinstance(value, np.generic):
-            return self._numpy(value, place)
-        return self._codec(value, place, depth)
-
-    def _item(self, key: Any, value: Any, place: Place, depth: int) -> tuple:
-        if type(key) not in (str, int):
-            raise CacheError(
-                f"{_text(place)}: a dict key of type {_type_name(key)}; only str and int keys can be stored"
-            )
-        if type(key) is int and key.bit_length() > _MAX_KEY_BITS:
-            raise CacheError(
-                f"{_text(place)}: a dict key of {key.bit_length():,} bits; at most {_MAX_KEY_BITS:,} can be stored"
-            )
-        return key, self.node(value, (place, key), depth + 1)
-
-    def _slot(self, tensor: torch.Tensor, place: Place) -> int:
-        slot = self._slots.get(id(tensor))
-        if slot is None:
-            _check_tensor(tensor, place)
-            slot = self._slots[id(tensor)] = len(self.tensors)
-            self.tensors.append(tensor)
-        return slot
-
-    def _leaf(self, value: Any, kind: type) -> tuple:
-        if kind is bool:
-            return self._put("bool", value)
-        if kind is int:
-            if -(1 << 63) <= value < 1 << 63:
-                return self._put("int", value)
-            return self._put("bigint", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
-        if kind is float:
-            return self._put("float", value)
-        if kind is str:
-            return self._put("str", value.encode("utf-8", "surrogatepass"))
-        return self._put("bytes", value)
-
-    def _put(self, kind: str, value: Any) -> tuple:
-        self._codes.append(_FIXED[kind])
-        if kind in _VARIABLE:
-            self._tail.append(value)
-            value = len(value)
-        self._fixed.append(value)
-        return (kind,)
-
-    def _numpy(self, value: np.generic, place: Place) -> tuple:
-        dtype = value.dtype.newbyteorder("<")
-        if dtype.str not in _NUMPY_TYPES:
-            raise _refusal(value, place)
-        self._codes.append(f"{dtype.itemsize}s")
-        self._fixed.append(value.astype(dtype).tobytes())
-        return "numpy", dtype.str
-
-    def _codec(self, value: Any, place: Place, depth: int) -> tuple:
-        codec = codec_for(value)
-        if codec is None:
-            raise _refusal(value, place)
-        return "codec", codec.name, self.node(codec.split(value), (place, _Inside(codec.name)), depth + 1)
 
 
 def _dict(keys: list, parts: list[Build]) -> Build:
@@ -316,37 +216,6 @@ def _codec(name: str, part: Build) -> Build:
 
 def _numpy_size(kind: str) -> int:
     return np.dtype(kind).itemsize
-
-
-def _check_tensor(tensor: torch.Tensor, place: Place) -> None:
-    if type(tensor) is not torch.Tensor and not isinstance(tensor, LazyTensor):
-        raise _refusal(tensor, place)
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
-        raise CacheError(
-            f"{_text(place)}: only plain tensors with values can be stored, this one is {tensor.layout} of "
-            f"{tensor.dtype} on {tensor.device}"
-        )
-    if tensor.dim() > MAX_AXES:
-        raise CacheError(f"{_text(place)}: a tensor of {tensor.dim()} axes cannot be stored; the maximum is {MAX_AXES}")
-    if tensor.dtype not in NAMES:
-        raise CacheError(f"{_text(place)}: tensors of {tensor.dtype} cannot be stored; convert them first")
-
-
-def _refusal(value: Any, place: Place) -> CacheError:
-    return CacheError(
-        f"{_text(place)}: a value of type {_type_name(value)} cannot be stored; remove it, or register a codec for it"
-    )
-
-
-def _text(place: Place) -> str:
-    if isinstance(place, str):
-        return place
-    owner, step = place
-    return f"{_text(owner)}<{step}>" if isinstance(step, _Inside) else f"{_text(owner)}[{step!r}]"
-
-
-def _type_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
 def _read_key(key: Any) -> str | int:

@@ -21,7 +21,7 @@ REQUEST_SECONDS = 25  # the longest that one request takes
 _LAST_START_SECONDS = 28  # after this long, nothing is tried again: a call ends within a minute
 _PASSING = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529, 598, 599}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 4.0
-_UNREADABLE = {DENIED, NO_CREDENTIALS, PASSING, REFUSED}  # these say nothing about the content
+_UNREADABLE = {DENIED, NO_CREDENTIALS, PASSING, REFUSED, NO_RANGES}  # these say nothing about the content
 _ENVIRONMENT = {
     "s3": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS",

@@ -68,7 +68,7 @@ def unfinished_in(place: Place) -> Unfinished | None:
     manifest = None if storage.is_remote else read_manifest(storage.path / INCOMING)
     if manifest is None:
         return None
-    here, coming = storage.sizes(SHARDS), storage.sizes(INCOMING)
+    here, coming = storage.sizes() | storage.sizes(SHARDS), storage.sizes(INCOMING)
     names = {each.name.rpartition("/")[2]: each.bytes for each in cargo_of(manifest)}
     arrived = sum(min(max(here.get(name, 0), coming.get(name, 0)), size) for name, size in names.items())
     return Unfinished(manifest, arrived, sum(names.values()))

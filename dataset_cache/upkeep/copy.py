@@ -12,7 +12,7 @@ from ...errors import CacheError
 from ...quantity import byte_count, plural
 from ..address import Address, is_inside
 from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, read_manifest, storage_at
-from ..index import blob_table, prune
+from ..index import blob_table, derive, index_in_memory, prune
 from ..write import (
     CheckedGeneration,
     PublishLock,
@@ -26,6 +26,7 @@ from ..write import (
     wasteful_shards,
     write_packing,
 )
+from .shard_state import examine_shards
 
 Progress = Callable[[int, int], None]
 
@@ -102,6 +103,9 @@ def _write(current: CheckedGeneration, target: Storage, new_id: str | None, prog
         lambda done, _: progress(before + done, total) if progress else None,
     )
     draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
+    if current.storage.is_remote:
+        index = index_in_memory(derive(rewrite.arrays, len(draft.fields)), len(draft.fields))
+        _refuse_damage(CheckedGeneration(target, draft, index, stored=False))
     published = publish(target, rewrite.arrays, replace(draft, id=new_id or draft.id))
     return CopyReport(
         source=current.folder,
@@ -112,6 +116,16 @@ def _write(current: CheckedGeneration, target: Storage, new_id: str | None, prog
         shards=len(published.shards),
         linked=linked,
     )
+
+
+def _refuse_damage(copied: CheckedGeneration) -> None:
+    """What came over a network is compared with its hashes before anything is published."""
+    for shard, state in zip(copied.manifest.shards, examine_shards(copied, None), strict=True):
+        if state.problem is not None or len(state.damaged):
+            raise CacheError(
+                f"{copied.folder / SHARDS / shard.file}: came damaged; nothing was published: push the dataset to its "
+                "address again, then repeat this"
+            )
 
 
 def _compacted(current: CheckedGeneration) -> Rewrite:

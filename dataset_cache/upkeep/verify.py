@@ -5,15 +5,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
+import xxhash
 
 from ...errors import CacheError, CacheUnreadable
-from ..format import ASIDE_FIELDS, BUILD, DAMAGED, MANIFEST, SHARDS, Manifest, Place, Storage, read_manifest, retrying
+from ..format import (
+    ASIDE_FIELDS,
+    BUILD,
+    DAMAGED,
+    MANIFEST,
+    SHARDS,
+    Manifest,
+    Place,
+    Storage,
+    StoredFile,
+    read_manifest,
+    retrying,
+)
 from ..index import variant_cells
 from ..read import find_lost
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents
 from .shard_state import MISSING, UNREADABLE, Progress, ShardState, examine_shards
 
+_READ_BYTES = 4 << 20
 STRAY = "debris"  # a kind of problem, with DAMAGED, MISSING and UNREADABLE
 
 
@@ -62,6 +76,10 @@ def verify(path: Place, progress: Progress | None = None) -> Iterator[Problem]:
 
 
 def _check_generation(storage: Storage, manifest: Manifest, progress: Progress | None) -> Iterator[Problem]:
+    found = list(_remote_index_problems(storage, manifest)) if storage.is_remote else []
+    if found:
+        yield from found
+        return
     try:
         current = retrying(lambda: open_checked(storage, manifest))
     except CacheError as error:
@@ -72,6 +90,25 @@ def _check_generation(storage: Storage, manifest: Manifest, progress: Progress |
         return
     for number, state in enumerate(examine_shards(current, progress)):
         yield from _problems(current, number, state)
+
+
+def _remote_index_problems(storage: Storage, manifest: Manifest) -> Iterator[Problem]:
+    """What is wrong with the index files at an address. Readers use local copies, which may be intact."""
+    for segment in manifest.index_files:
+        try:
+            if retrying(lambda name=segment.file: storage.stat(name)) is None:
+                yield Problem(MISSING, segment.file, "is missing; push the dataset again")
+            elif retrying(lambda name=segment.file: _file_hash(storage.open(name))) != segment.hash:
+                yield Problem(DAMAGED, segment.file, "its content does not match its hash; push the dataset again")
+        except CacheError as error:
+            yield Problem(_kind_of(error), segment.file, str(error))
+
+
+def _file_hash(file: StoredFile) -> str:
+    digest = xxhash.xxh3_128()
+    for at in range(0, file.size, _READ_BYTES):
+        digest.update(file.read(at, min(_READ_BYTES, file.size - at)))
+    return digest.hexdigest()
 
 
 def _problems(current: CheckedGeneration, number: int, state: ShardState) -> Iterator[Problem]:

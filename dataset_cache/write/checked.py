@@ -45,7 +45,7 @@ from ..index import (
 )
 from ..read import Lease, ShardFiles, refuse_lost
 from .consistency import find_inconsistency, find_wrong_order
-from .publishing import PublishLock
+from .publishing import PublishLock, with_features
 from .repack import plan_rewrite
 
 SMALL_INDEX = 256 << 10  # a file takes in those before it until it has this size
@@ -108,7 +108,7 @@ class CheckedGeneration:
         used = used_entries(arrays, len(manifest.fields), by_name)
         counts = {"samples": len(arrays.samples), "entries": len(arrays.entries), "unused": int((~used).sum())}
         numbers = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
-        return replace(
+        draft = replace(
             manifest.with_segments((), ()),
             shards=tuple(shards),
             next_shard=next_shard,
@@ -117,6 +117,7 @@ class CheckedGeneration:
             buckets=bucket_table(numbers, arrays.samples),
             **changes,
         )
+        return with_features(draft, [arrays])
 
 
 def open_checked(place: Place, manifest: Manifest | None) -> CheckedGeneration:

@@ -40,7 +40,7 @@ def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]], local: Sequence[
     row |= {"local": NONE, "local_name": "", "relation": "", "arrived": 0}
     if manifest is None:
         return row
-    size = sum(shard.bytes for shard in manifest.shards) + manifest.index_bytes
+    size = sum(shard.bytes for shard in manifest.shards) + manifest.whole_index_bytes
     row |= {"samples": manifest.counts.get("samples", 0), "bytes": size, "generation": manifest.generation}
     name, folder = here.get(manifest.id) or (cache.name, local[0].joinpath(*parse_name(cache.name)))
     try:

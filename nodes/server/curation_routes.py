@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import CacheError, Transform, curate, file_mask, file_picture, plural
+from ...dataset_cache import CacheError, Transform, curate, intake, plural
 from ..folders import (
     KINDS,
     LAST,
@@ -96,7 +96,7 @@ def show_caption(params: Params) -> dict[str, Any]:
 
 def show_picture(params: Params) -> FileResponse:
     now, image, side, stamp = _picture(params)
-    return FileResponse(file_picture(_inside(now, image.name), side), "image/jpeg", immutable=bool(stamp))
+    return FileResponse(intake.file_picture(_inside(now, image.name), side), "image/jpeg", immutable=bool(stamp))
 
 
 def show_mask(params: Params) -> FileResponse:
@@ -105,7 +105,7 @@ def show_mask(params: Params) -> FileResponse:
         raise Refused(f"{image.name[:200]}: has no mask", 404)
     size = image.width, image.height
     path, alpha = _inside(now, image.mask or image.name), not image.mask
-    return FileResponse(file_mask(path, size, side, alpha), "image/png", immutable=bool(stamp))
+    return FileResponse(intake.file_mask(path, size, side, alpha), "image/png", immutable=bool(stamp))
 
 
 def show_alike(params: Params) -> dict[str, Any]:

@@ -10,20 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import (
-    FILES,
-    IF_FILE_EXISTS,
-    KEEP_BOTH,
-    MAX_ZIPS,
-    CacheError,
-    ImageFolder,
-    Upload,
-    describe_folder,
-    file_thumbnail,
-    is_image,
-    list_image_folders,
-    remove_abandoned,
-)
+from ...dataset_cache import CacheError, intake, is_image
 from ..host.app import input_root, list_examples, max_upload_bytes, source_roots
 from ..library import DATASETS, contained, list_folders, parse_name, path_of_folder, path_of_new_folder
 from ..outside import Refused
@@ -50,14 +37,14 @@ def list_all(params: Params) -> dict[str, Any]:
     """The folders with images, and all names that an Image Folder Dataset node can have."""
     params.refuse_unknown()
     roots = source_roots()
-    rows = list_image_folders(roots, _GROUPS)
+    rows = intake.list_image_folders(roots, _GROUPS)
     return {"folders": [_row(folder) for folder in rows], "names": list_folders(roots)}
 
 
 def show_image(params: Params) -> FileResponse:
     folder, name, stamp = params.text("folder"), params.text("name"), params.text("stamp", "")
     params.refuse_unknown()
-    return FileResponse(file_thumbnail(_image(folder, name)), _THUMBNAIL, immutable=bool(stamp))
+    return FileResponse(intake.file_thumbnail(_image(folder, name)), _THUMBNAIL, immutable=bool(stamp))
 
 
 def begin(params: Params) -> dict[str, Any]:
@@ -66,25 +53,26 @@ def begin(params: Params) -> dict[str, Any]:
     params.refuse_unknown()
     name, path = path_of_new_folder(folder, input_root())
     root = _uploads()
-    remove_abandoned(root)
-    upload = Upload.begin(root, size)
+    intake.remove_abandoned(root)
+    upload = intake.Upload.begin(root, size)
     place = upload.folder.relative_to(input_root()).as_posix()
-    images = describe_folder(path, name).images
+    images = intake.describe_folder(path, name).images
     limit = max_upload_bytes()
-    return {"upload": upload.id, "folder": name, "subfolder": f"{place}/{FILES}", "file_bytes": limit, "images": images}
+    below = f"{place}/{intake.FILES}"
+    return {"upload": upload.id, "folder": name, "subfolder": below, "file_bytes": limit, "images": images}
 
 
 def zip_place(params: Params) -> Path:
-    number, position = params.text("upload"), params.integer("number", 0, MAX_ZIPS - 1)
+    number, position = params.text("upload"), params.integer("number", 0, intake.MAX_ZIPS - 1)
     params.refuse_unknown()
     return _upload(number).zip_path(position)
 
 
 def add_upload(params: Params) -> dict[str, Any]:
-    number, folder, if_exists = params.text("upload"), params.text("folder"), params.text("if_exists", KEEP_BOTH)
+    number, folder, if_exists = params.text("upload"), params.text("folder"), params.text("if_exists", intake.KEEP_BOTH)
     params.refuse_unknown()
-    if if_exists not in IF_FILE_EXISTS:
-        raise Refused(f"if_exists: expected one of {', '.join(IF_FILE_EXISTS)}")
+    if if_exists not in intake.IF_FILE_EXISTS:
+        raise Refused(f"if_exists: expected one of {', '.join(intake.IF_FILE_EXISTS)}")
     name, path = path_of_new_folder(folder, input_root())
     return {"job": JOBS.start("add", name, adding(_upload(number), path, if_exists))}
 
@@ -104,13 +92,13 @@ def add_example(params: Params) -> dict[str, Any]:
     if wanted not in examples:
         raise Refused(f"example: expected one of {', '.join(examples)}")
     name, path = path_of_new_folder(f"example_{wanted}", input_root())
-    upload = Upload.begin(_uploads(), 1 << 20)
+    upload = intake.Upload.begin(_uploads(), 1 << 20)
     for file in sorted(examples[wanted].iterdir()):
-        shutil.copyfile(file, upload.folder / FILES / f"0-{file.name}")
+        shutil.copyfile(file, upload.folder / intake.FILES / f"0-{file.name}")
     return {"job": JOBS.start("add", name, adding(upload, path, "skip"))}
 
 
-def _row(folder: ImageFolder) -> dict[str, Any]:
+def _row(folder: intake.ImageFolder) -> dict[str, Any]:
     return {**asdict(folder), "covers": list(folder.covers), "writable": folder.name.startswith("input/")}
 
 
@@ -118,9 +106,9 @@ def _uploads() -> Path:
     return contained(input_root(), [DATASETS], DATASETS)
 
 
-def _upload(number: str) -> Upload:
+def _upload(number: str) -> intake.Upload:
     try:
-        upload = Upload(_uploads(), number)
+        upload = intake.Upload(_uploads(), number)
     except CacheError as error:
         raise Refused(str(error)) from None
     if not upload.exists():

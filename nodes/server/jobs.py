@@ -17,11 +17,11 @@ from ...dataset_cache import (
     CacheBusy,
     CopyReport,
     LossRefused,
-    Upload,
     byte_count,
     current_publisher,
     duplicate,
     export,
+    intake,
     is_link,
     plural,
     read_manifest,
@@ -221,7 +221,7 @@ def travelling(carry: Callable[..., travel.TravelReport], folder: Path) -> Work:
     return work
 
 
-def adding(upload: Upload, folder: Path, if_exists: str) -> Work:
+def adding(upload: intake.Upload, folder: Path, if_exists: str) -> Work:
     """Add what was uploaded to a folder of images."""
 
     def work(watch: Watch) -> str:

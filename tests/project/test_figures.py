@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "comfyui_training.md"]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("comfyui_training.md", "readahead.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w, ]+) -->\n).*?(<!-- end of figures -->)", re.S)
 
 

@@ -11,6 +11,8 @@ import torch
 from streamcache.dataset_cache import CacheWriter, SampleFacts, open_cache
 from streamcache.dataset_cache.write import checked, growth
 
+from ..support.joined import KINDS as KINDS_OF_CACHES
+from ..support.joined import write_joined
 from ..support.padding import KINDS, padded
 from ..support.samples import bits
 
@@ -125,6 +127,18 @@ def test_documented_reader_reads_an_index_of_several_files(plain_reader, dataset
         assert (sample["source"], tuple(sample["captions"])) == (expected.source, expected.captions)
         first = {name: variants[0] for name, variants in sample["fields"].items() if variants}
         assert same(first, plain(dict(expected.fields)))
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_CACHES)
+def test_f10_documented_reader_reads_segments_and_trimmed_text_together(plain_reader, tmp_path, kind):
+    path = write_joined(tmp_path / "set", kind)
+    theirs, ours = plain_reader.Dataset(path), open_cache(path)
+    assert len(theirs) == len(ours)
+    for i in range(len(ours)):
+        for variant in range(2):
+            expected = ours.sample(i, {"conditioning": variant}).realize().conditioning
+            assert same(theirs[i]["fields"]["conditioning"][variant], plain(expected))
+        assert same(theirs[i]["fields"]["latent"][0], plain(ours[i].realize().latent))
 
 
 def test_shards_open_with_the_safetensors_library(dataset):

@@ -212,6 +212,10 @@ def used_outside(room: str) -> set[str]:
     for text in other_texts():
         for found in door.finditer(text):
             taken |= set(re.findall(r"\w+", found[1] or found[2].split("#")[0]))
+    layer, _, name = room.rpartition(".")
+    if layer in FACADES and name in exported(layer):  # a facade that exports the room as a whole: `travel.push`
+        texts = (file.read_text(encoding="utf-8") for file in files() if not file.is_relative_to(ROOT / layer))
+        taken |= {found for text in texts for found in re.findall(rf"(?<![.\w]){name}\.(\w+)", text)}
     return taken
 
 

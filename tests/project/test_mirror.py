@@ -20,6 +20,7 @@ ELSEWHERE = {
     "lora_train/forecast/shapes.py": "lora_train/forecast/test_forecast.py",
     "dataset_cache/ahead/shelf.py": "dataset_cache/ahead/test_read_ahead.py",
     "dataset_cache/sources/folder_files.py": "dataset_cache/sources/test_folder_source.py",
+    "dataset_cache/format/splitter.py": "dataset_cache/format/test_skeleton.py",
     "dataset_cache/index/blobs.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/index/index_file.py": "dataset_cache/index/test_index.py",
     # An index of several files is tested where it grows.

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, open_cache, storage_at, verify
+from streamcache.dataset_cache import CacheError, open_cache, read_manifest, storage_at, verify
 from streamcache.dataset_cache.travel import AHEAD, SAME, Travel, carrying, pull, push, relation_of, sync
 
 from ..support.datasets import content, shard_files, write_set
 from ..support.fault_proxy import CUT, CUT_BODY, TRUNCATE, FaultProxy, Seen
+from ..support.joined import growing
 from ..support.processes import Child, Nursery, needs_fork, travel_until
 from ..support.remote_servers import BUCKET, s3_server
 from ..support.s3_roots import SECRET, registered_root
@@ -162,7 +163,9 @@ def test_f7_credentials_are_in_no_file_that_travels(near: Path, far: str, tmp_pa
     assert not any(SECRET in str(seen.headers) + seen.path for seen in proxy.seen)
 
 
-def kills(what: str, moments: list[int], near: Path, far: str, tmp_path: Path, proxy: FaultProxy) -> int:
+def kills(
+    what: str, moments: list[int], near: Path, far: str, tmp_path: Path, proxy: FaultProxy, append: bool = False
+) -> int:
     """Kill a push or a pull when it makes its request number `moment`; how many were killed."""
     pull_target, killed = tmp_path / "target", 0
     with Nursery(tmp_path) as nursery:
@@ -170,7 +173,7 @@ def kills(what: str, moments: list[int], near: Path, far: str, tmp_path: Path, p
             push(near, far)
             pull(far, pull_target)
             source, target = (near, far) if what == "push" else (far, pull_target)
-            write_set(near, range(count, count + 3))
+            write_set(near, range(count, count + 3), append=append)
             if what == "pull":
                 push(near, far)
             old, new = content(open_cache(target)), content(near)
@@ -198,6 +201,16 @@ def kills(what: str, moments: list[int], near: Path, far: str, tmp_path: Path, p
 @pytest.mark.parametrize("what", ["push", "pull"])
 def test_f6_a_journey_to_s3_that_is_killed_goes_on(near: Path, far: str, tmp_path: Path, proxy: FaultProxy, what: str):
     assert kills(what, [3, 7, 10], near, far, tmp_path, proxy) >= 2
+
+
+@needs_fork
+@pytest.mark.parametrize("what", ["push", "pull"])
+def test_f6_a_killed_journey_with_several_index_files_goes_on(
+    near: Path, far: str, tmp_path: Path, proxy: FaultProxy, what: str
+):
+    with growing():
+        assert kills(what, [3, 7, 10], near, far, tmp_path, proxy, append=True) >= 2
+    assert len(read_manifest(near).index_files) == 4 and list(verify(far)) == [] == list(verify(tmp_path / "target"))
 
 
 @needs_fork

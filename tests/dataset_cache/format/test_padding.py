@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from streamcache.dataset_cache import CacheError, LazyTensor
 from streamcache.dataset_cache.format.padding import Trimmer
 from streamcache.dataset_cache.format.skeleton import Layout, Split, split
-from streamcache.dataset_cache.format.trimming import trim
+from streamcache.dataset_cache.format.trimming import trim, untrim
 
-from ...support.padding import KINDS, WORDS, ZEROS, padded, signed_zeros
+from ...support.padding import KINDS, WORDS, ZEROS, caption, padded, signed_zeros
 from ...support.samples import EVERY_DTYPE, bits, raw, rejoin, same
 
 SIGNED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -264,3 +264,18 @@ def test_f10_a_valid_layout_of_all_parts_is_read():
     found = Layout(text).read((*stored, bits((1, 3, 9), torch.uint8), torch.zeros(4)), memoryview(b""), 0)
     zeros = signed_zeros(torch.tensor([-1.0, 0, -1, 0, 0, 0, 0, 0, -1])).expand(1, 5, 9)
     assert same(found, torch.cat([stored[2], stored[0], zeros], 1))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_f10_a_split_is_trimmed_and_untrimmed_without_its_value(number: int):
+    """As exports have all rows, and imports store them like an encode."""
+    value = caption(number)
+    whole = split(value)
+    trimmed = trim(whole, Trimmer())
+    assert trimmed.layout != whole.layout
+    found = untrim(trimmed)
+    assert (found.layout, found.leaves) == (whole.layout, whole.leaves) and same(found.tensors, whole.tensors)
+    again = trim(found, Trimmer())
+    assert (again.layout, again.leaves, again.saved) == (trimmed.layout, trimmed.leaves, trimmed.saved)
+    assert same(again.tensors, trimmed.tensors) and again.whole is found
+    assert untrim(whole) is whole and trim(again, Trimmer()) is again

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from streamcache.dataset_cache import list_image_folders
+from streamcache.dataset_cache.intake import list_image_folders
 
 from ...support.file_calls import file_calls
 from .zips import picture

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from streamcache.dataset_cache import file_mask, file_picture, file_thumbnail
-from streamcache.dataset_cache.intake import thumbnails
+from streamcache.dataset_cache.intake import file_mask, file_picture, file_thumbnail, thumbnails
 from streamcache.dataset_cache.intake.thumbnails import SIDE
 from streamcache.errors import Unusable
 

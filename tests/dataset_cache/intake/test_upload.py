@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, Upload, remove_abandoned
+from streamcache.dataset_cache import CacheError
+from streamcache.dataset_cache.intake import Upload, remove_abandoned
 from streamcache.dataset_cache.intake import upload as uploads
 from streamcache.dataset_cache.intake.adding import KEEP_BOTH
 from streamcache.dataset_cache.intake.upload import FILES

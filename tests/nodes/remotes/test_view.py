@@ -14,6 +14,7 @@ from streamcache.nodes.remotes.roots import RemoteRoots
 
 from ...support.datasets import write_set
 from ...support.fault_proxy import FaultProxy
+from ...support.joined import write_joined
 
 
 @pytest.fixture
@@ -50,6 +51,13 @@ def test_a_remote_cache_is_not_here_then_partly_then_whole(tmp_path: Path, rows)
     assert shown(row) == ("partly", "", "studio/cats") and row["arrived"] == 500
     pull(place, folder)
     assert shown(rows()[0]) == ("whole", "same", "studio/cats")
+
+
+def test_the_size_of_a_remote_cache_counts_all_its_index_files(tmp_path: Path, rows):
+    source = write_joined(tmp_path / "elsewhere", "segments")
+    push(source, resolve("studio/cats"))
+    files = [*source.glob("index-*"), *(source / "shards").iterdir()]
+    assert rows()[0]["bytes"] == sum(file.stat().st_size for file in files)
 
 
 def test_the_relation_follows_both_sides(tmp_path: Path, rows):
