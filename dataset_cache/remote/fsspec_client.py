@@ -1,14 +1,14 @@
 """Requests through a file system of fsspec: `hf://` always, and other addresses where obstore is missing."""
 
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TypeVar, cast
 
 from ...errors import CacheError
 from ..address import Address
-from .client import ANY, Bytes, Found, Listing
+from .client import ANY, Bytes, Found, Listing, Upload
 from .faults import CONFLICT, DENIED, MISSING, PASSING, TOO_SHORT, UNSUPPORTED, Fault, of_status
 from .roots import Options
 
@@ -73,8 +73,15 @@ class FsspecClient:
                 raise
             return None
 
-    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
-        return self._send(name, lambda fs, path: fs.open(path, "wb"))
+    @contextlib.contextmanager
+    def writer(self, name: str) -> Iterator[BinaryIO]:
+        file = self._send(name, lambda fs, path: fs.open(path, "wb", autocommit=False))
+        try:
+            yield cast(BinaryIO, Upload(lambda data: self._send(name, lambda fs, path: file.write(data))))
+        except BaseException:  # `close` would upload what was written so far
+            _abandon(file)
+            raise
+        self._send(name, lambda fs, path: (file.close(), file.commit()))
 
     def copy(self, name: str, to: str) -> None:
         data = bytes(self._send(name, lambda fs, path: fs.cat_file(path)))
@@ -126,6 +133,19 @@ def _open_hub(address: Address) -> tuple[Any, str]:
     name, _, revision = parts[1].partition("@")
     commit = hub.HfApi().dataset_info(f"{parts[0]}/{name}", revision=revision or None, timeout=10).sha
     return hub.HfFileSystem(skip_instance_cache=True), "/".join([_DATASETS, parts[0], f"{name}@{commit}", *parts[2:]])
+
+
+def _abandon(file: Any) -> None:
+    """Drop a file that was not written to its end, with what was stored of it so far."""
+    with contextlib.suppress(Exception):
+        try:
+            file.closed = True
+        except AttributeError:  # a file on a disk, which is under another name before `commit`
+            file.close()
+        file.discard()
+    with contextlib.suppress(Exception):  # that of Hugging Face waits there until it is whole
+        file.temp_file.close()
+        os.remove(file.temp_file.name)
 
 
 def _found(info: dict[str, Any]) -> Found:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from ...errors import CacheError
 from ..address import Address
 from .aws import aws_options
-from .client import ANY, Bytes, Found, Listing
+from .client import ANY, Bytes, Found, Listing, Upload
 from .faults import (
     CHANGED,
     CONFLICT,
@@ -81,7 +81,7 @@ class ObstoreClient:
     def writer(self, name: str) -> Iterator[BinaryIO]:
         self._refuse_web_server()
         file = self._send(lambda obs, store: obs.open_writer(store, name), _PART_RETRIES)
-        yield cast(BinaryIO, _Writer(self, file))
+        yield cast(BinaryIO, Upload(lambda data: self._send(lambda obs, store: file.write(data))))
         self._send(lambda obs, store: file.close())  # without this, nothing has the name
 
     def copy(self, name: str, to: str) -> None:
@@ -116,25 +116,6 @@ class ObstoreClient:
                 )
             own[key] = _open_store(self._address, self._options, retries)
         return own[key]
-
-
-class _Writer:
-    """A part of a file that is uploaded."""
-
-    def __init__(self, client: ObstoreClient, file: Any) -> None:
-        self._client, self._file, self._written = client, file, 0
-
-    def write(self, data: Bytes) -> int:
-        view = memoryview(data)
-        self._client._send(lambda obs, store: self._file.write(bytes(view)))
-        self._written += len(view)
-        return len(view)
-
-    def tell(self) -> int:
-        return self._written
-
-    def flush(self) -> None:
-        pass
 
 
 def _obstore(address: Address) -> Any:
