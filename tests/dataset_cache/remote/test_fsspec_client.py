@@ -1,4 +1,4 @@
-"""Addresses through fsspec: Hugging Face on a server of its kind, and a file system of fsspec for the others."""
+"""Addresses through fsspec: a file system of fsspec, and reading Hugging Face on a server of its kind."""
 
 import importlib
 import os
