@@ -108,15 +108,18 @@ class FsspecClient:
         return _open_file_system(self._address, self._options)
 
 
+def package_missing(address: Address, package: str) -> CacheError:
+    return CacheError(
+        f"{address}: needs the package {package}; install it: pip install streamcache[remote] {package}"
+    )
+
+
 def _open_file_system(address: Address, options: Options) -> tuple[Any, str]:
     try:
         importlib.import_module(_PACKAGES[address.scheme])
         core = importlib.import_module("fsspec.core")
     except ImportError:
-        raise CacheError(
-            f"{address}: needs the package {_PACKAGES[address.scheme]}; install it: "
-            f"pip install streamcache[remote] {_PACKAGES[address.scheme]}"
-        ) from None
+        raise package_missing(address, _PACKAGES[address.scheme]) from None
     settings: dict[str, Any] = {"skip_instance_cache": True}
     if address.scheme == "s3":
         settings |= {"anon": options.anonymous, "profile": options.profile or None}

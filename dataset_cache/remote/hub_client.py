@@ -12,7 +12,7 @@ from ...errors import CacheError
 from ..address import Address
 from .client import ANY
 from .faults import CONFLICT, Fault, patiently
-from .fsspec_client import FsspecClient
+from .fsspec_client import FsspecClient, package_missing
 from .roots import Options
 
 _DATASETS = "datasets"
@@ -109,9 +109,6 @@ class HubClient(FsspecClient):
         try:
             hub = importlib.import_module("huggingface_hub")
         except ImportError:
-            raise CacheError(
-                f"{self._address}: needs the package huggingface_hub; install it: pip install streamcache[remote] "
-                "huggingface_hub"
-            ) from None
+            raise package_missing(self._address, "huggingface_hub") from None
         found = hub.HfApi().dataset_info(self._repository, revision=self._revision, timeout=_SECONDS)
         return hub.HfFileSystem(skip_instance_cache=True), self._at(found.sha)
