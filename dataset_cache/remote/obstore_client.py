@@ -129,7 +129,8 @@ def _obstore(address: Address) -> Any:
 
 def _open_store(address: Address, options: Options, retries: int) -> Any:
     stores = importlib.import_module("obstore.store")
-    plain = address.scheme == "http" or options.endpoint.startswith("http:")
+    aws = aws_options(options) if address.scheme == "s3" else {}
+    plain = address.scheme == "http" or aws.get("endpoint", options.endpoint).startswith("http:")
     common: dict[str, Any] = {
         "client_options": {
             "allow_http": plain or (address.scheme == "s3" and _has_plain_endpoint()),
@@ -145,7 +146,7 @@ def _open_store(address: Address, options: Options, retries: int) -> Any:
     prefix = {"prefix": address.path} if address.path else {}
     anonymous = {"skip_signature": True} if options.anonymous else {}
     if address.scheme == "s3":
-        return stores.S3Store(address.host, **prefix, **aws_options(options), **anonymous, **common)
+        return stores.S3Store(address.host, **prefix, **aws, **anonymous, **common)
     if address.scheme == "gs":
         return stores.GCSStore(address.host, **prefix, **anonymous, **common)
     endpoint = {"endpoint": options.endpoint} if options.endpoint else {}
