@@ -109,9 +109,7 @@ class FsspecClient:
 
 
 def package_missing(address: Address, package: str) -> CacheError:
-    return CacheError(
-        f"{address}: needs the package {package}; install it: pip install streamcache[remote] {package}"
-    )
+    return CacheError(f"{address}: needs the package {package}; install it: pip install streamcache[remote] {package}")
 
 
 def _open_file_system(address: Address, options: Options) -> tuple[Any, str]:
