@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from ..errors import CacheError
 
@@ -45,8 +46,10 @@ class Address:
         if not self.host:
             raise CacheError(f"{self}: names no host or bucket; expected {self.scheme}://host/path")
         parts = self.path.split("/") if self.path else []
-        wrong = [part for part in (self.host, *parts) if part in ("", ".", "..")]
-        if wrong or not str(self).isprintable() or "\\" in str(self):
+        # Web servers take `%2e%2e` for `..`, which would lead out of a registered root.
+        plain = {part: unquote(part) for part in (self.host, *parts)}
+        wrong = [part for part, text in plain.items() if text in ("", ".", "..") or {"/", "\\"} & set(text)]
+        if wrong or not str(self).isprintable():
             found = f"the part {wrong[0]!r}" if wrong else "characters that no address has"
             raise CacheError(f"{str(self)!r}: contains {found}; write the whole address with single slashes")
 

@@ -71,17 +71,25 @@ class Fetcher:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        while pieces := self._take():
-            first, size = pieces[0][0], pieces[-1][0] + pieces[-1][1] - pieces[0][0]
-            try:
-                found: bytes | Exception = self._fetch(first, size)
-            except Exception as error:
-                found = error
-            try:
-                self._deliver(pieces, found)
-            finally:
-                with self._changed:
-                    self._landed([location for location, _ in pieces], isinstance(found, Exception))
+        try:
+            while pieces := self._take():
+                self._bring(pieces)
+        except BaseException:  # such as a lack of memory: another thread takes its place
+            with self._changed:
+                self._threads -= 1
+            raise
+
+    def _bring(self, pieces: Pieces) -> None:
+        first, size = pieces[0][0], pieces[-1][0] + pieces[-1][1] - pieces[0][0]
+        try:
+            found: bytes | Exception = self._fetch(first, size)
+        except Exception as error:
+            found = error
+        try:
+            self._deliver(pieces, found)
+        finally:
+            with self._changed:
+                self._landed([location for location, _ in pieces], isinstance(found, Exception))
 
     def _landed(self, locations: list[int], failed: bool) -> None:
         for location in locations:

@@ -93,8 +93,13 @@ class ReadAhead:
         """Read what a batch consists of. If it is one of the next ones, what comes moves on."""
         batch = [(shard, offset, nbytes) for shard, offset, _, nbytes in reads]
         self._ask(batch)
-        for read in reads:
-            self.read(*read)
+        try:
+            for read in reads:
+                self.read(*read)
+        except BaseException:
+            with self._changed:
+                self._let_go()
+            raise
         self._done(batch)
 
     def _ask(self, batch: Sequence[Range]) -> None:
@@ -127,13 +132,17 @@ class ReadAhead:
     def _done(self, batch: Sequence[Range]) -> None:
         locations = [location for location, _ in self._pieces(batch)]
         with self._changed:
-            self._asked.pop(threading.get_ident(), None)
-            self._held = {location: data for location, data in self._held.items() if self._is_asked(location)}
+            self._let_go()
             for number in range(self._batch, self._batch + _MATCHED):
                 span = self._window.batch_range(number)
                 if span is not None and self._window.locations(*span) == locations:
                     self._move_on(number + 1, span[1])
                     break
+
+    def _let_go(self) -> None:
+        """This thread reads no batch any more: drop what was held for that."""
+        self._asked.pop(threading.get_ident(), None)
+        self._held = {location: data for location, data in self._held.items() if self._is_asked(location)}
 
     def forget(self, shard: int, offset: int, size: int) -> None:
         """What was read there is wrong: drop the copies, so that the next read fetches it again."""

@@ -175,13 +175,16 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path`, durably, when the `with` ends without an error."""
+def replacing(path: Path, writer: str = "") -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path`, durably, when the `with` ends without an error.
+
+    `writer` tells several of one process apart.
+    """
     name = os.fsencode(path.name)
     kept = (
         path.name if len(name) <= _MAX_BYTES - _TEMPORARY_BYTES else hashlib.blake2b(name, digest_size=16).hexdigest()
     )
-    temporary = path.with_name(f".{kept}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{kept}.{os.getpid()}{writer}.tmp")
     try:
         with create_file(temporary) as file:
             yield file

@@ -27,6 +27,25 @@ class Listing:
     folders: list[str]
 
 
+class Upload:
+    """A file that is being uploaded: what is written to it is sent."""
+
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        self._send, self._written = send, 0
+
+    def write(self, data: Bytes) -> int:
+        view = memoryview(data).cast("B")
+        self._send(bytes(view))
+        self._written += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        pass
+
+
 class Client(Protocol):
     """Requests below one address. Names are relative to it. Raises `Fault`, and retries nothing."""
 

@@ -1,21 +1,20 @@
-"""Requests through a file system of fsspec: `hf://` always, and other addresses where obstore is missing."""
+"""Requests through a file system of fsspec, where obstore is missing."""
 
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TypeVar, cast
 
 from ...errors import CacheError
 from ..address import Address
-from .client import ANY, Bytes, Found, Listing
-from .faults import CONFLICT, DENIED, MISSING, PASSING, TOO_SHORT, UNSUPPORTED, Fault, of_status
+from .client import ANY, Bytes, Found, Listing, Upload
+from .faults import CONFLICT, DENIED, MISSING, PASSING, REFUSED, TOO_SHORT, UNSUPPORTED, Fault, of_status
 from .roots import Options
 
-_PACKAGES = {"hf": "huggingface_hub", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "http": "aiohttp", "https": "aiohttp"}
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "http": "aiohttp", "https": "aiohttp"}
 _TAGS = ("etag", "ETag", "blob_id", "sha256", "mtime", "LastModified", "last_modified")
 _TIMES = ("mtime", "LastModified", "last_modified", "created")
-_DATASETS = "datasets"
 T = TypeVar("T")
 
 
@@ -73,8 +72,15 @@ class FsspecClient:
                 raise
             return None
 
-    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
-        return self._send(name, lambda fs, path: fs.open(path, "wb"))
+    @contextlib.contextmanager
+    def writer(self, name: str) -> Iterator[BinaryIO]:
+        file = self._send(name, lambda fs, path: fs.open(path, "wb", autocommit=False))
+        try:
+            yield cast(BinaryIO, Upload(lambda data: self._send(name, lambda fs, path: file.write(data))))
+        except BaseException:  # `close` would upload what was written so far
+            _abandon(file)
+            raise
+        self._send(name, lambda fs, path: (file.close(), file.commit()))
 
     def copy(self, name: str, to: str) -> None:
         data = bytes(self._send(name, lambda fs, path: fs.cat_file(path)))
@@ -94,21 +100,24 @@ class FsspecClient:
 
     def _open(self) -> tuple[Any, str]:
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), *_open_file_system(self._address, self._options))
+            self._opened = (os.getpid(), *self._open_file_system())
         return self._opened[1:]
+
+    def _open_file_system(self) -> tuple[Any, str]:
+        """The file system, and the path of the address in it."""
+        return _open_file_system(self._address, self._options)
+
+
+def package_missing(address: Address, package: str) -> CacheError:
+    return CacheError(f"{address}: needs the package {package}; install it: pip install streamcache[remote] {package}")
 
 
 def _open_file_system(address: Address, options: Options) -> tuple[Any, str]:
     try:
-        if address.scheme == "hf":
-            return _open_hub(address)
         importlib.import_module(_PACKAGES[address.scheme])
         core = importlib.import_module("fsspec.core")
     except ImportError:
-        raise CacheError(
-            f"{address}: needs the package {_PACKAGES[address.scheme]}; install it: "
-            f"pip install streamcache[remote] {_PACKAGES[address.scheme]}"
-        ) from None
+        raise package_missing(address, _PACKAGES[address.scheme]) from None
     settings: dict[str, Any] = {"skip_instance_cache": True}
     if address.scheme == "s3":
         settings |= {"anon": options.anonymous, "profile": options.profile or None}
@@ -117,15 +126,14 @@ def _open_file_system(address: Address, options: Options) -> tuple[Any, str]:
     return fs, root.rstrip("/")
 
 
-def _open_hub(address: Address) -> tuple[Any, str]:
-    """A dataset of the hub as of its newest commit: what is pushed later does not change what is read."""
-    hub = importlib.import_module("huggingface_hub")
-    parts = address.path.split("/")
-    if address.host != _DATASETS or len(parts) < 2:
-        raise CacheError(f"{address}: is not a dataset of Hugging Face; expected hf://datasets/owner/name/path")
-    name, _, revision = parts[1].partition("@")
-    commit = hub.HfApi().dataset_info(f"{parts[0]}/{name}", revision=revision or None, timeout=10).sha
-    return hub.HfFileSystem(skip_instance_cache=True), "/".join([_DATASETS, parts[0], f"{name}@{commit}", *parts[2:]])
+def _abandon(file: Any) -> None:
+    """Drop a file that was not written to its end, with what was stored of it so far."""
+    with contextlib.suppress(Exception):
+        try:
+            file.closed = True
+        except AttributeError:  # a file on a disk, which is under another name before `commit`
+            file.close()
+        file.discard()
 
 
 def _found(info: dict[str, Any]) -> Found:
@@ -149,4 +157,6 @@ def _fault(error: Exception) -> Fault:
         return Fault(DENIED)
     if isinstance(error, NotImplementedError):
         return Fault(UNSUPPORTED)
+    if isinstance(error, ValueError | TypeError | LookupError | AttributeError):  # no fault of the network
+        return Fault(REFUSED, type(error).__name__)
     return Fault(PASSING, "no answer in time" if "timeout" in type(error).__name__.lower() else "no connection")

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +17,7 @@ from ..local_folders import copies_folder
 LIMIT_BYTES = 8 << 30  # of all copies together; those that were not used for the longest time go first
 _ALWAYS_CHECKED_BYTES = 64 << 20  # a smaller copy is compared with its hash whenever it is opened: 10 ms at most
 _LOCK = ".lock"
+_UNFINISHED_SECONDS = 24 * 3600  # after this long without a write, the process that was copying was killed
 _PATIENCE_SECONDS = 20.0  # for another process that is copying the same index; then this one copies it too
 
 Pieces = Callable[[], Iterator[bytearray]]  # the content of the remote file, in order
@@ -31,7 +34,8 @@ def open_copy(place: str, name: str, dataset: str, nbytes: int, digest: str, pie
             with _held(folder):
                 found = _open_valid(path, nbytes, digest)  # another process was faster
                 if found is None:
-                    with replacing(path) as file:
+                    # Without the lock, another thread may be writing the same file.
+                    with replacing(path, str(threading.get_native_id())) as file:
                         _receive(place, file, nbytes, digest, pieces)
                     found = OpenFile(path)
             remove_old(path)
@@ -43,12 +47,18 @@ def open_copy(place: str, name: str, dataset: str, nbytes: int, digest: str, pie
 
 
 def remove_old(kept: Path | None = None, limit: int = LIMIT_BYTES) -> None:
-    """Remove the copies that were not used for the longest time, until the others are within the limit."""
+    """Remove what killed processes have left, and the copies that were not used for the longest time, until the others
+    are within the limit.
+    """
     copies = []
     for path in (copies_folder() / "indexes").glob("*/*.safetensors"):
         with contextlib.suppress(OSError):  # another process removed it
             status = path.lstat()
             copies.append((path != kept, -status.st_mtime, status.st_size, path))
+    for path in (copies_folder() / "indexes").glob("*/.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _UNFINISHED_SECONDS:
+                path.unlink()
     total = 0
     for _, _, size, path in sorted(copies):
         total += size

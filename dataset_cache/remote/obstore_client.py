@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from ...errors import CacheError
 from ..address import Address
 from .aws import aws_options
-from .client import ANY, Bytes, Found, Listing
+from .client import ANY, Bytes, Found, Listing, Upload
 from .faults import (
     CHANGED,
     CONFLICT,
@@ -81,7 +81,7 @@ class ObstoreClient:
     def writer(self, name: str) -> Iterator[BinaryIO]:
         self._refuse_web_server()
         file = self._send(lambda obs, store: obs.open_writer(store, name), _PART_RETRIES)
-        yield cast(BinaryIO, _Writer(self, file))
+        yield cast(BinaryIO, Upload(lambda data: self._send(lambda obs, store: file.write(data))))
         self._send(lambda obs, store: file.close())  # without this, nothing has the name
 
     def copy(self, name: str, to: str) -> None:
@@ -118,25 +118,6 @@ class ObstoreClient:
         return own[key]
 
 
-class _Writer:
-    """A part of a file that is uploaded."""
-
-    def __init__(self, client: ObstoreClient, file: Any) -> None:
-        self._client, self._file, self._written = client, file, 0
-
-    def write(self, data: Bytes) -> int:
-        view = memoryview(data)
-        self._client._send(lambda obs, store: self._file.write(bytes(view)))
-        self._written += len(view)
-        return len(view)
-
-    def tell(self) -> int:
-        return self._written
-
-    def flush(self) -> None:
-        pass
-
-
 def _obstore(address: Address) -> Any:
     try:
         return importlib.import_module("obstore")
@@ -148,7 +129,8 @@ def _obstore(address: Address) -> Any:
 
 def _open_store(address: Address, options: Options, retries: int) -> Any:
     stores = importlib.import_module("obstore.store")
-    plain = address.scheme == "http" or options.endpoint.startswith("http:")
+    aws = aws_options(options) if address.scheme == "s3" else {}
+    plain = address.scheme == "http" or aws.get("endpoint", options.endpoint).startswith("http:")
     common: dict[str, Any] = {
         "client_options": {
             "allow_http": plain or (address.scheme == "s3" and _has_plain_endpoint()),
@@ -164,7 +146,7 @@ def _open_store(address: Address, options: Options, retries: int) -> Any:
     prefix = {"prefix": address.path} if address.path else {}
     anonymous = {"skip_signature": True} if options.anonymous else {}
     if address.scheme == "s3":
-        return stores.S3Store(address.host, **prefix, **aws_options(options), **anonymous, **common)
+        return stores.S3Store(address.host, **prefix, **aws, **anonymous, **common)
     if address.scheme == "gs":
         return stores.GCSStore(address.host, **prefix, **anonymous, **common)
     endpoint = {"endpoint": options.endpoint} if options.endpoint else {}

@@ -71,7 +71,11 @@ def at_once(calls: Iterable[Callable[[], Any]]) -> None:
     futures: list[Future[Any]] = [pool.submit(call) for call in todo[1:]]
     try:
         todo[0]()
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        # What no thread has begun is done here: a call may make such calls itself, and find all threads waiting for it.
+        for call, future in zip(reversed(todo), reversed(futures)):
+            if future.cancel():
+                call()
+        done, _ = wait([future for future in futures if not future.cancelled()], return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
     finally:

@@ -18,6 +18,7 @@ from ..stored_file import stream
 from .client import Bytes, Client, Found
 from .faults import CHANGED, CONFLICT, MISSING, REFUSED, UNSUPPORTED, Fault, explain, patiently
 from .fsspec_client import FsspecClient
+from .hub_client import HubClient
 from .index_copies import open_copy
 from .obstore_client import ObstoreClient
 from .ranges import REQUEST_BYTES, RangeReader, Request, at_once, plan_requests
@@ -257,8 +258,10 @@ def open_remote(text: str) -> RemoteStorage:
     """The storage at an address. No request is made, and nothing of another package is loaded, before it is used."""
     address = Address.parse(text)
     options = options_for(address)
-    through_fsspec = address.scheme == "hf" or not importlib.util.find_spec("obstore")
-    return RemoteStorage(address, (FsspecClient if through_fsspec else ObstoreClient)(address, options))
+    if address.scheme == "hf":
+        return RemoteStorage(address, HubClient(address, options))
+    connect = ObstoreClient if importlib.util.find_spec("obstore") else FsspecClient
+    return RemoteStorage(address, connect(address, options))
 
 
 SCHEMES.update(dict.fromkeys(("s3", "gs", "az", "http", "https", "hf"), open_remote))

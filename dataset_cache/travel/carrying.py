@@ -93,13 +93,14 @@ def _watch(work: Sequence[Future], meter: Meter, progress: Progress | None) -> N
 
 
 def _carry_one(source: Storage, landing: Landing, cargo: Cargo, parts: ThreadPoolExecutor, meter: Meter) -> None:
-    file = _open(source, cargo)
-    if not landing.arrived(cargo):
+    file, kept = _open(source, cargo), landing.arrived(cargo)
+    if not kept:
         return _attempt(file, landing, cargo, parts, meter, fresh=False)
     try:
         _attempt(file, landing, cargo, parts, meter, fresh=False)
     except _Damaged:  # what the earlier run left is not to be trusted: its machine may have lost power
-        meter.add(-cargo.bytes, carried=False)
+        meter.add(-kept, carried=False)
+        meter.add(kept - cargo.bytes)
         _attempt(file, landing, cargo, parts, meter, fresh=True)
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 
 from ...dataset_cache import (
     Address,
@@ -23,6 +24,7 @@ READING, READY, UNREACHABLE = "reading", "ready", "unreachable"
 FRESH_SECONDS = 30.0
 MOST_SECONDS = 15.0  # then a root counts as unreachable
 DEPTH, MOST = 3, 500
+MOST_FOLDERS = 2000  # that are looked into below a root: a bucket may contain millions of other things
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,7 @@ class RemoteRoots:
                 self._searches.pop(key, None)
 
     def _caches(self, name: str, address: str) -> Iterator[RemoteCache]:
-        for number, (path, found) in enumerate(_walk(Address.parse(address), name, DEPTH)):
-            if number == MOST:
-                return
+        for path, found in islice(_walk(Address.parse(address), name, DEPTH, count()), MOST):
             yield self._cache(path, found)
 
     def _cache(self, name: str, place: Address) -> RemoteCache:
@@ -133,16 +133,18 @@ class RemoteRoots:
             return RemoteCache(name, place, None, str(error))
 
 
-def _walk(place: Address, name: str, depth: int) -> Iterator[tuple[str, Address]]:
+def _walk(place: Address, name: str, depth: int, looked: Iterator[int]) -> Iterator[tuple[str, Address]]:
     storage = storage_at(place)
     files = storage.sizes()
     for below in storage.list():
         if name_problem(below) or below in files:
             continue
+        if next(looked) >= MOST_FOLDERS:
+            return
         if is_published(place / below):
             yield f"{name}/{below}", place / below
         elif depth > 1:
-            yield from _walk(place / below, f"{name}/{below}", depth - 1)
+            yield from _walk(place / below, f"{name}/{below}", depth - 1, looked)
 
 
 REMOTE_ROOTS = RemoteRoots()

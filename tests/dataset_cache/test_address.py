@@ -34,8 +34,10 @@ def test_f7_an_address_with_a_secret_is_refused_without_repeating_it(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["s3://", "s3:///set", "s3://bucket//set", "s3://bucket/../other", "s3://bucket/a\nb", "s3://bucket/a\\b"]
-)
+    "text",
+    ["s3://", "s3:///set", "s3://bucket//set", "s3://bucket/../other", "s3://bucket/a\nb", "s3://bucket/a\\b",
+     "s3://bucket/%2e%2e/b", "s3://bucket/a/.%2E", "s3://bucket/a%2f..%2Fb", "s3://bucket/a%5cb"],
+)  # fmt: skip
 def test_malformed_addresses_are_refused(text):
     with pytest.raises(CacheError, match="s3://"):
         Address.parse(text)

@@ -1,14 +1,17 @@
-"""A server on loopback that answers as Hugging Face's hub does for one dataset repository, with two commits."""
+"""A server on loopback that answers as Hugging Face's hub does for one dataset repository, with commits."""
 
+import base64
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 REPO = "owner/name"
@@ -22,6 +25,7 @@ class Hub:
     address: str
     commits: dict[str, Path] = field(default_factory=dict)
     private: bool = False
+    guard: threading.Lock = field(default_factory=threading.Lock)
 
 
 @contextmanager
@@ -48,12 +52,37 @@ def hub_server() -> Iterator[Hub]:
                 return self.send_json([_entry(root, each.relative_to(root).as_posix()) for each in folder.iterdir()])
             if match := re.fullmatch(rf"/datasets/{REPO}/resolve/(\w+)/(.*)", path):
                 return self.send_file(match[1], hub.commits[match[1]] / match[2])
+            if re.fullmatch(rf"/api/datasets/{REPO}/preupload/\w+", path):
+                files = [each["path"] for each in json.loads(body)["files"]]
+                modes = [{"path": each, "uploadMode": "regular", "shouldIgnore": False} for each in files]
+                return self.send_json({"files": modes})
+            if match := re.fullmatch(rf"/api/datasets/{REPO}/commit/(\w+)", path):
+                return self.add_commit(match[1], [json.loads(line) for line in body.splitlines()])
             return self.send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
         do_GET = do_HEAD = do_POST = answer
 
         def commit(self, revision: str | None) -> str:
             return revision if revision in hub.commits else list(hub.commits)[-1]
+
+        def add_commit(self, branch: str, lines: list[dict[str, Any]]) -> None:
+            """A commit follows the newest one on the branch, not any other; it may name that one."""
+            header, *changes = lines
+            with hub.guard:
+                last = list(hub.commits)[-1]
+                if branch != "main" or header["value"].get("parentCommit", last) != last:
+                    return self.send(400 if branch != "main" else 412, b"{}", {})
+                name = _sha(last.encode() + b"next")
+                folder = shutil.copytree(hub.commits[last], hub.commits[last].parent / name)
+                for change in changes:
+                    place = folder / change["value"]["path"]
+                    if change["key"] == "deletedFile":
+                        place.unlink()
+                        continue
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(base64.b64decode(change["value"]["content"]))
+                hub.commits[name] = folder
+            self.send_json({"commitUrl": f"{hub.address}/datasets/{REPO}/commit/{name}", "commitOid": name})
 
         def send_file(self, commit: str, path: Path) -> None:
             if not path.is_file():

@@ -130,6 +130,24 @@ def test_f5_several_requests_are_in_flight_and_no_more_than_that() -> None:
     assert line.most == STREAMS and len(line.came) == 3 * STREAMS
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_f5_a_thread_that_breaks_is_replaced(monkeypatch) -> None:
+    line = Line()
+    line.gate.set()
+
+    def out_of_memory(pieces, found):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(line.fetcher, "_deliver", out_of_memory)
+        for n in range(2 * STREAMS):
+            line.add(FAR * n)
+            line.settle()
+    line.add(0)
+    line.settle()
+    assert list(line.came) == [0]
+
+
 def test_f5_a_piece_is_requested_once() -> None:
     line = Line()
     for _ in range(5):

@@ -309,6 +309,7 @@ def test_f5_an_error_reaches_the_read_that_needs_the_piece_and_no_other(even, se
         read_all(cache, order[:7])
         with pytest.raises(CacheError, match="the server answered 500"):
             cache.read_batch([order[7]])
+        assert not cache._files.ahead._asked and not cache._files.ahead._held  # nothing is kept for that batch
         read_all(cache, order[8:])
         served[1].fault = None  # the server is well again
         assert torch.equal(cache.read_batch([order[7]]).latents, local.read_batch([order[7]]).latents)

@@ -70,3 +70,12 @@ def test_f7_without_credentials_one_sentence_says_which_are_looked_for(monkeypat
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://{s3}/no-role")
     with pytest.raises(CacheError, match="no credentials were found; set AWS_PROFILE, .* or mark a public place as"):
         open_cache(f"s3://{BUCKET}/{tmp_path.name}")
+
+
+def test_the_endpoint_of_a_profile_may_be_a_plain_server(monkeypatch, s3, s3_address, tmp_path):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(f"[default]\nendpoint_url = http://{s3_address}\n")
+    storage = storage_at(f"s3://{BUCKET}/{tmp_path.name}-plain")
+    storage.replace("file", b"abc")
+    assert storage.list() == ["file"]

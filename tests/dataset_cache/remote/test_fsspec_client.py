@@ -1,4 +1,4 @@
-"""Addresses through fsspec: Hugging Face on a server of its kind, and a file system of fsspec for the others."""
+"""Addresses through fsspec: a file system of fsspec, and reading Hugging Face on a server of its kind."""
 
 import importlib
 import os
@@ -13,8 +13,9 @@ from streamcache.dataset_cache import CacheError, RemoteStorage, open_cache, ver
 from streamcache.dataset_cache.address import Address
 from streamcache.dataset_cache.remote.fsspec_client import FsspecClient
 from streamcache.dataset_cache.remote.roots import Options
+from streamcache.dataset_cache.travel import push
 
-from ...support.datasets import content, write_set
+from ...support.datasets import content, flip, write_set
 from ...support.hub_server import REPO, TOKEN, hub_server
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +51,25 @@ def test_files_are_written_through_fsspec_and_a_race_is_noticed(storage):
     assert storage.list() == ["folder", "other"] and storage.remove("other") and storage.remove("other")
     with pytest.raises(CacheError, match="s3://bucket/my_set/other: is missing"):
         storage.open("other")
+
+
+def test_a_file_that_was_not_written_to_its_end_is_not_there(storage, tmp_path):
+    storage.replace("file", b"before")
+    for name in ("file", "new"):
+        with pytest.raises(KeyError), storage.create(name) as file:
+            file.write(b"half of it")
+            raise KeyError
+    assert bytes(storage.open("file").read(0, 6)) == b"before" and storage.stat("new") is None
+
+
+def test_f6_a_damaged_file_is_not_pushed_through_fsspec_by_a_second_attempt(storage, tmp_path):
+    folder = write_set(tmp_path / "my_set", range(7))
+    shard = next((folder / "shards").iterdir())
+    flip(shard, shard.stat().st_size - 50)
+    for _ in range(2):
+        with pytest.raises(CacheError, match="do not match their hash"):
+            push(folder, storage)
+    assert not storage.exists() or storage.stat("dataset.json") is None
 
 
 SCRIPT = """

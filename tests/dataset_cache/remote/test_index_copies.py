@@ -49,6 +49,46 @@ def test_what_does_not_match_its_hash_is_refused_and_not_kept(copies, data):
     assert not list(copies.glob("*/*.safetensors"))
 
 
+def test_two_threads_that_copy_the_same_index_do_not_write_into_one_file(copies, monkeypatch):
+    """As after waiting in vain for the lock."""
+    monkeypatch.setattr(index_copies, "take_lock", lambda *_: (_ for _ in ()).throw(OSError("no locks here")))
+    first, second, found = threading.Event(), threading.Event(), list[bytes]()
+
+    def slow():
+        yield bytearray(DATA[:1000])
+        first.set()
+        assert second.wait(60)
+        yield bytearray(DATA[1000:])
+
+    def make():
+        found.append(bytes(open_copy("s3://bucket/a", "index-a.safetensors", "d", len(DATA), DIGEST, slow).map()))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    assert first.wait(60)
+    stuck = threading.Event()
+
+    def pieces():
+        yield bytearray(DATA[:500])
+        second.set()
+        thread.join(60)  # the other one ends while this one is half way
+        stuck.set()
+        yield bytearray(DATA[500:])
+
+    assert bytes(open_copy("s3://bucket/a", "index-a.safetensors", "d", len(DATA), DIGEST, pieces).map()) == DATA
+    assert found == [DATA] and stuck.is_set()
+
+
+def test_what_a_killed_process_has_left_is_removed(copies):
+    (copies / "d").mkdir(parents=True)
+    left, new = copies / "d" / ".index-b.safetensors.1.tmp", copies / "d" / ".index-c.safetensors.2.tmp"
+    for path in (left, new):
+        path.write_bytes(DATA)
+    os.utime(left, (1, 1))
+    copy()
+    assert not left.exists() and new.exists()
+
+
 def test_without_room_the_index_is_held_in_memory(copies, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -1,10 +1,13 @@
 """Which ranges are joined in one request, and several requests at once."""
 
+import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from streamcache.dataset_cache.remote import ranges
 from streamcache.dataset_cache.remote.ranges import GAP_BYTES, IN_FLIGHT, REQUEST_BYTES, at_once, plan_requests
 
 
@@ -50,3 +53,18 @@ def test_calls_run_at_once_and_the_first_error_ends_them():
     release.set()
     at_once([])
     assert len(done) < 50
+
+
+def test_calls_that_make_such_calls_themselves_do_not_wait_for_each_other(monkeypatch):
+    pool = ThreadPoolExecutor(2)  # fewer threads than calls: each of them is waiting for another call
+    monkeypatch.setitem(ranges._pools, os.getpid(), pool)
+    done: list[int] = []
+
+    def outer() -> None:
+        at_once([lambda: done.append(1)] * 3)
+
+    thread = threading.Thread(target=at_once, args=([outer] * 20,), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive() and len(done) == 60
+    pool.shutdown()

@@ -37,7 +37,8 @@ def test_a_name_and_a_path_below_it_are_an_address(file):
 
 
 @pytest.mark.parametrize(
-    "place", ["studio/../other", "studio//a", "studio/a/../../b", "s3://bucket/a", "", "studio/a?b"]
+    "place",
+    ["studio/../other", "studio//a", "studio/a/../../b", "s3://bucket/a", "", "studio/a?b", "studio/%2e%2e/b"],
 )
 def test_f7_a_widget_cannot_leave_a_root(file, place):
     with pytest.raises(CacheError):

@@ -173,7 +173,8 @@ def test_a_partial_file_with_wrong_bytes_is_fetched_again(near: Path, far: Path)
     name = shard_files(near)[0].name
     (far / ".travel/incoming").mkdir(parents=True)
     (far / ".travel/incoming" / name).write_bytes(bytes(3000))
-    assert pull(near, far).replaced is None
+    report = pull(near, far)
+    assert report.replaced is None and (report.resumed, report.bytes) == (0, report.total_bytes)
     assert content(far) == content(near)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import CacheError, resolve
+from streamcache.dataset_cache import CacheError, resolve, storage_at
 from streamcache.dataset_cache.travel import push
 from streamcache.nodes.library import place_to_open
 from streamcache.nodes.remotes import roots as remote_roots
@@ -26,6 +26,18 @@ def test_caches_are_found_in_folders_too_and_named_with_their_root(proxy: FaultP
     assert (root.state, root.problem) == (READY, "")
     assert [cache.name for cache in root.caches] == ["studio/cats", "studio/group/deep/dogs"] == listing.names()
     assert all(cache.manifest.counts["samples"] == 3 for cache in root.caches)
+
+
+def test_a_root_of_countless_folders_is_not_looked_through_to_its_end(proxy: FaultProxy, monkeypatch, tmp_path: Path):
+    storage = storage_at(resolve("studio"))
+    for number in range(30):
+        storage.replace(f"other-{number:02d}/file", b"")
+    push(write_set(tmp_path / "set", range(3)), resolve("studio/cats"))
+    monkeypatch.setattr(remote_roots, "MOST_FOLDERS", 5)
+    proxy.clear()
+    (root,) = RemoteRoots().rows(LONG)
+    assert root.state == READY and [cache.name for cache in root.caches] == ["studio/cats"]
+    assert not any("other-07" in seen.path for seen in proxy.seen)
 
 
 def test_a_list_is_read_again_only_when_it_is_old_or_asked_for(proxy: FaultProxy, tmp_path: Path):
