@@ -45,7 +45,12 @@ def roots() -> dict[str, str]:
 def place_of(text: str) -> str:
     """What a user typed as the place of a cache: `root/name` is an address, everything else stays what it is."""
     place = text.replace("\\", "/")
-    return resolve(place) if not is_address(text) and place.partition("/")[0] in roots() else text
+    try:
+        return resolve(place) if not is_address(text) and place.partition("/")[0] in roots() else text
+    except CacheError:
+        if Path(text).exists():  # a mistake in remotes.toml is none of a local cache's
+            return text
+        raise
 
 
 def resolve(place: str) -> str:

@@ -83,6 +83,12 @@ def test_the_name_of_a_root_stands_for_its_address(studio: str):
     assert place_of("s3://other/my_set") == "s3://other/my_set"
 
 
+def test_a_mistake_in_the_list_of_roots_does_not_hide_local_caches(near: Path, state_dir: Path):
+    (state_dir / "remotes.toml").write_text("[roots.studio")
+    assert place_of(str(near)) == str(near) and run("info", near) == 0
+    assert run("info", "studio/my_set") == 1
+
+
 @pytest.mark.parametrize("command", ["push", "pull", "sync"])
 def test_a_mistyped_root_becomes_no_folder(
     near: Path, studio: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, command: str
