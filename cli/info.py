@@ -8,24 +8,35 @@ from typing import Any
 
 from PIL import Image
 
-from ..dataset_cache import Overview, Usage, bucket_chart, contact_sheet, open_cache, overview, trimmed_text, usage
+from ..dataset_cache import (
+    Overview,
+    Usage,
+    bucket_chart,
+    contact_sheet,
+    open_cache,
+    overview,
+    place_of,
+    trimmed_text,
+    usage,
+)
 from ..errors import CacheError
 from ..quantity import byte_count, plural
 from .output import show, table
-from .parser import Parser, UsageError
+from .parser import CACHE_OR_ADDRESS, Parser, UsageError
 
 _CAPTION = 60
 
 
 def add_info_flags(parser: Parser) -> None:
     parser.set_defaults(run=run)
-    parser.add_argument("cache", metavar="CACHE", help="Folder of the cache")
+    parser.add_argument("cache", metavar="CACHE", help=CACHE_OR_ADDRESS)
     parser.add_argument("--contact-sheet", metavar="FILE", help="Also draw the thumbnails to this image file")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.contact_sheet:
         _check_image_file(Path(args.contact_sheet))
+    args.cache = place_of(args.cache)
     disk = usage(args.cache)
     facts = overview(args.cache)
     lines = [*describe(facts), *describe_usage(disk)]

@@ -41,7 +41,10 @@ COMMANDS = {
         "upkeep",
         "Copy a cache's current samples to a new folder, or write them for webdataset, parquet or Hugging Face",
     ),
-    "import": ("upkeep", "Import such an export, or a cache of another trainer: kohya, musubi, OneTrainer and others"),
+    "import": (
+        "upkeep",
+        "Import what export wrote, or a cache of another trainer: kohya, musubi, OneTrainer and others",
+    ),
     "push": ("remote.travel", "Bring a cache to another place; only what is missing there is sent"),
     "pull": ("remote.travel", "Bring a cache from another place to a folder; only what is missing is fetched"),
     "sync": ("remote.travel", "Bring the newer one of two places to the other; refused if both have changed"),

@@ -10,6 +10,7 @@ from ..errors import CacheError, TrainError
 from ..setting import COLOR, COLORS, DECIMALS, NUMBERS, OPTIONS, Setting, closest_name
 
 USAGE = 2
+CACHE_OR_ADDRESS = "Folder of the cache, its address, such as s3://bucket/my_set, or root/my_set of a registered root"
 _TITLES = {"images": "image", "captions": "caption", "masks": "mask", "samples": "sample image"}
 _VALUE_NAMES = {
     int: "N",

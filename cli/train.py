@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..dataset_cache import open_cache, use_cache_limit
+from ..dataset_cache import open_cache, place_of, use_cache_limit
 from ..lora_train import (
     RENAMED_SETTINGS,
     TRAIN_SETTINGS,
@@ -41,7 +41,7 @@ from ..reference import ReferenceDenoiser, decode_images, load_model
 from ..setting import Setting, parse_setting
 from .host import add_host_options, hand_over, require_models
 from .output import Progress, show
-from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
+from .parser import CACHE_OR_ADDRESS, Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
 from .prompts import add_prompt_flags, check_prompts, encode_prompts
 from .recipe import HELP as RECIPE_HELP
 from .recipe import find_recipe, recipe_values
@@ -57,7 +57,7 @@ def add_train_flags(parser: Parser) -> None:
     parser.set_defaults(run=run)
     parser.usage = "%(prog)s --dataset CACHE --model NAME --out FILE [flags]"
     parser.allow_abbrev = False
-    parser.add_argument("--dataset", required=True, metavar="CACHE", help="Folder of the cache")
+    parser.add_argument("--dataset", required=True, metavar="CACHE", help=CACHE_OR_ADDRESS)
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="LoRA file to write (.safetensors)")
     text = "Most bytes of local copies of a remote dataset, such as 20GB; 0: none (default: STREAMCACHE_CACHE_LIMIT)"
     parser.add_argument("--cache-limit", metavar="SIZE", help=text)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.cache_limit:
         with usage_errors():
             use_cache_limit(args.cache_limit)
-    dataset = open_cache(args.dataset)
+    dataset = open_cache(place_of(args.dataset))
     handed_over = hand_over(args)
     if handed_over is not None:
         return handed_over

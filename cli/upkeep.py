@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ..dataset_cache import (
@@ -28,6 +27,7 @@ from ..dataset_cache import (
     export_as,
     import_cache,
     merge,
+    place_of,
     preview_clean,
     repair,
     shown_kind,
@@ -36,7 +36,7 @@ from ..dataset_cache import (
 from ..errors import CacheUnreadable, LossRefused
 from ..quantity import byte_count
 from .output import Progress, show
-from .parser import Parser, UsageError
+from .parser import CACHE_OR_ADDRESS, Parser, UsageError
 
 REFUSED, PROBLEMS_FOUND = 1, 3
 _MOST_LINES = 20
@@ -45,7 +45,7 @@ _FLAGS = {DEBRIS: "--leftover", SUPERSEDED: "--older", UNUSED: "--unused", MISSI
 
 def add_verify_flags(parser: Parser) -> None:
     parser.set_defaults(run=run_verify)
-    _add_cache(parser)
+    _add_cache(parser, CACHE_OR_ADDRESS)
     parser.add_argument("--repair", action="store_true", help="Publish a generation without the damaged entries")
     text = "With --repair: drop the damaged samples also if they are more than 5%% of all"
     parser.add_argument("--yes", action="store_true", help=text)
@@ -70,7 +70,7 @@ def add_compact_flags(parser: Parser) -> None:
 
 def add_merge_flags(parser: Parser) -> None:
     parser.set_defaults(run=run_merge)
-    text = "Folders of the caches; if they conflict, the first one wins"
+    text = "Folders or addresses of the caches; if they conflict, the first one wins"
     parser.add_argument("datasets", nargs="+", metavar="CACHE", help=text)
     parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the new cache")
     text = "If CACHE exists: refuse [default], or update it if an earlier merge made it"
@@ -79,7 +79,7 @@ def add_merge_flags(parser: Parser) -> None:
 
 def add_export_flags(parser: Parser) -> None:
     parser.set_defaults(run=run_export)
-    _add_cache(parser)
+    _add_cache(parser, CACHE_OR_ADDRESS)
     parser.add_argument("--to", required=True, metavar="FOLDER", help="Folder of the copy")
     parser.add_argument("--duplicate", action="store_true", help="Give the copy a new id, as an independent cache")
     text = "A cache [default], tar shards for webdataset, parquet files, or a folder for the Hugging Face Hub"
@@ -88,7 +88,7 @@ def add_export_flags(parser: Parser) -> None:
 
 def add_import_flags(parser: Parser) -> None:
     parser.set_defaults(run=run_import)
-    text = "Folder of an export, or of another trainer's cache"
+    text = "Folder that export wrote, or of another trainer's cache"
     parser.add_argument("source", metavar="FOLDER", help=text)
     parser.add_argument("--to", required=True, metavar="CACHE", help="Folder of the new cache")
     text = "Folder of the images and captions, if it is not that of the trainer's cache"
@@ -105,6 +105,7 @@ def add_convert_flags(parser: Parser) -> None:
 
 
 def run_verify(args: argparse.Namespace) -> int:
+    args.dataset = place_of(args.dataset)
     with Progress(args, "Verifying") as progress:
         problems = list(verify(args.dataset, progress))
     faults = [problem for problem in problems if problem.kind != DEBRIS]
@@ -145,7 +146,7 @@ def run_compact(args: argparse.Namespace) -> int:
 
 def run_merge(args: argparse.Namespace) -> int:
     with Progress(args, "Merging", "samples") as progress:
-        report = merge(args.datasets, args.to, progress, args.if_exists)
+        report = merge([place_of(each) for each in args.datasets], args.to, progress, args.if_exists)
     renamed = [f"Renamed, because an earlier cache uses the name: {', '.join(report.renamed)}"]
     warnings = [f"Warning: {text}" for text in report.warnings]
     show(args, asdict(report), [str(report), *(renamed if report.renamed else []), *warnings])
@@ -153,6 +154,7 @@ def run_merge(args: argparse.Namespace) -> int:
 
 
 def run_export(args: argparse.Namespace) -> int:
+    args.dataset = place_of(args.dataset)
     if args.format != "cache":
         return _export_as(args)
     with Progress(args, "Copying") as progress:
@@ -162,9 +164,8 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    images = Path(args.images) if args.images else None
     with Progress(args, "Importing", "samples") as progress:
-        report = import_cache(Path(args.source), Path(args.to), images, args.kind, progress)
+        report = import_cache(args.source, args.to, args.images or None, args.kind, progress)
     show(args, asdict(report), str(report).splitlines())
     return 0
 
@@ -180,13 +181,13 @@ def _export_as(args: argparse.Namespace) -> int:
     if args.duplicate:
         raise UsageError(f"--duplicate: only a copy as a cache has an id; leave out --format {args.format}")
     with Progress(args, "Exporting", "samples") as progress:
-        report = export_as(args.dataset, Path(args.to), args.format, progress)
+        report = export_as(args.dataset, args.to, args.format, progress)
     show(args, asdict(report), [str(report)])
     return 0
 
 
-def _add_cache(parser: Parser) -> None:
-    parser.add_argument("dataset", metavar="CACHE", help="Folder of the cache")
+def _add_cache(parser: Parser, text: str = "Folder of the cache") -> None:
+    parser.add_argument("dataset", metavar="CACHE", help=text)
 
 
 def _describe_problems(args: argparse.Namespace, problems: list[Problem], report: RepairReport | None) -> Iterator[str]:

@@ -87,7 +87,7 @@ from .index import Index, SampleFacts, guarded, open_index, string_of
 from .local_folders import memory_folder, use_memory_folder
 from .migrate import migrate
 from .read import Batch, BatchBuffers, Bucket, Cache, Dataset, Sample, Samples, Subset, holders, open_cache
-from .remote import RangeReader, RemoteStorage, resolve, roots
+from .remote import RangeReader, RemoteStorage, place_of, resolve, roots
 from .sources import (
     CHOICES,
     THUMBNAIL,
@@ -303,6 +303,7 @@ __all__ = [
     "overview_of",
     "parse_setting",
     "peek_bucket_counts",
+    "place_of",
     "plural",
     "preview_clean",
     "published_at",

@@ -11,6 +11,7 @@ from ..errors import CacheError
 
 # At least two letters: `C://data` is a folder on Windows.
 _SHAPE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_MISTYPED = re.compile(r"(s3|gs|az|hf|https?):(?!//)[/\\]?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,16 @@ class Address:
 def is_address(text: object) -> bool:
     """Whether a text that a user typed is an address and not the path of a folder."""
     return isinstance(text, Address) or (isinstance(text, str) and _SHAPE.fullmatch(text) is not None)
+
+
+def local_folder(place: str | Path | Address) -> Path:
+    """The folder that a user named where no address will do. A slash too few in one must not make a folder `s3:`."""
+    text = str(place)
+    if is_address(place):
+        raise CacheError(f"{text}: is an address; choose a folder here, and use push and pull to bring a cache there")
+    if match := _MISTYPED.match(text):
+        raise CacheError(f"{text}: looks like an address; expected {match[1]}://{text[match.end() :]}, or a folder")
+    return Path(text)
 
 
 def is_same_place(one: Path | Address, other: Path | Address) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from ...dataset_cache import CacheError, open_cache
+from ...dataset_cache import CacheError, open_cache, place_of
 from ...errors import TrainError
 from ...lora_train import RUNNING, Job, JobQueue, check_run_name, read_curves, read_run_json
 from ..output import add_output_option, show, table
@@ -80,7 +80,7 @@ def cancel(args: argparse.Namespace) -> int:
 def make_job(args: argparse.Namespace) -> Job:
     """The training of these arguments, checked now and not when its turn comes."""
     config = check_arguments(args)
-    open_cache(args.dataset)
+    open_cache(place_of(args.dataset))
     _check_files({"start-from": config.start_from, "training-adapter": config.training_adapter,
                   "model": args.model if args.reference else ""})  # fmt: skip
     runs = runs_folder(args).absolute()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import open_cache
+from ...dataset_cache import open_cache, place_of
 from ...errors import TrainError
 from ...lora_train import (
     RENAMED_SETTINGS,
@@ -170,7 +170,7 @@ def prepare(args: argparse.Namespace) -> tuple[Sweep, list[Axis]]:
     parser = Parser()
     add_train_flags(parser)
     arguments = parser.given(args, lambda name: is_setting(name) or name in _OWN)
-    dataset = open_cache(args.dataset)
+    dataset = open_cache(place_of(args.dataset))
     sweep = Sweep(
         arguments=tuple(arguments),
         base=config.to_dict(),
@@ -254,7 +254,7 @@ class _Runs:
 
     def _train(self, one: Combination, place: str) -> RunResult:
         sweep = self._sweep
-        dataset = open_cache(sweep.dataset)
+        dataset = open_cache(place_of(sweep.dataset))
         if (dataset.id, dataset.generation) != sweep.origin:
             raise TrainError(f"{sweep.dataset}: has changed since the sweep began; start the same command again")
         status, problem = DONE, ""

@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
-from ...dataset_cache import is_address, resolve, roots, travel
+from ...dataset_cache import CacheError, place_of, roots, travel
 from ...quantity import byte_count, plural
 from ..output import Progress, show
 from ..parser import Parser, UsageError
@@ -40,22 +41,29 @@ def add_sync_flags(parser: Parser) -> None:
 
 def run_push(args: argparse.Namespace) -> int:
     with Progress(args, "Pushing") as progress:
-        return _show(args, travel.push(args.dataset, place_of(args.address), _travel(args, progress)))
+        return _show(args, travel.push(args.dataset, other_side(args.address), _travel(args, progress)))
 
 
 def run_pull(args: argparse.Namespace) -> int:
     with Progress(args, "Pulling") as progress:
-        return _show(args, travel.pull(place_of(args.address), args.dataset, _travel(args, progress)))
+        return _show(args, travel.pull(other_side(args.address), args.dataset, _travel(args, progress)))
 
 
 def run_sync(args: argparse.Namespace) -> int:
     with Progress(args, "Syncing") as progress:
-        return _show(args, travel.sync(args.dataset, place_of(args.address), args.keep, _travel(args, progress)))
+        return _show(args, travel.sync(args.dataset, other_side(args.address), args.keep, _travel(args, progress)))
 
 
-def place_of(text: str) -> str:
-    """What a user typed as an address: `root/name` of a registered root is the address that it stands for."""
-    return resolve(text) if not is_address(text) and text.replace("\\", "/").partition("/")[0] in roots() else text
+def other_side(text: str) -> str:
+    """The place that a user typed. A mistyped root must not become a new folder here."""
+    place, parts = place_of(text), Path(text).parts
+    if place == text and ":" not in text and len(parts) > 1 and not Path(parts[0]).exists():
+        listed = ", ".join(sorted(roots())) or "none"
+        raise CacheError(
+            f"{text}: {parts[0]!r} is neither a registered root nor a folder that exists (registered: {listed}); "
+            "register it in remotes.toml, or make the folder first"
+        )
+    return place
 
 
 def _add_travel_flags(parser: Parser, pushes: bool) -> None:

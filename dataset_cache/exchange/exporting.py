@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ...errors import CacheError
 from ...quantity import byte_count, plural
-from ..address import Address, is_inside
+from ..address import Address, is_inside, local_folder
 from ..format import Place
 from ..read import Dataset, open_cache
 from .about import ABOUT, write_about
@@ -45,7 +45,7 @@ class ExportReport:
 
 
 def export_as(
-    path: Place, destination: Path, form: str, progress: Progress | None = None, file_bytes: int = FILE_BYTES
+    path: Place, destination: str | Path, form: str, progress: Progress | None = None, file_bytes: int = FILE_BYTES
 ) -> ExportReport:
     """Write the samples of a cache to the new folder `destination`: tar shards, parquet files or a folder for the Hub.
 
@@ -56,7 +56,7 @@ def export_as(
         raise CacheError(f"format = {form!r}: expected one of {', '.join(FORMATS)}")
     if form != "webdataset":
         import_pyarrow()  # before anything is written
-    destination = Path(destination)
+    destination = local_folder(destination)
     with open_cache(path) as cache:
         _make_new(destination, cache.path)
         files = FORMATS[form](cache, destination, file_bytes, progress or (lambda done, total: None))

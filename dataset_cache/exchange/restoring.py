@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ...errors import CacheError
 from ...quantity import plural
+from ..address import local_folder
 from ..foreign import ConvertReport, ImportReport, convert, import_foreign, is_comfyui_dataset
 from ..upkeep import require_new
 from ..write import CacheWriter
@@ -36,14 +37,19 @@ class RestoreReport:
 
 
 def import_cache(
-    source: Path, destination: Path, images: Path | None = None, kind: str = "", progress: Progress | None = None
+    source: str | Path,
+    destination: str | Path,
+    images: str | Path | None = None,
+    kind: str = "",
+    progress: Progress | None = None,
 ) -> RestoreReport | ImportReport | ConvertReport:
     """Import an export of StreamCache, a cache of another trainer, or a dataset of ComfyUI's own nodes.
 
     `images` is the folder of the images and captions of another trainer, if it is not that of the cache; `kind` names
     the trainer if the folder has caches of several. Nothing in the source is executed or changed.
     """
-    source, destination = Path(source), Path(destination)
+    source, destination = local_folder(source), local_folder(destination)
+    images = None if images is None else local_folder(images)
     if is_export(source):
         return restore_export(source, destination, progress)
     if not kind and is_comfyui_dataset(source):

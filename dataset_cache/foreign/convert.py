@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import CacheError
 from ...quantity import plural
+from ..address import local_folder
 from ..format import storage_at
 from ..upkeep import refuse_other_origin
 from ..write import CacheWriter, split_rows
@@ -34,14 +35,14 @@ class ConvertReport:
 
 
 def convert(
-    source: Path, destination: Path, *, progress: Callable[[int, int | None], None] | None = None
+    source: str | Path, destination: str | Path, *, progress: Callable[[int, int | None], None] | None = None
 ) -> ConvertReport:
     """Import the dataset in `source` into the cache `destination`, published once all of it has been read.
 
     An existing cache is replaced only if it was converted too.
     `progress` is called with (items done, total or None) after each item. Nothing in the source is executed.
     """
-    source, destination = Path(source), Path(destination)
+    source, destination = local_folder(source), local_folder(destination)
     if source.resolve() == destination.resolve():
         raise CacheError(f"{source}: source and destination are the same folder; choose another destination")
     dataset = open_foreign(source)

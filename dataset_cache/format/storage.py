@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from ...errors import CacheError
-from ..address import Address, is_address
+from ..address import Address, is_address, local_folder
 from ..stored_file import GrowingFile, Read, StoredFile, stream
 from .files import (
     OpenFile,
@@ -165,7 +165,7 @@ def storage_at(place: Place) -> Storage:
     if not isinstance(place, str | Path | Address):
         return place
     if not is_address(place):
-        return LocalStorage(Path(str(place)))
+        return LocalStorage(local_folder(place))
     address = place if isinstance(place, Address) else Address.parse(str(place))
     if address.scheme not in SCHEMES:
         raise CacheError(f"{address}: no such kind of address; expected {', '.join(f'{s}://' for s in SCHEMES)}")

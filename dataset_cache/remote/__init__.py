@@ -2,6 +2,6 @@
 
 from .ranges import REQUEST_BYTES, RangeReader
 from .remote_storage import RemoteStorage
-from .roots import resolve, roots
+from .roots import place_of, resolve, roots
 
-__all__ = ["REQUEST_BYTES", "RangeReader", "RemoteStorage", "resolve", "roots"]
+__all__ = ["REQUEST_BYTES", "RangeReader", "RemoteStorage", "place_of", "resolve", "roots"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CacheError
-from ..address import Address
+from ..address import Address, is_address
 from ..local_folders import remotes_file
 
 
@@ -40,6 +40,17 @@ class _Root:
 def roots() -> dict[str, str]:
     """The registered addresses by name; empty without a file."""
     return {name: str(root.address) for name, root in _read(remotes_file()).items()}
+
+
+def place_of(text: str) -> str:
+    """What a user typed as the place of a cache: `root/name` is an address, everything else stays what it is."""
+    place = text.replace("\\", "/")
+    try:
+        return resolve(place) if not is_address(text) and place.partition("/")[0] in roots() else text
+    except CacheError:
+        if Path(text).exists():  # a mistake in remotes.toml is none of a local cache's
+            return text
+        raise
 
 
 def resolve(place: str) -> str:

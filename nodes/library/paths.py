@@ -15,6 +15,7 @@ from ...dataset_cache import (
     CacheBusy,
     CacheError,
     has_build,
+    is_address,
     is_long_name,
     is_published,
     name_problem,
@@ -72,6 +73,11 @@ def parse_name(text: str) -> tuple[str, ...]:
     """The parts of a name such as `group/my_set`. The same names are allowed on every system."""
     if not isinstance(text, str) or not text.strip():
         raise CacheError("the name is empty; enter one, such as my_set")
+    if is_address(text.strip()):
+        raise CacheError(
+            f"{_shown(text)} is an address, which no workflow may name; register it in remotes.toml as a root, and use "
+            "that root's name"
+        )
     parts = tuple(text.strip().replace("\\", "/").split("/"))
     if len(parts) > MAX_DEPTH:
         raise CacheError(f"the name {_shown(text)} has {len(parts)} parts; at most {MAX_DEPTH} are allowed")

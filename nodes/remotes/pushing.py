@@ -22,12 +22,15 @@ def root_names() -> list[str]:
 
 
 def push_target(root: str, name: str) -> Address | None:
-    """Where a cache of this name goes at a registered root; None if it stays here."""
+    """Where a cache of this name goes at a registered root; None if it stays here.
+
+    A cache that was pulled is called `studio/cats` here: it goes back to where it was.
+    """
     if root in ("", NO_ROOT):
         return None
     if not isinstance(root, str) or "/" in root or "\\" in root:
         raise CacheError(f"push_to: {str(root)[:60]!r} is not a registered root; choose one from the list")
-    return remote_place(f"{root}/{name}")
+    return remote_place(f"{root}/{name.removeprefix(f'{root}/')}")
 
 
 def push_saved(saved: Saved, path: Path, target: Address, watch: Watcher) -> Saved:

@@ -13,9 +13,15 @@ def test_an_address_is_shown_as_it_was_typed_and_has_a_name_and_parts():
     assert Address.parse("s3://bucket").name == "bucket" and str(Address.parse("s3://bucket") / "a") == "s3://bucket/a"
 
 
-@pytest.mark.parametrize("text", ["C://data/set", "/data/set", "set", "file.txt", "s3:/bucket/set", "", "://a/b"])
+@pytest.mark.parametrize("text", ["C://data/set", "/data/set", "set", "file.txt", "C:/set", "my:set", "", "://a/b"])
 def test_paths_are_no_addresses(text):
     assert not is_address(text) and isinstance(storage_at(text), LocalStorage)
+
+
+@pytest.mark.parametrize("text", ["s3:/bucket/set", "s3:bucket/set", "S3:\\bucket/set", "https:/bucket/set"])
+def test_an_address_with_a_slash_too_few_makes_no_folder(text):
+    with pytest.raises(CacheError, match=r"(?i)looks like an address; expected (s3|https)://bucket/set, or a folder"):
+        storage_at(text)
 
 
 @pytest.mark.parametrize(

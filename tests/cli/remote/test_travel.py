@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamcache.cli.remote import travel
-from streamcache.dataset_cache import PublishLock, open_cache
+from streamcache.dataset_cache import PublishLock, open_cache, place_of
 
 from ...support.commands import run, run_json
 from ...support.datasets import content, write_set
@@ -72,12 +71,34 @@ def test_prune_tells_what_waits_and_grace_needs_it(near: Path, tmp_path: Path, c
             assert ended.code == 2
 
 
-def test_the_name_of_a_root_stands_for_its_address(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(travel, "roots", lambda: {"studio": "s3://bucket/sets"})
-    monkeypatch.setattr(travel, "resolve", lambda text: text.replace("studio", "s3://bucket/sets"))
-    assert travel.place_of("studio/my_set") == "s3://bucket/sets/my_set"
-    assert travel.place_of("./studio/my_set") == "./studio/my_set" and travel.place_of("/mnt/studio") == "/mnt/studio"
-    assert travel.place_of("s3://other/my_set") == "s3://other/my_set"
+@pytest.fixture
+def studio(state_dir: Path) -> str:
+    (state_dir / "remotes.toml").write_text('[roots.studio]\naddress = "s3://bucket/sets"\n')
+    return "s3://bucket/sets"
+
+
+def test_the_name_of_a_root_stands_for_its_address(studio: str):
+    assert place_of("studio/my_set") == place_of("studio\\my_set") == f"{studio}/my_set"
+    assert place_of("./studio/my_set") == "./studio/my_set" and place_of("/mnt/studio") == "/mnt/studio"
+    assert place_of("s3://other/my_set") == "s3://other/my_set"
+
+
+def test_a_mistake_in_the_list_of_roots_does_not_hide_local_caches(near: Path, state_dir: Path):
+    (state_dir / "remotes.toml").write_text("[roots.studio")
+    assert place_of(str(near)) == str(near) and run("info", near) == 0
+    assert run("info", "studio/my_set") == 1
+
+
+@pytest.mark.parametrize("command", ["push", "pull", "sync"])
+def test_a_mistyped_root_becomes_no_folder(
+    near: Path, studio: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, command: str
+):
+    monkeypatch.chdir(near.parent)
+    places = ("stduio/my_set", "near") if command == "pull" else ("near", "stduio/my_set")
+    assert run(command, *places) == 1 and "(registered: studio)" in capsys.readouterr().err
+    assert [each.name for each in near.parent.iterdir()] == ["near"]
+    (near.parent / "nas").mkdir()
+    assert run("push", "near", "nas/my_set") == 0 and run("push", "near", "plain") == 0
 
 
 def test_a_missing_cache_is_named(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -167,3 +167,16 @@ def test_f9_ten_times_as_many_samples_take_no_more_memory(tmp_path: Path, form: 
 
 def files_of(folder: Path) -> list[str]:
     return json.loads((folder / "export.json").read_text())["files"]
+
+
+def test_an_address_as_destination_is_refused_and_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    source = write_plain_cache(tmp_path / "set", 2)
+    export_as(source, "out", "webdataset")
+    for place in ("s3://bucket/out", "s3:/bucket/out"):
+        for act in (lambda to: export_as(source, to, "webdataset"), lambda to: import_cache("out", to)):
+            with pytest.raises(CacheError, match="address"):
+                act(place)
+        with pytest.raises(CacheError, match="address"):
+            import_cache(place, "back")
+    assert {each.name for each in tmp_path.iterdir()} == {"set", "out"}

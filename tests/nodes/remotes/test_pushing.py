@@ -56,6 +56,7 @@ def test_f7_a_node_pushes_to_registered_roots_only(proxy: FaultProxy, root: str)
 
 
 def test_a_root_is_chosen_by_name(proxy: FaultProxy):
+    assert str(push_target("studio", "studio/cats")) == str(push_target("studio", "cats")), "where it was pulled from"
     assert root_names() == ["studio"] and push_target(NO_ROOT, "my_set") is None
     assert str(push_target("studio", "group/my_set")).endswith("/group/my_set")
     assert str(remote_place("studio/group/my_set")) == str(push_target("studio", "group/my_set"))
