@@ -237,7 +237,8 @@ def test_f9_copies_exports_and_merges_have_the_same_samples(
         export_as(place, tmp_path / form, form)
         import_cache(tmp_path / form, tmp_path / f"{form} again")
         assert content(tmp_path / f"{form} again") == content(near)
-        assert read_manifest(tmp_path / f"{form} again").requires == ("padding",), "imports are trimmed like an encode"
+        again = read_manifest(tmp_path / f"{form} again").requires
+        assert set(again) == {"padding"} & set(read_manifest(near).requires), "trimmed if the exported cache was"
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["folder", "address"])
