@@ -102,8 +102,10 @@ def sync(folder: Place, address: Place, keep: str | None = None, how: Travel = T
     source, target = (near, far) if relation in (AHEAD, SAME) else (far, near)
     if source.manifest is None:
         raise CacheError(f"{source.storage.path}: nothing is published here, so it cannot be kept")
-    action = {AHEAD: "push", BEHIND: "pull"}.get(relation, "none")
-    return _bring(action, source, target, near.storage, how)
+    if relation == SAME and near.manifest is not None and _missing(near.storage, cargo_of(near.manifest)):
+        source, target = far, near
+    report = _bring("push" if target is far else "pull", source, target, near.storage, how)
+    return report if report.files or relation != SAME else replace(report, action="none")
 
 
 def relation_of(folder: Place, address: Place, there: Manifest | None = None) -> str:
@@ -134,7 +136,7 @@ def _bring(action: str, source: Side, target: Side, near: Storage, how: Travel) 
     with leased_manifest(source.storage) as manifest:
         if manifest is None or manifest.generation != source.generation:
             raise CacheBusy(f"{source.storage.path}: was published again a moment ago; run the same command again")
-        missing = [] if action == "none" and not how.verify else _missing(target.storage, cargo_of(manifest), how)
+        missing = _missing(target.storage, cargo_of(manifest), how)
         report = _report(action, source, target, manifest, missing, how)
         if how.dry_run:
             return replace(report, pruned=prune(far, how.grace, apply=False) if how.prune else Pruned())
@@ -171,6 +173,7 @@ def _travel(
         landing.expect(manifest)
         meter = carry(source, landing, missing, how.progress)
         _publish(landing, target, manifest, missing, keeps_older)
+        _put_back(source, landing, storage, manifest)
         landing.discard()
     except OSError as error:
         raise CacheError(
@@ -206,6 +209,14 @@ def _publish(landing: Landing, target: Side, manifest: Manifest, missing: list[C
     finally:
         if lock is not None:
             lock.release()
+
+
+def _put_back(source: Storage, landing: Landing, storage: Storage, manifest: Manifest) -> None:
+    """Another process may have pruned a file that this generation lists again, before it was published."""
+    lost = _missing(storage, cargo_of(manifest))
+    if lost:
+        carry(source, landing, lost, None)
+        landing.settle(lost)
 
 
 def _overtaken(target: Side) -> CacheError:

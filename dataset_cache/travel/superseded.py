@@ -9,15 +9,15 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import CacheError
+from ...errors import CacheBusy, CacheError
 from ..format import SHARDS, Manifest, Storage, index_generation, read_manifest
 from ..read import holders
 from ..upkeep import TRAVEL
-from ..write import GRACE_SECONDS, list_shards
+from ..write import GRACE_SECONDS, PublishLock, list_shards
 from .cargo import cargo_of
 
 _NAME = f"{TRAVEL}/superseded.json"
@@ -67,11 +67,36 @@ def prune(storage: Storage, grace: float = GRACE_SECONDS, apply: bool = True) ->
     if not apply:
         return Pruned(len(due), sum(sizes.get(name, 0) for name in due), len(since) - len(due))
     _write(storage, Superseded(known.last, {name: began for name, began in since.items() if name not in due}))
-    latest = read_manifest(storage)
-    if latest is None or latest.generation != manifest.generation:
-        return Pruned(waiting=len(since))  # another publisher may list some of them again
-    gone = [name for name in due if storage.remove(name)]
+    gone = _remove(storage, manifest, due)
     return Pruned(len(gone), sum(sizes.get(name, 0) for name in gone), len(since) - len(gone))
+
+
+def _remove(storage: Storage, manifest: Manifest, names: Sequence[str]) -> list[str]:
+    """Remove these files, unless another process publishes: its generation may list some of them again.
+
+    In a folder, publishers hold its lock. At an address there is none: a publisher looks for its files once more after
+    it has published, and what it cannot have seen is said here.
+    """
+    try:
+        lock = None if storage.is_remote else PublishLock(storage)
+    except CacheBusy:
+        return []
+    try:
+        latest = read_manifest(storage)
+        if latest is None or latest.generation != manifest.generation:
+            return []
+        gone = [name for name in names if storage.remove(name)]
+        latest = read_manifest(storage)
+    finally:
+        if lock is not None:
+            lock.release()
+    lost = {each.name for each in cargo_of(latest)}.intersection(gone) if latest is not None else ()
+    if lost:
+        raise CacheBusy(
+            f"{storage.path}: another process published it again while older files were removed, and {len(lost)} of "
+            'them are needed now; run "streamcache sync" where it was published from'
+        )
+    return gone
 
 
 def _read(storage: Storage) -> Superseded:

@@ -146,6 +146,17 @@ def test_a_missing_or_short_shard_of_the_same_generation_is_sent_again(near: Pat
     assert push(near, far).files == 2 and list(verify(far)) == []
 
 
+@pytest.mark.parametrize("side", ["near", "far"])
+def test_a_sync_of_equal_generations_sends_what_either_side_lacks(near: Path, far: Path, side: str):
+    push(near, far)
+    hurt = near if side == "near" else far
+    shard_files(hurt)[0].unlink()
+    report = sync(near, far)
+    assert (report.action, report.files) == ("pull" if side == "near" else "push", 1)
+    assert "Nothing to do" not in str(report) and list(verify(hurt)) == []
+    assert sync(near, far).action == "none"
+
+
 @pytest.mark.usefixtures("platform")
 def test_f6_an_interrupted_pull_goes_on_from_its_partial_file(near: Path, far: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(carrying, "PART_BYTES", 1000)

@@ -1,13 +1,14 @@
 """Older files on the far side: kept, until pruning is asked for and their time of grace is over."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from streamcache.dataset_cache import clean, open_cache
-from streamcache.dataset_cache.travel import Travel, push
+from streamcache.dataset_cache import CacheBusy, LocalStorage, PublishLock, clean, open_cache, verify
+from streamcache.dataset_cache.travel import Travel, journey, push, superseded, sync
 
 from ...support.datasets import write_set
 
@@ -23,6 +24,7 @@ def three(tmp_path: Path) -> tuple[Path, Path, list[set[str]]]:
         clean(near, ["unused", "superseded"])
         push(near, far)
         found.append({file.name for file in (near / "shards").iterdir()})
+        shutil.copytree(near, tmp_path / f"backup {len(found)}")
     return near, far, found
 
 
@@ -81,3 +83,47 @@ def test_files_that_a_reader_uses_stay(three):
     before = shards(far)
     assert push(near, far, AT_ONCE).pruned.files == 0 and shards(far) == before
     del reader
+
+
+def test_pruning_waits_while_another_process_publishes(three):
+    near, far, found = three
+    lock = PublishLock(far)
+    try:
+        assert push(near, far, AT_ONCE).pruned.files == 0
+    finally:
+        lock.release()
+    assert shards(far) == set.union(*found)
+
+
+def test_what_is_pruned_in_the_moment_of_publishing_is_put_back(three, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _, far, (first, _, _) = three
+    note = journey.note_superseded
+
+    def pruned_elsewhere(*args) -> None:
+        note(*args)
+        for name in first:
+            (far / "shards" / name).unlink()
+
+    monkeypatch.setattr(journey, "note_superseded", pruned_elsewhere)
+    sync(tmp_path / "backup 1", far, "local")  # lists again what is still there
+    assert not first - shards(far)
+    assert len(open_cache(far)) == 3 and [each.kind for each in verify(far) if each.kind != "debris"] == []
+
+
+def test_a_pruner_says_what_was_published_again_while_it_removed(
+    three, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, far, (first, _, _) = three
+    manifest, remove = (tmp_path / "backup 1/dataset.json").read_bytes(), LocalStorage.remove
+
+    def publish_first(storage: LocalStorage, name: str) -> bool:
+        if name.startswith("shards/"):
+            (far / "dataset.json").write_bytes(manifest)  # as a publisher at an address, where there is no lock
+        return remove(storage, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "remove", publish_first)
+        with pytest.raises(CacheBusy, match="are needed now; run .streamcache sync. where"):
+            superseded.prune(LocalStorage(far), 0)
+    assert first - shards(far)
+    assert sync(tmp_path / "backup 1", far).action == "push" and not first - shards(far)
