@@ -1,14 +1,17 @@
 """The check of a file while it arrives: the header first, then every blob, in pieces of any size."""
 
+import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheWriter, LocalStorage, read_manifest
-from streamcache.dataset_cache.format.shard import read_header
-from streamcache.dataset_cache.travel.cargo import Cargo, cargo_of
+from streamcache.dataset_cache import CacheError, CacheWriter, LocalStorage, read_manifest
+from streamcache.dataset_cache.format.shard import blob_hash, header_hash, read_header
+from streamcache.dataset_cache.travel import pull
+from streamcache.dataset_cache.travel.cargo import Cargo, ShardCheck, cargo_of
 
 from ...support.datasets import write_set
 
@@ -60,6 +63,36 @@ def test_a_header_of_an_impossible_size_is_refused_before_it_is_kept(files: list
     check = shard.check()
     check.feed(memoryview((1 << 62).to_bytes(8, "little") + data[8:]))
     assert "impossible size" in check.problem()
+
+
+def forged(data: bytes) -> bytes:
+    """A shard with another tensor, listed in its header under the hash of that tensor."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    listed = {name: info for name, info in json.loads(data[8:start]).items() if not name.startswith(("~", "__"))}
+    name, info = next(iter(listed.items()))
+    begin, end = (start + at for at in info["data_offsets"])
+    blob = bytes([data[begin] ^ 1]) + data[begin + 1 : end]
+    hashed = blob_hash(memoryview(blob), info["dtype"], tuple(info["shape"])).hex()
+    return data[:start].replace(name.encode(), hashed.encode()) + data[start:begin] + blob + data[end:]
+
+
+def test_a_forged_header_is_refused_though_its_blobs_fit(tmp_path: Path):
+    path = write_set(tmp_path / "set", range(3))
+    shards = read_manifest(path).shards
+    for shard in shards:
+        file = path / "shards" / shard.file
+        data = forged(file.read_bytes())
+        start = 8 + int.from_bytes(data[:8], "little")
+        honest = ShardCheck(replace(shard, hash=header_hash(data[:start])))
+        honest.feed(memoryview(data))
+        assert honest.problem() is None, "only the hash of the header is wrong"
+        check = ShardCheck(shard)
+        check.feed(memoryview(data))
+        assert "its header does not match its hash" in (check.problem() or "")
+        file.write_bytes(data)
+    with pytest.raises(CacheError, match="its header does not match its hash"):
+        pull(path, tmp_path / "copy")
+    assert not (tmp_path / "copy/dataset.json").exists() and not list((tmp_path / "copy").glob("shards/*"))
 
 
 def test_types_of_four_bits_and_empty_tensors_pass(tmp_path: Path):
