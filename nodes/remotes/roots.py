@@ -15,6 +15,7 @@ from ...dataset_cache import (
     is_published,
     manifest_stamp,
     name_problem,
+    published_at,
     read_manifest,
     roots,
     storage_at,
@@ -29,12 +30,13 @@ MOST_FOLDERS = 2000  # that are looked into below a root: a bucket may contain m
 
 @dataclass(frozen=True)
 class RemoteCache:
-    """A cache at a registered root; `name` begins with the root's. `problem` says why it cannot be read."""
+    """A cache at a registered root; `name` begins with the root's. `published` is in seconds since 1970."""
 
     name: str
     place: Address
     manifest: Manifest | None
-    problem: str = ""
+    problem: str = ""  # why it cannot be read
+    published: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class RemoteRoots:
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], tuple[RemoteRoot, float]] = {}  # with the time of the listing
         self._searches: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
-        self._manifests: dict[str, tuple[object, Manifest]] = {}
+        self._caches_read: dict[tuple[str, str], tuple[object, RemoteCache]] = {}  # with the stamp of the manifest
 
     def rows(self, patience: float, again: bool = False) -> list[RemoteRoot]:
         """All roots. One that was never listed, or too long ago, is listed while this waits."""
@@ -121,14 +123,15 @@ class RemoteRoots:
     def _cache(self, name: str, place: Address) -> RemoteCache:
         try:
             stamp = manifest_stamp(place)
-            known = self._manifests.get(str(place))
+            known = self._caches_read.get((name, str(place)))
             if known is not None and known[0] == stamp:
-                return RemoteCache(name, place, known[1])
+                return known[1]
             manifest = read_manifest(place)
             if manifest is None:
                 raise CacheError(f"{place}: has just been removed")
-            self._manifests[str(place)] = (stamp, manifest)
-            return RemoteCache(name, place, manifest)
+            cache = RemoteCache(name, place, manifest, published=published_at(place))
+            self._caches_read[name, str(place)] = (stamp, cache)
+            return cache
         except (CacheError, OSError) as error:
             return RemoteCache(name, place, None, str(error))
 

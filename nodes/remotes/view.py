@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...dataset_cache import CacheError, manifest_stamp, read_manifest, travel
+from ...dataset_cache import CacheError, manifest_stamp, published_at, read_manifest, travel
 from ..library import list_caches, parse_name
-from ..outside import cut_text
+from ..outside import as_time, cut_text
 from .roots import REMOTE_ROOTS, RemoteCache
 
 PATIENCE_SECONDS = 1.5  # that a page waits for a remote; then it asks again
@@ -34,10 +34,14 @@ def remote_rows(local: Sequence[Path], again: bool) -> list[dict[str, Any]]:
 
 
 def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]], local: Sequence[Path]) -> dict[str, Any]:
-    """`local` is what is here: nothing, a part of a first pull, or a whole generation; `relation` compares it."""
+    """`local` is what is here: nothing, a part of a first pull, or a whole generation; `relation` compares it.
+
+    If both sides have changed, `here` is what the user compares with the remote one.
+    """
     manifest = cache.manifest
     row = {"name": cache.name, "problem": cut_text(cache.problem), "samples": 0, "bytes": 0, "generation": ""}
-    row |= {"local": NONE, "local_name": "", "relation": "", "arrived": 0}
+    row |= {"published": as_time(cache.published), "local": NONE, "local_name": "", "relation": "", "arrived": 0}
+    row |= {"here": None}
     if manifest is None:
         return row
     size = sum(shard.bytes for shard in manifest.shards) + manifest.whole_index_bytes
@@ -51,9 +55,18 @@ def _row(cache: RemoteCache, here: dict[str, tuple[str, Path]], local: Sequence[
             relation = travel.relation_of(folder, cache.place, manifest)
             whole = PARTLY if part is not None and relation == travel.BEHIND else WHOLE
             row |= {"local": whole, "local_name": name, "relation": relation}
+            row |= {"here": _side(folder) if relation == travel.APART else None}
     except (CacheError, OSError) as error:
         row |= {"problem": cut_text(str(error)), "relation": _UNKNOWN}
     return row
+
+
+def _side(folder: Path) -> dict[str, Any] | None:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return None
+    samples, published = manifest.counts.get("samples", 0), as_time(published_at(folder))
+    return {"samples": samples, "generation": manifest.generation, "published": published}
 
 
 _ids: dict[str, tuple[Any, str]] = {}  # folder → stamp of its manifest, the id of its dataset

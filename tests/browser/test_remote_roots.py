@@ -85,6 +85,11 @@ def test_f6_remote_caches_are_shown_pulled_pushed_and_synced(tab: CacheTab, serv
     press(tab, "studio/group/dogs", "sync")
     tab.page.wait_for(find(".sc-dialog input[value=remote]"))
     tab.page.screenshot(tab.shots / "remote_sync.png")
+    assert not tab.page.run("!!document.querySelector('.sc-dialog input:checked')"), "nothing is chosen for the user"
+    assert tab.page.run("document.querySelector('.sc-dialog button[type=submit]').disabled")
+    sides = tab.page.run("[...document.querySelectorAll('.sc-keep-side')].map((side) => side.textContent)")
+    for side, path, count in zip(sides, (local(server, "dogs"), f"{STUDIO}/group/dogs"), (7, 9), strict=True):
+        assert f"{count} samples" in side and open_cache(path).generation[:12] in side and "published" in side
     tab.page.click(find(".sc-dialog input[value=remote]"))
     tab.page.click(find(".sc-dialog button[type=submit]"))
     tab.page.wait_for(row("studio/group/dogs", relation="same"), 60)

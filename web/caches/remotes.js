@@ -4,7 +4,7 @@ import { ask, notice } from "../lib/dialog.js";
 import { button, debounce, fill, h, icon, iconButton } from "../lib/dom.js";
 import { nameOf } from "../lib/names.js";
 import { get, listen, post } from "../lib/server.js";
-import { bytes } from "../lib/units.js";
+import { bytes, moment } from "../lib/units.js";
 import { words } from "../lib/words.js";
 import { addLoadNode } from "./canvas.js";
 
@@ -113,20 +113,38 @@ export class RemoteSection {
   }
 
   /** Both sides have changed: the user says which one stays. */
-  decide({ name, local_name: local }) {
-    const choice = (value, checked) =>
-      h("label", { class: "sc-row" }, h("input", { type: "radio", name: "keep", value, checked }), words(`remotes.keep_${value}`, { name, local }));
-    const content = h("div", { class: "sc-stack" }, h("p", {}, words("remotes.keep_text")), choice("local", true), choice("remote", false));
+  decide(cache) {
+    const { name, local_name: local } = cache;
+    // None is chosen: the other side loses what only it has, so pressing Enter must not decide.
+    const choice = (value, side) =>
+      h(
+        "label",
+        { class: "sc-row sc-keep-side" },
+        h("input", { type: "radio", name: "keep", value, required: true }),
+        h("span", { class: "sc-stack" }, words(`remotes.keep_${value}`, { name, local }), side && h("span", { class: "sc-small sc-number sc-soft" }, sideFacts(side))),
+      );
+    const content = h("div", { class: "sc-stack" }, h("p", {}, words("remotes.keep_text")), choice("local", cache.here), choice("remote", cache));
     return ask({
       title: words("remotes.keep_title", { name, local }),
       content,
       action: words("remotes.sync").replace("…", ""),
+      ready: (can) => {
+        can(false);
+        content.addEventListener("change", () => can(true));
+      },
       act: async () => {
         const keep = content.querySelector("input:checked").value;
         this.panel.jobs.update((await post("/remote/sync", { name: local, remote: name, keep })).job);
       },
     });
   }
+}
+
+/** "812 samples · generation 0123456789ab · published May 3, 2026, 10:12". */
+function sideFacts({ samples, generation, published }) {
+  const version = words("remotes.generation", { generation: generation.slice(0, 12) });
+  const facts = [words("caches.count_samples", { count: samples }), version];
+  return (published ? [...facts, words("remotes.published", { date: moment(published) })] : facts).join(" · ");
 }
 
 /** Asks to which root a cache is pushed, and under which name: those of the cache that it came from or was pushed to. */

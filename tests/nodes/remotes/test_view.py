@@ -68,7 +68,14 @@ def test_the_relation_follows_both_sides(tmp_path: Path, rows):
     assert shown(rows()[0]) == ("whole", "ahead", "my_set")
     pull(place, tmp_path / "other")
     push(write_set(tmp_path / "other", range(5)), place)
-    assert shown(rows()[0]) == ("whole", "apart", "my_set")
+    (row,) = rows()
+    assert shown(row) == ("whole", "apart", "my_set")
+    sides = {"there": (tmp_path / "other", row), "here": (here, row["here"])}
+    for name, (path, side) in sides.items():
+        manifest = read_manifest(path)
+        assert manifest is not None
+        assert (side["samples"], side["generation"]) == (manifest.counts["samples"], manifest.generation), name
+        assert abs(side["published"] - (path / "dataset.json").stat().st_mtime) < 60, name
 
 
 def test_an_older_copy_is_behind(tmp_path: Path, rows):
