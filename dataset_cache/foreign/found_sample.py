@@ -30,7 +30,10 @@ class Skipped:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        # Errors begin with the whole path of the file, which the place ends.
+        at = self.reason.replace("\\", "/").find(f"{self.place}: ")
+        reason = self.reason if at < 0 else self.reason[at + len(self.place) + 2 :]
+        return f"{self.place}: {reason}"
 
 
 class ForeignCache(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import CacheError
 from ...quantity import plural
-from ..format import NAMES, blob_hash, split, storage_at, tensor_bytes
+from ..format import NAMES, blob_hash, is_published, split, storage_at, tensor_bytes
 from ..upkeep import refuse_other_origin
 from ..write import CacheWriter
 from .ai_toolkit import open_ai_toolkit
@@ -69,6 +69,8 @@ def open_foreign_cache(folder: Path, images: Path | None = None, kind: str = "")
         raise CacheError(f"{images}: no such folder; choose the folder of the images")
     openers = {kind: KINDS[kind]} if kind else KINDS
     found = {name: cache for name, opener in openers.items() if (cache := opener(folder, images)) is not None}
+    if not found and is_published(folder):
+        raise CacheError(f'{folder}: is a StreamCache already; use it as it is, or copy it with "streamcache export"')
     if not found:
         expected = ", ".join(openers)
         raise CacheError(f"{folder}: contains no cache of {expected}; choose the folder that has its files")
@@ -107,7 +109,7 @@ def import_foreign(
             try:
                 _store(writer, found)
             except CacheError as error:
-                skipped.append(f"{found.place}: {error}")
+                skipped.append(str(Skipped(found.place, str(error))))
                 continue
             samples += 1
             uncaptioned += not found.facts.captions

@@ -26,9 +26,12 @@ def find_lost(storage: Storage) -> str | None:
         return None
     shards = [status for file in storage.list(SHARDS) if (status := storage.stat(f"{SHARDS}/{file}")) is not None]
     size = byte_count(sum(status.size for status in shards))
+    found = f"{MANIFEST} is missing, but {indexes[0]} and {plural(len(shards), 'shard')} ({size}) of a"
+    if storage.is_remote:  # a push that failed or still runs leaves this too
+        return f"{found} dataset are here; push it again from the folder of the cache, which sends only what is missing"
     return (
-        f"{MANIFEST} is missing, but {indexes[0]} and {plural(len(shards), 'shard')} ({size}) of a published dataset "
-        f"are here; restore {MANIFEST} from a copy of the folder, or move the folder away and save again"
+        f"{found} published dataset are here; restore {MANIFEST} from a copy of the folder, or move the folder away "
+        "and save again"
     )
 
 

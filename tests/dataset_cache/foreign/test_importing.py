@@ -8,6 +8,7 @@ import torch
 from streamcache.dataset_cache import CacheError, open_cache, verify
 from streamcache.dataset_cache.foreign import import_foreign
 
+from ...support.datasets import write_set
 from ...support.samples import anonymous_bytes, write_cache
 from .trainers import ai_toolkit_latent, draw, image, kohya_npz
 
@@ -48,11 +49,21 @@ def test_f9_a_folder_without_anything_to_import_is_refused_and_leaves_no_cache(t
     image(folder, "one.png")
     with pytest.raises(CacheError, match="contains no cache of kohya"):
         import_foreign(folder, tmp_path / "set")
+    with pytest.raises(CacheError, match="own: is a StreamCache already; use it as it is"):
+        import_foreign(write_set(tmp_path / "own", range(2)), tmp_path / "set")
     kohya_npz(folder / "one_0080x0064_mystery.npz", draw(4, 8, 8))
     with pytest.raises(CacheError, match="no sample that can be imported.*mystery"):
         import_foreign(folder, tmp_path / "set")
     with pytest.raises(CacheError):
         open_cache(tmp_path / "set")
+
+
+def test_a_file_that_is_not_imported_is_named_once(tmp_path: Path):
+    folder = tmp_path / "in"
+    kohya_npz(folder / "one_0080x0064_sdxl.npz", draw(4, 8, 8))
+    (folder / "two_0080x0064_sdxl.npz").write_bytes(b"damaged")
+    (skipped,) = import_foreign(folder, tmp_path / "set").skipped
+    assert skipped.startswith("two_0080x0064_sdxl.npz: cannot be read as npz") and skipped.count("two_") == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux")
