@@ -44,7 +44,7 @@ def _open_generation(path: str, manifest: Manifest, check: bool) -> "Cache":
         return Cache(storage, manifest, open_index(storage, manifest, check or None), lease, check)
     except CacheError as error:
         lease.release()
-        raise CacheError(f"generation {manifest.generation[:8]} cannot be opened again: {error}") from error
+        raise CacheError(f"generation {manifest.generation[:12]} cannot be opened again: {error}") from error
 
 
 class _Closed:
@@ -100,7 +100,7 @@ class Cache(Sequence[Sample]):
 
     def __repr__(self) -> str:
         count = self.manifest.counts["samples"]
-        return f"<Cache {self.path.name}: {count:,} samples, generation {self.generation[:8]}>"
+        return f"<Cache {self.path.name}: {count:,} samples, generation {self.generation[:12]}>"
 
     def __enter__(self) -> "Cache":
         return self

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ...errors import CacheBusy, CacheError
 from ...quantity import byte_count, plural
@@ -55,7 +56,7 @@ class TravelReport:
 
     def __str__(self) -> str:
         verb = {"push": ("Pushed", "Would push"), "pull": ("Pulled", "Would pull")}.get(self.action)
-        named = f"generation {self.generation[:8]} ({plural(self.samples, 'sample')})"
+        named = f"generation {self.generation[:12]} ({plural(self.samples, 'sample')})"
         if verb is None or not (self.files or self.replaced != self.generation):
             return f"Nothing to do: {self.source} and {self.destination} have {named}"
         resumed = f", {byte_count(self.resumed)} of it had arrived before" if self.resumed else ""
@@ -115,6 +116,14 @@ def relation_of(folder: Place, address: Place, there: Manifest | None = None) ->
 
 
 def _sides(near: Place, far: Place) -> tuple[Side, Side]:
+    for place in (storage_at(near), storage_at(far)):
+        if not place.is_remote and Path(str(place.path)).exists() and not place.exists():
+            raise CacheError(f"{place.path}: is a file, not the folder of a cache; name a folder, or a new one")
+    if storage_at(near).is_remote:  # what is remembered of both sides, and what a pull removes, is in a folder
+        raise CacheError(
+            f"{storage_at(near).path}: is an address, where the folder of a cache is expected; pull it to a folder, "
+            "and push that folder to the other place"
+        )
     sides = look_at(near), look_at(far)
     first, second = (each.storage.path for each in sides)
     if first == second or (all(each.storage.exists() for each in sides) and is_same_place(first, second)):
@@ -222,7 +231,7 @@ def _put_back(source: Storage, landing: Landing, storage: Storage, manifest: Man
 def _overtaken(target: Side) -> CacheError:
     found = look_at(target.storage)
     return CacheError(
-        f"another process was first: {found}, where {(target.generation and target.generation[:8]) or 'nothing'} was "
+        f"another process was first: {found}, where {(target.generation and target.generation[:12]) or 'nothing'} was "
         'expected. Nothing was published; run "streamcache sync" to see which side is newer'
     )
 

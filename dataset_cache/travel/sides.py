@@ -38,7 +38,7 @@ class Side:
         if self.manifest is None:
             return f"{self.storage.path}: nothing"
         samples = plural(self.manifest.counts.get("samples", 0), "sample")
-        return f"{self.storage.path}: generation {self.manifest.generation[:8]} ({samples})"
+        return f"{self.storage.path}: generation {self.manifest.generation[:12]} ({samples})"
 
 
 def look_at(place: Place) -> Side:

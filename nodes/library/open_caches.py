@@ -102,8 +102,8 @@ def _open_generation(path: Path | Address, generation: str) -> Cache:
     if cache.generation != generation:
         freshness.forget_result(path)
         raise CacheError(
-            f"cache {path.name} was saved again since it was loaded (generation {generation[:8]}, now "
-            f"{cache.generation[:8]}); queue the workflow again to use the new one"
+            f"cache {path.name} was saved again since it was loaded (generation {generation[:12]}, now "
+            f"{cache.generation[:12]}); queue the workflow again to use the new one"
         )
     return cache
 

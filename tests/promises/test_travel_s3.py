@@ -89,7 +89,7 @@ def test_f6_of_two_publishers_to_s3_exactly_one_wins(near: Path, far: str, tmp_p
     for each in threads:
         each.join()
     (told,) = [each for each in results if isinstance(each, str)]
-    assert open_cache(far).generation[:8] in told and len(results) == 2
+    assert open_cache(far).generation[:12] in told and len(results) == 2
     assert content(open_cache(far)) in [content(side) for side in sides]
 
 
@@ -131,6 +131,22 @@ def test_f6_spoiled_answers_end_in_an_equal_cache_or_a_clear_error(
                 assert SECRET not in str(error)
     proxy.fault = lambda seen, number: None
     assert both == 2 and content(tmp_path / "copy") == content(near) == content(open_cache(far))
+
+
+def test_a_cache_travels_between_a_folder_and_an_address_not_between_two_addresses(near: Path, far: str):
+    push(near, far)
+    for refused in (lambda: push(far, f"{far}x"), lambda: pull(far, f"{far}x"), lambda: sync(far, near)):
+        with pytest.raises(CacheError, match="is an address, where the folder of a cache is expected; pull it"):
+            refused()
+    assert keys(f"{far}x") == set()
+
+
+def test_a_push_that_left_no_manifest_is_to_be_pushed_again(near: Path, far: str):
+    push(near, far)
+    storage_at(far).remove("dataset.json")
+    with pytest.raises(CacheError, match="dataset.json is missing, but .* are here; push it again from the folder"):
+        open_cache(far)
+    assert push(near, far).files == 0 and content(open_cache(far)) == content(near)
 
 
 def test_f6_an_interrupted_download_goes_on_in_its_file(

@@ -78,7 +78,7 @@ def test_f6_when_both_sides_changed_the_user_says_which_one_stays(near: Path, fa
     for refused in (lambda: sync(near, far), lambda: push(near, far), lambda: pull(far, near)):
         with pytest.raises(CacheError, match="both sides have changed") as told:
             refused()
-        assert all(open_cache(each).generation[:8] in str(told.value) for each in (near, far))
+        assert all(open_cache(each).generation[:12] in str(told.value) for each in (near, far))
         assert "--keep local" in str(told.value)
     assert (files_of(near), files_of(far)) == before
     sync(near, far, keep)
@@ -113,6 +113,14 @@ def test_another_dataset_or_foreign_files_are_never_replaced(near: Path, far: Pa
 def test_a_cache_does_not_travel_into_itself(near: Path, where: str):
     with pytest.raises(CacheError, match="the same place|inside the other"):
         push(near, near if where == "itself" else near / "inside")
+
+
+@pytest.mark.parametrize("journey", [push, lambda near, far: pull(far, near), sync])
+def test_a_file_is_no_place_for_a_cache(near: Path, tmp_path: Path, journey):
+    (tmp_path / "plain.zip").write_text("x")
+    for sides in ((near, tmp_path / "plain.zip"), (tmp_path / "plain.zip", near)):
+        with pytest.raises(CacheError, match=r"plain\.zip: is a file, not the folder of a cache; name a folder"):
+            journey(*sides)
 
 
 def test_two_places_without_a_cache_are_an_error(tmp_path: Path):
@@ -226,7 +234,7 @@ def test_f6_a_generation_that_was_published_meanwhile_is_not_overwritten(
     monkeypatch.setattr(journey, "carry", slow)
     with pytest.raises(CacheError, match="another process was first: .*3 samples") as told:
         push(near, far)
-    assert open_cache(far).generation[:8] in str(told.value) and len(open_cache(far)) == 3
+    assert open_cache(far).generation[:12] in str(told.value) and len(open_cache(far)) == 3
 
 
 def test_f6_of_two_publishers_at_once_exactly_one_wins(near: Path, far: Path, tmp_path: Path):
