@@ -60,9 +60,9 @@ class StreamCacheCacheSave(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, name: str, push_to: Any = NO_ROOT) -> bool | str:
-        found = problem_of(sockets.first(push_to), lambda root: push_target(root, "my_set"))
-        return save_name_problem(sockets.first(name)) if found is True else found
+    def validate_inputs(cls, name: str) -> bool | str:
+        # ComfyUI refuses what is not in the list of `push_to`; as a parameter here it would be blamed for bad names.
+        return save_name_problem(sockets.first(name))
 
     @classmethod
     def fingerprint_inputs(cls, name: list[str], **others: Any) -> Any:
@@ -85,7 +85,7 @@ class StreamCacheCacheSave(io.ComfyNode):
         watch = NodeProgress()
         saved = save(given, name[0], path, watch)
         if target is not None:
-            saved = push_saved(saved, path, target, watch)
+            saved = push_saved(saved, name[0], path, target, watch)
         return save_output(saved, watch, cls.hidden.unique_id)
 
 

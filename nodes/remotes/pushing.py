@@ -33,13 +33,16 @@ def push_target(root: str, name: str) -> Address | None:
     return remote_place(f"{root}/{name.removeprefix(f'{root}/')}")
 
 
-def push_saved(saved: Saved, path: Path, target: Address, watch: Watcher) -> Saved:
+def push_saved(saved: Saved, name: str, path: Path, target: Address, watch: Watcher) -> Saved:
     """Push what was just saved. If that fails the save stays: the next run pushes it."""
 
     def progress(done: int, total: int) -> None:
         watch(done, total, f"Pushing {byte_count(done)} of {byte_count(total)}")
 
-    report = travel.push(path, target, travel.Travel(progress=progress))
+    try:
+        report = travel.push(path, target, travel.Travel(progress=progress))
+    except CacheError as error:
+        raise CacheError(f"saved here as {name}, not pushed: {error}") from error
     REMOTE_ROOTS.forget()
     facts: dict[str, Any] = {**saved.facts, "pushed": {"to": str(target), "files": report.files, "bytes": report.bytes}}
     line = f"Pushed {byte_count(report.bytes)} to {target}" if report.files else f"Nothing to push: {target} has it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from ...dataset_cache import (
@@ -46,7 +46,8 @@ class RemoteRoot:
     name: str
     address: str
     state: str
-    problem: str = ""
+    problem: str = ""  # why it is unreachable
+    again: bool = False  # it was unreachable, and is being listed again
     caches: tuple[RemoteCache, ...] = ()
 
 
@@ -88,12 +89,15 @@ class RemoteRoots:
     def _row(self, key: tuple[str, str]) -> RemoteRoot:
         with self._lock:
             found, search = self._found.get(key), self._searches.get(key)
-        caches = found[0].caches if found is not None else ()
+        known = RemoteRoot(*key, READING) if found is None else found[0]
         if search is None:
-            return found[0] if found is not None else RemoteRoot(*key, READING)
+            return known
         if time.monotonic() - search[1] > MOST_SECONDS:
-            return RemoteRoot(*key, UNREACHABLE, f"no answer within {MOST_SECONDS:.0f} seconds", caches)
-        return RemoteRoot(*key, READING, "", caches)
+            problem = known.problem or f"no answer within {MOST_SECONDS:.0f} seconds"
+            return replace(known, state=UNREACHABLE, problem=problem)
+        if known.state == UNREACHABLE:
+            return replace(known, again=True)
+        return replace(known, state=READING)
 
     def _search(self, key: tuple[str, str], again: bool) -> None:
         with self._lock:
@@ -108,7 +112,7 @@ class RemoteRoots:
     def _run(self, key: tuple[str, str]) -> None:
         root = RemoteRoot(*key, UNREACHABLE)
         try:
-            root = RemoteRoot(*key, READY, "", tuple(self._caches(*key)))
+            root = RemoteRoot(*key, READY, caches=tuple(self._caches(*key)))
         except (CacheError, OSError) as error:
             root = RemoteRoot(*key, UNREACHABLE, str(error))
         finally:

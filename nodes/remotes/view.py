@@ -27,6 +27,7 @@ def remote_rows(local: Sequence[Path], again: bool) -> list[dict[str, Any]]:
             "address": cut_text(root.address),
             "state": root.state,
             "problem": cut_text(root.problem),
+            "again": root.again,
             "caches": [_row(cache, here, local) for cache in root.caches],
         }
         for root in found

@@ -44,7 +44,7 @@ export class RemoteSection {
     if (found.error) return fill(this.list, notice("bad", found.error.message));
     known = this.roots = found.roots;
     this.draw();
-    if (found.roots.some(({ state }) => state === "reading")) this.again = setTimeout(() => this.load(), AGAIN);
+    if (found.roots.some(({ state, again }) => state === "reading" || again)) this.again = setTimeout(() => this.load(), AGAIN);
   }
 
   /** Shows only caches whose names contain all these words. */

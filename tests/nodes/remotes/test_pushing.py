@@ -1,11 +1,14 @@
 """Where a node may push to: a registered root, by its name, and nothing else."""
 
+from pathlib import Path
+
 import pytest
 
 from streamcache.dataset_cache import CacheError, storage_at
-from streamcache.nodes.library import remote_place
-from streamcache.nodes.remotes import NO_ROOT, push_target, root_names
+from streamcache.nodes.library import DatasetHandle, Saved, remote_place
+from streamcache.nodes.remotes import NO_ROOT, push_saved, push_target, root_names
 
+from ...support.datasets import write_set
 from ...support.fault_proxy import FaultProxy
 
 ADDRESSES = [
@@ -60,3 +63,13 @@ def test_a_root_is_chosen_by_name(proxy: FaultProxy):
     assert root_names() == ["studio"] and push_target(NO_ROOT, "my_set") is None
     assert str(push_target("studio", "group/my_set")).endswith("/group/my_set")
     assert str(remote_place("studio/group/my_set")) == str(push_target("studio", "group/my_set"))
+
+
+def test_a_push_that_fails_says_that_the_cache_is_saved_and_why_it_is_not_there(proxy: FaultProxy, tmp_path: Path):
+    path, target = write_set(tmp_path / "group/my_set", range(2)), push_target("studio", "group/my_set")
+    assert target is not None
+    proxy.fault = lambda seen, number: 403
+    saved = Saved(DatasetHandle("group/my_set", path, "0" * 32), (), {})
+    reason = r"not pushed: s3://.*group/my_set/dataset\.json: access was denied"
+    with pytest.raises(CacheError, match=rf"^saved here as group/my_set, {reason}"):
+        push_saved(saved, "group/my_set", path, target, lambda *progress: None)

@@ -66,6 +66,20 @@ def test_a_root_that_does_not_answer_blocks_nothing(proxy: FaultProxy, monkeypat
     proxy.released.set()
 
 
+def test_an_unreachable_root_stays_so_while_it_is_listed_again(proxy: FaultProxy):
+    proxy.fault = lambda seen, number: 403
+    listing = RemoteRoots()
+    (first,) = listing.rows(LONG)
+    assert first.state == UNREACHABLE and not first.again
+    proxy.fault = lambda seen, number: STALL
+    (root,) = listing.rows(0.0, again=True)
+    assert (root.state, root.problem, root.again) == (UNREACHABLE, first.problem, True)
+    proxy.fault = lambda seen, number: None
+    proxy.released.set()
+    (root,) = listing.rows(LONG)
+    assert (root.state, root.again) == (READY, False)
+
+
 def test_a_root_that_refuses_is_unreachable_with_its_reason(proxy: FaultProxy):
     proxy.fault = lambda seen, number: 403
     (root,) = RemoteRoots().rows(LONG)
