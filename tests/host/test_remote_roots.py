@@ -119,6 +119,20 @@ def test_f7_a_workflow_names_registered_roots_only(studio: tuple[Server, FaultPr
     assert all("sets" in seen.path for seen in proxy.seen), "only the list of what is there"
 
 
+def test_a_bad_name_is_blamed_on_the_name_alone_and_an_unknown_root_on_push_to(studio: tuple[Server, FaultProxy]):
+    server, _ = studio
+    write_pictures(server.base / "input" / "blamed")
+    for values, blamed in (({"name": "../x"}, "name"), ({"push_to": "elsewhere"}, "push_to")):
+        graph = Graph(server)
+        save_folder(graph, "input/blamed", "blamed", texts=False)
+        saving = next(node for node in graph.prompt.values() if node["class_type"] == "StreamCacheCacheSave")
+        saving["inputs"] |= {"push_to": "studio"} | values
+        outcome = server.run(graph.prompt)
+        assert outcome.status == "refused" and blamed in outcome.error
+        assert outcome.error.count("StreamCacheCacheSave") == 1, outcome.error
+        assert ("push_to" in outcome.error) == (blamed == "push_to"), outcome.error
+
+
 def test_a_root_that_does_not_answer_blocks_no_page(studio: tuple[Server, FaultProxy]):
     server, proxy = studio
     proxy.fault = lambda seen, number: STALL
