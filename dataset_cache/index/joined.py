@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class JoinedIndex(Index):
         self._runs = tuple((first, count) for first, count in runs if count) or (() if runs else ((0, rows),))
         if any(first + count > rows for first, count in self._runs):
             raise CacheError(f"the index is damaged: it has {rows:,} rows of samples, and its runs go on behind them")
+        if repeat_rows(self._runs):
+            raise CacheError("the index is damaged: its runs name a row of samples more than once")
         self._ends = list(accumulate(count for _, count in self._runs))
         self._shifts = [first + count - end for (first, count), end in zip(self._runs, self._ends)]
         self.sample_count, self.entry_count = self._ends[-1] if self._ends else 0, self.lengths["entries"]
@@ -165,6 +167,11 @@ class JoinedIndex(Index):
         starts = self._starts[name]
         n = bisect_right(starts, number) - 1
         return self._parts[n], number - starts[n]
+
+
+def repeat_rows(runs: Runs) -> bool:
+    """Whether a row is in more than one of these runs. The format excludes that: few bytes would make many samples."""
+    return any(first < one + count for (one, count), (first, _) in pairwise(sorted(run for run in runs if run[1])))
 
 
 def count_used(index: Index, field_count: int, named: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
