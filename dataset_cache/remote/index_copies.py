@@ -16,7 +16,6 @@ from ..local_folders import copies_folder
 
 LIMIT_BYTES = 8 << 30  # of all copies together; those that were not used for the longest time go first
 _ALWAYS_CHECKED_BYTES = 64 << 20  # a smaller copy is compared with its hash whenever it is opened: 10 ms at most
-_LOCK = ".lock"
 _UNFINISHED_SECONDS = 24 * 3600  # after this long without a write, the process that was copying was killed
 _PATIENCE_SECONDS = 20.0  # for another process that is copying the same index; then this one copies it too
 
@@ -31,7 +30,7 @@ def open_copy(place: str, name: str, dataset: str, nbytes: int, digest: str, pie
     if found is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _held(folder):
+            with _held(path):
                 found = _open_valid(path, nbytes, digest)  # another process was faster
                 if found is None:
                     # Without the lock, another thread may be writing the same file.
@@ -101,13 +100,16 @@ def _in_memory(place: str, name: str, nbytes: int, digest: str, pieces: Pieces) 
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _held(path: Path) -> Iterator[None]:
     """One process copies. Without the lock, several would, each to a file of its own, and all would be right."""
     lock: Lock | None = None
+    file = path.with_name(f".{path.name}.lock")
     with contextlib.suppress(OSError):
-        lock = take_lock(folder / _LOCK, _PATIENCE_SECONDS)
+        lock = take_lock(file, _PATIENCE_SECONDS)
     try:
         yield
     finally:
         if lock is not None:
+            with contextlib.suppress(OSError):  # Windows keeps it until it is released, and removes it then
+                file.unlink()
             lock.release()
