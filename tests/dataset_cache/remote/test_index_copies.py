@@ -44,6 +44,25 @@ def test_a_copy_is_made_once_and_again_if_it_is_damaged(copies):
     assert len(calls) == 4 and [file.name for file in path.parent.iterdir() if file.suffix != ".lock"][:1]
 
 
+def test_a_large_copy_is_compared_once_in_a_process_and_when_it_has_changed(copies, monkeypatch):
+    monkeypatch.setattr(index_copies, "_ALWAYS_CHECKED_BYTES", 0)
+    monkeypatch.setattr(index_copies, "_compared", {})
+    hashed, real = [], xxhash.xxh3_128
+    calls: list[str] = []
+    copy(calls=calls)
+    monkeypatch.setattr(index_copies.xxhash, "xxh3_128", lambda *data: hashed.append(1) or real(*data))
+    for _ in range(3):
+        copy(calls=calls)
+    assert len(hashed) == 1 and len(calls) == 1
+    path = copies / "d" / "index-a.safetensors"
+    damaged = DATA[:-1] + bytes([DATA[-1] ^ 1])
+    path.write_bytes(damaged)
+    assert bytes(copy(calls=calls).map()) == DATA and len(calls) == 2, "changed while this process runs"
+    path.write_bytes(damaged)
+    index_copies._compared.clear()
+    assert bytes(copy(calls=calls).map()) == DATA and len(calls) == 3, "changed before this process began"
+
+
 @pytest.mark.parametrize("data", [DATA[:-1], DATA[:-1] + b"x", DATA + b"x"])
 def test_what_does_not_match_its_hash_is_refused_and_not_kept(copies, data):
     with pytest.raises(CacheError, match="index-a.safetensors: (has .* expected|its content does not match)"):
