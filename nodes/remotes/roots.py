@@ -35,6 +35,7 @@ class RemoteCache:
     place: Address
     manifest: Manifest | None
     problem: str = ""
+    stamp: object = None  # of the manifest: while it is the same, the manifest is not read again
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class RemoteRoots:
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], tuple[RemoteRoot, float]] = {}  # with the time of the listing
         self._searches: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
-        self._manifests: dict[str, tuple[object, Manifest]] = {}
 
     def rows(self, patience: float, again: bool = False) -> list[RemoteRoot]:
         """All roots. One that was never listed, or too long ago, is listed while this waits."""
@@ -115,22 +115,24 @@ class RemoteRoots:
                 self._searches.pop(key, None)
 
     def _caches(self, name: str, address: str) -> Iterator[RemoteCache]:
+        with self._lock:
+            last = self._found.get((name, address))
+        known = {cache.place: cache for cache in last[0].caches} if last is not None else {}
         for path, found in islice(_walk(Address.parse(address), name, DEPTH, count()), MOST):
-            yield self._cache(path, found)
+            yield _cache(path, found, known.get(found))
 
-    def _cache(self, name: str, place: Address) -> RemoteCache:
-        try:
-            stamp = manifest_stamp(place)
-            known = self._manifests.get(str(place))
-            if known is not None and known[0] == stamp:
-                return RemoteCache(name, place, known[1])
-            manifest = read_manifest(place)
-            if manifest is None:
-                raise CacheError(f"{place}: has just been removed")
-            self._manifests[str(place)] = (stamp, manifest)
-            return RemoteCache(name, place, manifest)
-        except (CacheError, OSError) as error:
-            return RemoteCache(name, place, None, str(error))
+
+def _cache(name: str, place: Address, known: RemoteCache | None) -> RemoteCache:
+    try:
+        stamp = manifest_stamp(place)
+        if known is not None and known.manifest is not None and known.stamp == stamp:
+            return known
+        manifest = read_manifest(place)
+        if manifest is None:
+            raise CacheError(f"{place}: has just been removed")
+        return RemoteCache(name, place, manifest, stamp=stamp)
+    except (CacheError, OSError) as error:
+        return RemoteCache(name, place, None, str(error))
 
 
 def _walk(place: Address, name: str, depth: int, looked: Iterator[int]) -> Iterator[tuple[str, Address]]:
