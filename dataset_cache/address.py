@@ -11,6 +11,7 @@ from ..errors import CacheError
 
 # At least two letters: `C://data` is a folder on Windows.
 _SHAPE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_NO_PORT = re.compile(r":(?![0-9]+$)(?![^\[]*\])")  # colons are also in `[::1]`
 _MISTYPED = re.compile(r"(s3|gs|az|hf|https?):(?!//)[/\\]?", re.IGNORECASE)
 
 
@@ -31,9 +32,9 @@ class Address:
         if match is None:
             raise CacheError(f"{text}: is not an address; expected scheme://host/path, such as s3://bucket/my_set")
         scheme, rest = match[1].lower(), match[2]
+        _refuse_user(scheme, rest)
         rest, *query = re.split(r"[?#]", rest, maxsplit=1)
         host, _, path = rest.partition("/")
-        host = _without_user(scheme, host, path)
         found = cls(scheme, host, path.rstrip("/"))
         if query:  # it may contain a signature
             raise CacheError(
@@ -76,9 +77,13 @@ def local_folder(place: str | Path | Address) -> Path:
     """The folder that a user named where no address will do. A slash too few in one must not make a folder `s3:`."""
     text = str(place)
     if is_address(place):
-        raise CacheError(f"{text}: is an address; choose a folder here, and use push and pull to bring a cache there")
+        address = Address.parse(text)  # refuses secrets, which the message would repeat
+        raise CacheError(
+            f"{address}: is an address; choose a folder here, and use push and pull to bring a cache there"
+        )
     if match := _MISTYPED.match(text):
-        raise CacheError(f"{text}: looks like an address; expected {match[1]}://{text[match.end() :]}, or a folder")
+        address = Address.parse(f"{match[1]}://{text[match.end() :]}")
+        raise CacheError(f"{text}: looks like an address; expected {address}, or a folder")
     return Path(text)
 
 
@@ -93,11 +98,12 @@ def is_inside(place: Path | Address, folder: Path | Address) -> bool:
     return type(place) is type(folder) and str(place).startswith(f"{folder}/")
 
 
-def _without_user(scheme: str, host: str, path: str) -> str:
-    _, at, host = host.rpartition("@")
-    if at:
+def _refuse_user(scheme: str, rest: str) -> None:
+    """Also of a password with a slash in it, which looks as if the host ended there: behind a host comes a port."""
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in host or _NO_PORT.search(host):
+        shown = re.split(r"[?#]", rest.rpartition("@")[2])[0] if "@" in rest else "…"
         raise CacheError(
-            f"{scheme}://{host}/{path}: was given with a user name or password, which would end up in files and logs; "
+            f"{scheme}://{shown}: was given with a user name or password, which would end up in files and logs; "
             "leave that out, and give credentials in the environment"
         )
-    return host

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 
 
 class StoredFile(Protocol):
@@ -21,15 +21,6 @@ class StoredFile(Protocol):
     def will_need(self, offset: int, size: int) -> None: ...
 
     def map(self) -> memoryview: ...
-
-
-class Read(NamedTuple):
-    """`nbytes` from `offset` on in a file, to be read into buffers that have this size together."""
-
-    file: StoredFile
-    offset: int
-    buffers: Sequence[memoryview]
-    nbytes: int
 
 
 class GrowingFile(Protocol):

@@ -74,10 +74,11 @@ class Fetcher:
         try:
             while pieces := self._take():
                 self._bring(pieces)
-        except BaseException:  # such as a lack of memory: another thread takes its place
+        except BaseException as error:  # such as a lack of memory: another thread takes its place
             with self._changed:
                 self._threads -= 1
-            raise
+            if not isinstance(error, ReferenceError):  # whom it fetches for is gone
+                raise
 
     def _bring(self, pieces: Pieces) -> None:
         first, size = pieces[0][0], pieces[-1][0] + pieces[-1][1] - pieces[0][0]
@@ -148,3 +149,15 @@ def split(pieces: Sequence[tuple[int, int]], data: memoryview) -> list[memoryvie
     """The bytes of each piece, from those that were fetched together."""
     first = pieces[0][0]
     return [data[location - first : location - first + size] for location, size in pieces]
+
+
+def scatter(parts: Sequence[memoryview], buffers: Sequence[memoryview]) -> None:
+    """Copy the parts, one after the other, into the buffers, one after the other."""
+    targets = iter(buffers)
+    target = next(targets, memoryview(b""))
+    for part in parts:
+        while part:
+            while not target:
+                target = next(targets)
+            count = min(len(part), len(target))
+            target[:count], part, target = part[:count], part[count:], target[count:]

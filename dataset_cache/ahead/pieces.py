@@ -96,12 +96,15 @@ class PieceFolder:
         self._looked, self._others = -_LOOK_SECONDS, 0
 
     def pieces(self) -> Iterator[Piece]:
-        """All pieces. What a killed process was writing is removed on the way."""
+        """All pieces. What a killed process was writing is removed on the way, and folders without pieces."""
         readers = self._readers()
         for shard in self._storage.list():
             if not _SHARD.fullmatch(shard):
                 continue
-            for name in self._storage.list(shard):
+            names = self._storage.list(shard)
+            if not names:
+                self._storage.remove_folder(shard)
+            for name in names:
                 if match := _PIECE.fullmatch(name):
                     yield Piece(shard, int(match[1], 16), int(match[2], 16))
                 elif (match := _UNFINISHED.fullmatch(name)) and match[1] not in readers:
@@ -123,6 +126,12 @@ class PieceFolder:
         return None
 
     def write(self, piece: Piece, data: memoryview) -> None:
+        try:
+            self._write(piece, data)
+        except FileNotFoundError:  # another process has just removed the folder, because nothing was in it
+            self._write(piece, data)
+
+    def _write(self, piece: Piece, data: memoryview) -> None:
         self._storage.make_folder(piece.shard)
         unfinished = f"{piece.shard}/.{self._token}.{next(self._numbers)}"
         try:

@@ -8,6 +8,7 @@ planned uses are all read: of these, the one that is needed last goes. What was 
 import logging
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +17,7 @@ from ..format import SHARDS, ShardFile
 from ..index import OFFSET_BITS, split_location
 from ..remote import REQUEST_BYTES, RangeReader
 from .coming import EMPTY, FAR, Coming
-from .fetcher import URGENT, Fetcher, Pieces, split
+from .fetcher import URGENT, Fetcher, Pieces, scatter, split
 from .shelf import Shelf
 from .traffic import Traffic
 
@@ -54,7 +55,13 @@ class ReadAhead:
     def reset(self) -> None:
         """As if new: a forked child has none of the threads, and one of them may have held the lock."""
         self._changed = threading.Condition()
-        self._fetcher = Fetcher(self._fetch, self._deliver, self._advance, self._changed)
+        own = weakref.proxy(self)  # its threads do not keep alive what nobody reads any more
+        self._fetcher = Fetcher(
+            lambda *piece: own._fetch(*piece),
+            lambda *found: own._deliver(*found),
+            lambda *none: own._advance(*none),
+            self._changed,
+        )
         self._shelf = Shelf(self._shards, self._counts)
         self._coming: Coming | None = None
         self._window, self._planned, self._read, self._batch = EMPTY, 0, 0, 0
@@ -75,8 +82,9 @@ class ReadAhead:
         with self._changed:
             self._stop()
             self._shelf.open()
-            self._coming = coming = Coming(self._pieces(batch) for batch in batches)
-            threading.Thread(target=self._look_ahead, args=(coming,), name="streamcache-ahead", daemon=True).start()
+            self._coming, self._listed = Coming(map(self._pieces, batches)), time.monotonic()
+            seen = weakref.ref(self), weakref.ref(self._coming), self._changed
+            threading.Thread(target=_look_ahead, args=seen, name="streamcache-ahead", daemon=True).start()
 
     def stop(self) -> None:
         """Nothing more comes: what is queued is not fetched. What is here stays."""
@@ -127,7 +135,7 @@ class ReadAhead:
         parts = []
         for location, size in self._pieces([(shard, offset, nbytes)]):
             parts.append(self._get(location, size)[max(start - location, 0) : end - location])
-        _scatter(parts, buffers)
+        scatter(parts, buffers)
 
     def _done(self, batch: Sequence[Range]) -> None:
         locations = [location for location, _ in self._pieces(batch)]
@@ -285,36 +293,26 @@ class ReadAhead:
         soon = self._window.bytes_between(self._read, self._planned) + size <= self._soon
         return soon and self._shelf.make_room(size, self._read, self._planned)
 
-    def _look_ahead(self, coming: Coming) -> None:
-        """The thread that extends the window."""
-        listed = time.monotonic()
-        while True:
-            with self._changed:
-                if self._coming is not coming:
-                    return
-                window, batch, short = self._window, self._batch, coming.is_short(self._window, self._planned)
-                if not short:
-                    self._changed.wait(1.0)
-                    if time.monotonic() - listed > _LIST_SECONDS and self._coming is coming:
-                        listed = time.monotonic()
-                        self._look_at_others()
-                    continue
-            try:
-                window = coming.extend(window, batch)
-            except Exception as error:  # reading the batch in its turn raises it
-                log.debug("Reading ahead ends: %s", error)
-                coming.end()
-            with self._changed:
-                if self._coming is coming and not window.end:
-                    return self._stop()  # an empty order
-                if self._coming is coming:
-                    self._window = window
-                    self._shelf.kept.foresee(window, self._planned, self._read)
-                    self._fit()
-                    self._advance()
+    def _extend(self, coming: Coming) -> None:
+        with self._changed:
+            window, batch = self._window, self._batch
+        try:
+            window = coming.extend(window, batch)
+        except Exception as error:  # reading the batch in its turn raises it
+            log.debug("Reading ahead ends: %s", error)
+            coming.end()
+        with self._changed:
+            if self._coming is coming and not window.end:
+                return self._stop()  # an empty order
+            if self._coming is coming:
+                self._window = window
+                self._shelf.kept.foresee(window, self._planned, self._read)
+                self._fit()
+                self._advance()
 
     def _look_at_others(self) -> None:
-        if self._shelf.is_shared:
+        if time.monotonic() - self._listed > _LIST_SECONDS and self._shelf.is_shared:
+            self._listed = time.monotonic()
             self._shelf.look_again(self._fetcher.is_pending, self._read)
             self._shelf.kept.foresee(self._window, self._planned, self._read)
 
@@ -334,13 +332,17 @@ class ReadAhead:
         self._changed.notify_all()
 
 
-def _scatter(parts: Sequence[memoryview], buffers: Sequence[memoryview]) -> None:
-    """Copy the parts, one after the other, into the buffers, one after the other."""
-    targets = iter(buffers)
-    target = next(targets, memoryview(b""))
-    for part in parts:
-        while part:
-            while not target:
-                target = next(targets)
-            count = min(len(part), len(target))
-            target[:count], part, target = part[:count], part[count:], target[count:]
+def _look_ahead(reading: "weakref.ref[ReadAhead]", order: "weakref.ref[Coming]", changed: threading.Condition) -> None:
+    """The thread that extends the window. It holds nothing while it waits, so it ends when nobody can read any more."""
+    while True:
+        with changed:
+            ahead, coming = reading(), order()
+            if ahead is None or coming is None or ahead._coming is not coming:
+                return
+            if not coming.is_short(ahead._window, ahead._planned):
+                ahead._look_at_others()
+                del ahead, coming
+                changed.wait(1.0)
+                continue
+        ahead._extend(coming)
+        del ahead, coming

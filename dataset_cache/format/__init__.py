@@ -1,6 +1,6 @@
 """The format: which files a dataset folder contains and how they are laid out."""
 
-from ..stored_file import MemoryFile, Read, StoredFile
+from ..stored_file import MemoryFile, StoredFile
 from .files import (
     OpenFile,
     is_link,
@@ -117,7 +117,6 @@ __all__ = [
     "MemoryFile",
     "OpenFile",
     "Place",
-    "Read",
     "Recovered",
     "Room",
     "Segment",

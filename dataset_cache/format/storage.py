@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from ...errors import CacheError
 from ..address import Address, is_address, local_folder
-from ..stored_file import GrowingFile, Read, StoredFile, stream
+from ..stored_file import GrowingFile, StoredFile, stream
 from .files import (
     OpenFile,
     WritableFile,
@@ -88,10 +88,6 @@ class Storage(Protocol):
 
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         """Make these calls, which read from this storage; at an address, several at once."""
-        ...
-
-    def read_at_once(self, reads: Sequence[Read]) -> None:
-        """Read from several open files; at an address, by several requests at once and no more than are needed."""
         ...
 
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
@@ -217,10 +213,6 @@ class LocalStorage:
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         for call in calls:
             call()
-
-    def read_at_once(self, reads: Sequence[Read]) -> None:
-        for read in reads:
-            read.file.read_into(read.offset, read.buffers, read.nbytes)
 
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         return create_file(self.path / name, durable)

@@ -34,7 +34,7 @@ from .index_rows import (
     route_type,
     split_location,
 )
-from .joined import count_used, open_index
+from .joined import count_used, open_index, repeat_rows
 from .merging import Translation, alike_samples, merge_arrays, numbered
 from .passes import (
     CHUNK,
@@ -98,6 +98,7 @@ __all__ = [
     "pack_variants",
     "partitions",
     "prune",
+    "repeat_rows",
     "route_type",
     "sample_chunks",
     "shards_of",

@@ -2,13 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from ...errors import CacheError
-from ..format import IndexSegment, Layout, Manifest, Place, storage_at
+from ..format import IndexSegment, Layout, Manifest, Place, Storage, StoredFile, storage_at
 from .index import Index
 from .index_arrays import concatenated, entries_of_rows, take_samples
 from .index_file import ARRAY_TYPES, IndexArrays
@@ -32,6 +32,8 @@ class JoinedIndex(Index):
         self._runs = tuple((first, count) for first, count in runs if count) or (() if runs else ((0, rows),))
         if any(first + count > rows for first, count in self._runs):
             raise CacheError(f"the index is damaged: it has {rows:,} rows of samples, and its runs go on behind them")
+        if repeat_rows(self._runs):
+            raise CacheError("the index is damaged: its runs name a row of samples more than once")
         self._ends = list(accumulate(count for _, count in self._runs))
         self._shifts = [first + count - end for (first, count), end in zip(self._runs, self._ends)]
         self.sample_count, self.entry_count = self._ends[-1] if self._ends else 0, self.lengths["entries"]
@@ -167,6 +169,11 @@ class JoinedIndex(Index):
         return self._parts[n], number - starts[n]
 
 
+def repeat_rows(runs: Runs) -> bool:
+    """Whether a row is in more than one of these runs. The format excludes that: few bytes would make many samples."""
+    return any(first < one + count for (one, count), (first, _) in pairwise(sorted(run for run in runs if run[1])))
+
+
 def count_used(index: Index, field_count: int, named: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """A mask of the entries that a sample or a name uses, and how many of them each field has."""
     used = np.zeros(index.entry_count, bool)
@@ -185,16 +192,26 @@ def count_used(index: Index, field_count: int, named: Sequence[int]) -> tuple[np
 def open_index(place: Place, manifest: Manifest, check: bool | None = None) -> Index:
     """The index of a published generation. `check` compares it with its hash, by default only files that are small."""
     storage, parts = storage_at(place), list[Index]()
+    files = _open_files(storage, manifest)
     for segment in manifest.index_files:
         first = parts[-1].lengths if parts else None
         digest = segment.hash if _is_checked(segment, check) else None
-        file = storage.open_to_map(segment.file, manifest.id, segment.bytes, segment.hash)
-        parts.append(Index(file, segment.bytes, len(manifest.fields), digest, first))
+        parts.append(Index(files[segment.file], segment.bytes, len(manifest.fields), digest, first))
     index = JoinedIndex(parts, manifest.runs, len(manifest.fields)) if len(parts) > 1 or manifest.runs else parts[0]
     if index.sample_count != manifest.counts.get("samples"):
         expected = manifest.counts.get("samples")
         raise CacheError(f"{storage.path}: the index has {index.sample_count} samples, the manifest says {expected}")
     return index
+
+
+def _open_files(storage: Storage, manifest: Manifest) -> dict[str, StoredFile]:
+    files: dict[str, StoredFile] = {}
+
+    def open_one(segment: IndexSegment) -> None:
+        files[segment.file] = storage.open_to_map(segment.file, manifest.id, segment.bytes, segment.hash)
+
+    storage.at_once([partial(open_one, segment) for segment in manifest.index_files])
+    return files
 
 
 def _is_checked(segment: IndexSegment, check: bool | None) -> bool:

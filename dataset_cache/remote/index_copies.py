@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import xxhash
 
@@ -16,7 +16,7 @@ from ..local_folders import copies_folder
 
 LIMIT_BYTES = 8 << 30  # of all copies together; those that were not used for the longest time go first
 _ALWAYS_CHECKED_BYTES = 64 << 20  # a smaller copy is compared with its hash whenever it is opened: 10 ms at most
-_LOCK = ".lock"
+_compared: dict[Path, tuple[Any, ...]] = {}  # larger ones: once in a process, and again if the file has changed
 _UNFINISHED_SECONDS = 24 * 3600  # after this long without a write, the process that was copying was killed
 _PATIENCE_SECONDS = 20.0  # for another process that is copying the same index; then this one copies it too
 
@@ -31,7 +31,7 @@ def open_copy(place: str, name: str, dataset: str, nbytes: int, digest: str, pie
     if found is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _held(folder):
+            with _held(path):
                 found = _open_valid(path, nbytes, digest)  # another process was faster
                 if found is None:
                     # Without the lock, another thread may be writing the same file.
@@ -42,7 +42,7 @@ def open_copy(place: str, name: str, dataset: str, nbytes: int, digest: str, pie
         except OSError:  # the disk is full or read-only
             return _in_memory(place, name, nbytes, digest, pieces)
     with contextlib.suppress(OSError):
-        os.utime(path)
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now, and not changed
     return found
 
 
@@ -54,7 +54,7 @@ def remove_old(kept: Path | None = None, limit: int = LIMIT_BYTES) -> None:
     for path in (copies_folder() / "indexes").glob("*/*.safetensors"):
         with contextlib.suppress(OSError):  # another process removed it
             status = path.lstat()
-            copies.append((path != kept, -status.st_mtime, status.st_size, path))
+            copies.append((path != kept, -status.st_atime, status.st_size, path))
     for path in (copies_folder() / "indexes").glob("*/.*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > _UNFINISHED_SECONDS:
@@ -75,8 +75,11 @@ def _open_valid(path: Path, nbytes: int, digest: str) -> OpenFile | None:
         file = OpenFile(path)
         if file.size != nbytes:
             return None
-        if 0 < nbytes <= _ALWAYS_CHECKED_BYTES and xxhash.xxh3_128(file.map()).hexdigest() != digest:
-            return None
+        as_it_is = (digest, *file.identity)
+        if nbytes <= _ALWAYS_CHECKED_BYTES or _compared.get(path) != as_it_is:
+            if nbytes and xxhash.xxh3_128(file.map()).hexdigest() != digest:
+                return None
+            _compared[path] = as_it_is
         return file
     except CacheError:
         return None
@@ -101,13 +104,16 @@ def _in_memory(place: str, name: str, nbytes: int, digest: str, pieces: Pieces) 
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _held(path: Path) -> Iterator[None]:
     """One process copies. Without the lock, several would, each to a file of its own, and all would be right."""
     lock: Lock | None = None
+    file = path.with_name(f".{path.name}.lock")
     with contextlib.suppress(OSError):
-        lock = take_lock(folder / _LOCK, _PATIENCE_SECONDS)
+        lock = take_lock(file, _PATIENCE_SECONDS)
     try:
         yield
     finally:
         if lock is not None:
+            with contextlib.suppress(OSError):  # Windows keeps it until it is released, and removes it then
+                file.unlink()
             lock.release()

@@ -31,7 +31,8 @@ from .roots import Options
 
 _STALL_SECONDS = 10
 _PART_RETRIES = 5  # of the parts of an upload; all other requests are repeated by `patiently`, which knows when to end
-_ROLES = ("169.254.", "metadata.google", "/latest/api/token", "/latest/meta-data")  # where a machine asks for its role
+_URL = re.compile(r"https?://[^\s\"'<>]+")
+_ROLES = re.compile(r"https?://(169\.254\.|metadata\.google|\S+/latest/(api/token|meta-data))")  # of this machine
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 T = TypeVar("T")
 
@@ -168,9 +169,10 @@ def _last(path: str) -> str:
 
 def _fault(error: Exception, scheme: str) -> Fault:
     """The fault behind an error of obstore. Its class is not enough: many are `GenericError`."""
-    text, name = str(error), type(error).__name__
+    whole, name = str(error), type(error).__name__
+    text = _URL.sub("", whole)  # the names of buckets and files say nothing
     status = _STATUS.search(text)
-    if any(place in text for place in _ROLES) or ("credential" in text.lower() and not status):
+    if _ROLES.search(whole) or ("credential" in text.lower() and not status):
         return Fault(NO_CREDENTIALS)
     if name in ("PreconditionError", "AlreadyExistsError"):
         return Fault(CONFLICT)

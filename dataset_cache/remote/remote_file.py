@@ -11,16 +11,16 @@ HEAD_BYTES = 256 << 10  # contains the header of nearly every shard, and whole m
 _FIRST_WINDOW, _LARGEST_WINDOW = 1 << 20, 32 << 20  # read ahead of a reader that goes from front to back
 _NEAR_BYTES = 1 << 20
 
-Part = tuple[int, int, Callable[[int, Bytes], None]]  # offset, size, and what takes bytes that begin after `offset`
+Take = Callable[[int, Bytes], None]  # a part of what was asked for, and where it begins in that
+Requesting = Callable[[int, int, Take], None]  # asks for a range: offset, size
 
 
 class RemoteFile:
     """Reads are checked against what was opened: a file that was replaced since is refused, not mixed."""
 
-    def __init__(self, place: Address, path: str, found: Found, head: Bytes, request: "Requesting") -> None:
+    def __init__(self, place: Address, path: str, found: Found, head: Bytes, request: Requesting) -> None:
         self.path, self.size, self.name = path, found.size, path.rpartition("/")[2]
         self.identity: tuple[int | str, ...] = (found.size, found.tag)
-        self.found = found
         self._place, self._head, self._request = place, memoryview(head), request
         self._lock = threading.Lock()
         self._window: tuple[int, bytes] = (0, b"")
@@ -28,17 +28,11 @@ class RemoteFile:
         self._ahead = _FIRST_WINDOW
 
     def read_into(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> None:
-        parts = self.parts(offset, buffers, nbytes)
-        if parts:
-            self._request([(self, part) for part in parts])
-
-    def parts(self, offset: int, buffers: Sequence[memoryview], nbytes: int) -> list[Part]:
-        """What must be requested to fill these buffers; what is there already is copied."""
         self._check(offset, nbytes)
         if offset + nbytes <= len(self._head):
             _scatter(self._head[offset : offset + nbytes], 0, buffers)
-            return []
-        return [(offset, nbytes, lambda start, data: _scatter(data, start, buffers))]
+        else:
+            self._request(offset, nbytes, lambda start, data: _scatter(data, start, buffers))
 
     def read(self, offset: int, size: int) -> bytearray:
         """Reads that follow each other are served from a window that is read ahead."""
@@ -72,9 +66,6 @@ class RemoteFile:
     def _check(self, offset: int, nbytes: int) -> None:
         if offset + nbytes > self.size:
             raise CacheError(f"{self._place}: ends at {self.size:,}, before the data that it should contain")
-
-
-Requesting = Callable[[Sequence[tuple[RemoteFile, Part]]], None]  # reads parts of open files
 
 
 def _scatter(data: Bytes, start: int, buffers: Sequence[memoryview]) -> None:

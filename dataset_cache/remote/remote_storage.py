@@ -13,7 +13,7 @@ from typing import BinaryIO, NoReturn, TypeVar
 
 from ...errors import CacheError
 from ..address import Address
-from ..format import MANIFEST, SCHEMES, Lock, Read, Stamp, Status, Storage, StoredFile
+from ..format import MANIFEST, SCHEMES, Lock, Stamp, Status, Storage, StoredFile
 from ..stored_file import stream
 from .client import Bytes, Client, Found
 from .faults import CHANGED, CONFLICT, MISSING, REFUSED, UNSUPPORTED, Fault, explain, patiently
@@ -21,8 +21,8 @@ from .fsspec_client import FsspecClient
 from .hub_client import HubClient
 from .index_copies import open_copy
 from .obstore_client import ObstoreClient
-from .ranges import REQUEST_BYTES, RangeReader, Request, at_once, plan_requests
-from .remote_file import HEAD_BYTES, Part, RemoteFile
+from .ranges import REQUEST_BYTES, Request, at_once, plan_requests
+from .remote_file import HEAD_BYTES, RemoteFile, Take
 from .roots import options_for
 
 _PIECES_AT_ONCE = 8
@@ -32,11 +32,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RemoteStorage:
-    """The dataset at an address. With a `reader`, ranges of files come from it, as from a cache of them."""
+    """The dataset at an address."""
 
     path: Address
     client: Client
-    reader: RangeReader | None = None
     is_remote = True
 
     # Looking
@@ -87,7 +86,12 @@ class RemoteStorage:
                     return self.client.head(name), b""
                 raise
 
-        return RemoteFile(self.path / name, name, *self._send(name, first), self.read_parts)
+        found, head = self._send(name, first)
+
+        def request(offset: int, size: int, take: Take) -> None:
+            self._request(name, [(offset, size)], lambda _, start, data: take(start, data), found)
+
+        return RemoteFile(self.path / name, name, found, head, request)
 
     def open_to_map(self, name: str, dataset: str, nbytes: int, digest: str) -> StoredFile:
         return open_copy(str(self.path / name), name, dataset, nbytes, digest, lambda: self._pieces(name))
@@ -103,43 +107,31 @@ class RemoteStorage:
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         at_once(calls)
 
-    def read_at_once(self, reads: Sequence[Read]) -> None:
-        parts: list[tuple[RemoteFile, Part]] = []
-        for read in reads:
-            assert isinstance(read.file, RemoteFile)
-            parts += [(read.file, part) for part in read.file.parts(read.offset, read.buffers, read.nbytes)]
-        self.read_parts(parts)
-
-    def read_parts(self, parts: "Sequence[tuple[RemoteFile, Part]]") -> None:
-        """Read parts of open files by as few requests as make sense, several at once."""
-        by_file: dict[int, tuple[RemoteFile, list[Part]]] = {}
-        for file, part in parts:
-            by_file.setdefault(id(file), (file, []))[1].append(part)
-        calls: list[Callable[[], None]] = []
-        for file, wanted in by_file.values():
-            ranges = [(offset, size) for offset, size, _ in wanted]
-            if self.reader is not None:
-                calls.append(partial(_read_through, self.reader, file, wanted))
-            else:
-                calls += [partial(self._request, file, request, wanted) for request in plan_requests(ranges)]
-        at_once(calls)
-
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> "list[bytes]":
         """Parts of a file without opening it; see `RangeReader`."""
         result = [bytearray(size) for _, size in ranges]
 
-        def read(request: Request) -> None:
-            data = self._get(name, request)
-            for number, start, at, size in request.pieces:
-                result[number][start : start + size] = data[at : at + size]
+        def take(number: int, start: int, data: memoryview) -> None:
+            result[number][start : start + len(data)] = data
 
-        at_once([partial(read, request) for request in plan_requests(ranges)])
+        self._request(name, ranges, take)
         return [bytes(data) for data in result]
 
-    def _request(self, file: RemoteFile, request: Request, wanted: Sequence[Part]) -> None:
-        data = self._get(file.path, request, file.found)
-        for number, start, at, size in request.pieces:
-            wanted[number][2](start, data[at : at + size])
+    def _request(
+        self,
+        name: str,
+        ranges: Sequence[tuple[int, int]],
+        take: Callable[[int, int, memoryview], None],
+        expected: Found | None = None,
+    ) -> None:
+        """Ask for ranges, several at once. `take` gets the number of a range, and where in it what came begins."""
+
+        def read(request: Request) -> None:
+            data = self._get(name, request, expected)
+            for number, start, at, size in request.pieces:
+                take(number, start, data[at : at + size])
+
+        at_once([partial(read, request) for request in plan_requests(ranges)])
 
     def _get(self, name: str, request: Request, expected: Found | None = None) -> memoryview:
         def get() -> memoryview:
@@ -242,12 +234,6 @@ class RemoteStorage:
             if missing and fault.kind == MISSING:
                 return missing[0]
             raise explain(self.path / name if name else self.path, fault) from None
-
-
-def _read_through(reader: RangeReader, file: RemoteFile, wanted: Sequence[Part]) -> None:
-    found = reader.read_ranges(file.path, [(offset, size) for offset, size, _ in wanted])
-    for (_, _, take), data in zip(wanted, found, strict=True):
-        take(0, data)
 
 
 def _stamp(found: Found) -> Stamp:

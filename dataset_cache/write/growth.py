@@ -19,6 +19,7 @@ from ..index import (
     entries_of_rows,
     index_size,
     join_widths,
+    repeat_rows,
     route_type,
     take_samples,
     used_entries,
@@ -87,6 +88,8 @@ def find_growth(base: CheckedGeneration | None, added: Added, fields: Sequence[s
         return None
     listed = sum(count for _, count in added.runs)
     if 2 * listed < base.index.lengths["samples"] + len(added.arrays.samples):  # most rows are in no run
+        return None
+    if repeat_rows(added.runs):
         return None
     files, size = base.manifest.index_files, _file_size(added.arrays, len(fields))
     stays = len(files)

@@ -37,6 +37,7 @@ class RemoteCache:
     manifest: Manifest | None
     problem: str = ""  # why it cannot be read
     published: float = 0.0
+    stamp: object = None  # of the manifest: while it is the same, the manifest is not read again
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ class RemoteRoots:
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], tuple[RemoteRoot, float]] = {}  # with the time of the listing
         self._searches: dict[tuple[str, str], tuple[threading.Thread, float]] = {}
-        self._caches_read: dict[tuple[str, str], tuple[object, RemoteCache]] = {}  # with the stamp of the manifest
 
     def rows(self, patience: float, again: bool = False) -> list[RemoteRoot]:
         """All roots. One that was never listed, or too long ago, is listed while this waits."""
@@ -121,23 +121,24 @@ class RemoteRoots:
                 self._searches.pop(key, None)
 
     def _caches(self, name: str, address: str) -> Iterator[RemoteCache]:
+        with self._lock:
+            last = self._found.get((name, address))
+        known = {cache.place: cache for cache in last[0].caches} if last is not None else {}
         for path, found in islice(_walk(Address.parse(address), name, DEPTH, count()), MOST):
-            yield self._cache(path, found)
+            yield _cache(path, found, known.get(found))
 
-    def _cache(self, name: str, place: Address) -> RemoteCache:
-        try:
-            stamp = manifest_stamp(place)
-            known = self._caches_read.get((name, str(place)))
-            if known is not None and known[0] == stamp:
-                return known[1]
-            manifest = read_manifest(place)
-            if manifest is None:
-                raise CacheError(f"{place}: has just been removed")
-            cache = RemoteCache(name, place, manifest, published=published_at(place))
-            self._caches_read[name, str(place)] = (stamp, cache)
-            return cache
-        except (CacheError, OSError) as error:
-            return RemoteCache(name, place, None, str(error))
+
+def _cache(name: str, place: Address, known: RemoteCache | None) -> RemoteCache:
+    try:
+        stamp = manifest_stamp(place)
+        if known is not None and known.manifest is not None and known.stamp == stamp:
+            return known
+        manifest = read_manifest(place)
+        if manifest is None:
+            raise CacheError(f"{place}: has just been removed")
+        return RemoteCache(name, place, manifest, published=published_at(place), stamp=stamp)
+    except (CacheError, OSError) as error:
+        return RemoteCache(name, place, None, str(error))
 
 
 def _walk(place: Address, name: str, depth: int, looked: Iterator[int]) -> Iterator[tuple[str, Address]]:

@@ -218,6 +218,19 @@ def test_f1_forged_runs_are_harmless_or_raise_an_error(grown):
                 use(path)
 
 
+@pytest.mark.parametrize("runs", [((0, 6),) * 2, ((0, 4), (3, 3)), ((2, 1), (0, 2), (2, 1)), ((0, 6),) * 50_000])
+def test_f1_runs_that_repeat_rows_are_refused(grown, runs):
+    """A manifest of a few megabytes could otherwise announce more samples than any memory holds numbers of."""
+    path = grown()
+    manifest = read_manifest(path)
+    total = sum(count for _, count in runs)
+    forged = replace(manifest, runs=runs, counts={**manifest.counts, "samples": total})
+    (path / manifest.index_name).rename(path / forged.index_name)
+    (path / MANIFEST).write_bytes(forged.to_json())
+    with pytest.raises(CacheError, match="its runs name a row of samples more than once"):
+        open_cache(path)
+
+
 def test_f1_a_hostile_index_of_several_files_returns_values_or_raises_an_error(grown, monkeypatch):
     monkeypatch.setattr(joined, "_CHECKED_INDEX_BYTES", 0)
     for seed in range(200):

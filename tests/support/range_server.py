@@ -32,8 +32,19 @@ class Line:
     rate: float = 0.0
     fault: Callable[[str, int, bytes], tuple[int, bytes]] | None = None
     requests: list[tuple[str, int, int]] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
     _free: float = 0.0
     _lock: Any = field(default_factory=threading.Lock)
+
+    def wait(self) -> None:
+        """What passes between a request and its answer."""
+        with self._lock:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        time.sleep(self.latency)
+        with self._lock:
+            self.in_flight -= 1
 
     def take(self, nbytes: int) -> None:
         """Wait until so many bytes have gone over the line."""
@@ -64,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
             stream.seek(start)
             data = b"" if self.command == "HEAD" else stream.read(stop - start)
         self.line.requests.append((name, start, len(data)))
-        time.sleep(self.line.latency)
+        self.line.wait()
         status, length = 206 if match else 200, stop - start
         if self.line.fault is not None and self.command == "GET":
             status, data = self.line.fault(name, start, data)

@@ -8,6 +8,7 @@ import pytest
 
 from streamcache.dataset_cache.ahead import pieces
 from streamcache.dataset_cache.ahead.pieces import CLAIM_SECONDS, READERS, Piece, PieceFolder, PieceMemory
+from streamcache.dataset_cache.format import LocalStorage
 
 from ...support.datasets import flip
 
@@ -47,6 +48,27 @@ def test_f5_pieces_are_found_by_listing(store, platform) -> None:
     (store.path / SHARD / "notes.txt").write_text("not a piece")
     (store.path / "another folder").mkdir()
     assert set(store.pieces()) == {ONE, OTHER}
+
+
+def test_f5_the_folder_of_a_shard_goes_when_nothing_is_in_it(store) -> None:
+    store.write(ONE, data(ONE))
+    assert set(store.pieces()) == {ONE} and (store.path / SHARD).is_dir()
+    store.remove(ONE)
+    assert list(store.pieces()) == [] and not (store.path / SHARD).exists()
+
+
+def test_f5_a_piece_is_written_although_another_process_has_just_removed_its_folder(store, monkeypatch) -> None:
+    made, real = [], LocalStorage.make_folder
+
+    def make_folder(self: LocalStorage, name: str) -> None:
+        real(self, name)
+        made.append(name)
+        if len(made) == 1:
+            (self.path / name).rmdir()
+
+    monkeypatch.setattr(LocalStorage, "make_folder", make_folder)
+    store.write(ONE, data(ONE))
+    assert bytes(store.read(ONE)) == bytes(data(ONE)) and len(made) == 2
 
 
 @pytest.mark.parametrize("change", [

@@ -1,11 +1,13 @@
 """Reading ahead: the bytes of the shards, with the fewest requests, whatever happens to server, disk and processes."""
 
 import errno
+import gc
 import logging
 import multiprocessing
 import random
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -321,6 +323,27 @@ def test_f5_a_server_that_fails_is_not_asked_for_everything_that_comes(even, ser
         cache.coming(iter(batches(orders(50, 11))))
         settle(cache._files.ahead)
         assert 0 < len(served[1].requests) <= 40
+
+
+def test_f5_reading_ahead_ends_with_the_last_reference_to_a_cache_that_was_not_closed(even, served, copies) -> None:
+    before = set(threading.enumerate())
+
+    def ours() -> set[str]:
+        found = {thread.name for thread in set(threading.enumerate()) - before}
+        return found & {"streamcache-ahead", "streamcache-fetch"}
+
+    cache = open_served(even, served[0])
+    cache.coming(iter(batches(orders(20, 7))))
+    settle(cache._files.ahead)
+    cache.read_batch([0])
+    gone = weakref.ref(cache._files.ahead)
+    assert len(ours()) == 2
+    del cache
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (gone() or ours()):
+        gc.collect()
+        time.sleep(0.1)
+    assert gone() is None and not ours()
 
 
 def test_f5_a_short_answer_is_an_error(even, served, copies) -> None:

@@ -1,6 +1,7 @@
 """Faults of networks and servers: the same bytes as from a folder, or one clear sentence within a minute."""
 
 import itertools
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from streamcache.dataset_cache import CacheError, CacheUnreadable, open_cache, storage_at, verify
 from streamcache.dataset_cache.address import Address
 from streamcache.dataset_cache.remote.faults import PASSING, Fault, explain, of_status, patiently
+from streamcache.dataset_cache.remote.obstore_client import ObstoreClient
+from streamcache.dataset_cache.remote.roots import Options
 
 from ...support.datasets import content, write_set
 from ...support.fault_proxy import (
@@ -183,3 +186,15 @@ def test_only_what_says_nothing_about_the_content_is_unreadable():
         assert isinstance(explain(place, of_status(status)), CacheUnreadable) is kind
     assert "AccessDenied" in str(explain(place, of_status(403, "<Code>AccessDenied</Code> token=secret")))
     assert "secret" not in str(explain(place, of_status(403, "<Code>AccessDenied</Code> token=secret")))
+
+
+@pytest.mark.parametrize("name", ["credential-store", "dns-range-redirect"])
+def test_f4_the_name_of_a_bucket_is_not_taken_for_a_cause(s3, monkeypatch, name):
+    """The errors of obstore contain the address that was asked."""
+    pytest.importorskip("obstore")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(Fault) as raised:
+            ObstoreClient(Address.parse(f"s3://{name}/credential/dns"), Options()).get("credential", 0, 1)
+    assert (raised.value.kind, raised.value.detail) == (PASSING, "no connection")

@@ -10,6 +10,8 @@ from streamcache.dataset_cache import CacheError, open_cache, storage_at
 from streamcache.dataset_cache.remote import index_copies
 from streamcache.dataset_cache.remote.index_copies import open_copy, remove_old
 
+from ...support import joined
+from ...support.range_server import Line, serving
 from ...support.remote_servers import BUCKET, upload
 from ...support.samples import assert_holds, write_cache
 
@@ -40,6 +42,25 @@ def test_a_copy_is_made_once_and_again_if_it_is_damaged(copies):
         path.write_bytes(damaged)
         assert bytes(copy(calls=calls).map()) == DATA
     assert len(calls) == 4 and [file.name for file in path.parent.iterdir() if file.suffix != ".lock"][:1]
+
+
+def test_a_large_copy_is_compared_once_in_a_process_and_when_it_has_changed(copies, monkeypatch):
+    monkeypatch.setattr(index_copies, "_ALWAYS_CHECKED_BYTES", 0)
+    monkeypatch.setattr(index_copies, "_compared", {})
+    hashed, real = [], xxhash.xxh3_128
+    calls: list[str] = []
+    copy(calls=calls)
+    monkeypatch.setattr(index_copies.xxhash, "xxh3_128", lambda *data: hashed.append(1) or real(*data))
+    for _ in range(3):
+        copy(calls=calls)
+    assert len(hashed) == 1 and len(calls) == 1
+    path = copies / "d" / "index-a.safetensors"
+    damaged = DATA[:-1] + bytes([DATA[-1] ^ 1])
+    path.write_bytes(damaged)
+    assert bytes(copy(calls=calls).map()) == DATA and len(calls) == 2, "changed while this process runs"
+    path.write_bytes(damaged)
+    index_copies._compared.clear()
+    assert bytes(copy(calls=calls).map()) == DATA and len(calls) == 3, "changed before this process began"
 
 
 @pytest.mark.parametrize("data", [DATA[:-1], DATA[:-1] + b"x", DATA + b"x"])
@@ -107,6 +128,20 @@ def test_several_readers_make_one_copy(copies):
     for thread in threads:
         thread.join()
     assert len(calls) == 1
+
+
+def test_f4_the_files_of_an_index_are_fetched_side_by_side(tmp_path, copies):
+    pytest.importorskip("obstore")
+    path = joined.write(tmp_path / "set", range(1))
+    with joined.growing():
+        for i in range(1, 12):
+            joined.write(path, range(i, i + 1), append=True)
+    with serving(path, Line(latency=0.5)) as (address, line):
+        cache = open_cache(address)
+        names = [name for name, *_ in line.requests if name.startswith("index-")]
+        assert len(names) == len(set(names)) == 12 and line.most_in_flight > 6
+    assert [cache.source(i) for i in range(12)] == [f"{i}.png" for i in range(12)]
+    assert len(list((copies / cache.id).iterdir())) == 12, "no locks are left"
 
 
 def test_copies_that_were_not_used_for_the_longest_time_are_removed_first(copies):

@@ -22,12 +22,11 @@ def asked() -> list[tuple[int, int]]:
 def file(asked) -> RemoteFile:
     """A file of which the first bytes are known; `asked` has every other range that was asked for."""
 
-    def request(parts):
-        for _, (offset, size, take) in parts:
-            asked.append((offset, size))
-            middle = size // 2  # in two pieces, the second one first
-            take(middle, CONTENT[offset + middle : offset + size])
-            take(0, CONTENT[offset : offset + middle])
+    def request(offset, size, take):
+        asked.append((offset, size))
+        middle = size // 2  # in two pieces, the second one first
+        take(middle, CONTENT[offset + middle : offset + size])
+        take(0, CONTENT[offset : offset + middle])
 
     place = Address.parse("s3://bucket/set/shards/a")
     return RemoteFile(place, "shards/a", Found(len(CONTENT), 0.0, "tag"), CONTENT[:HEAD], request)

@@ -1,5 +1,6 @@
 """How files arrive: grown in a folder by one process at a time, and told from a cache while they do."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,20 @@ def test_a_file_that_is_larger_than_it_should_be_begins_again(source: Path, tmp_
     with landing.receive(cargo, False) as arriving:
         assert arriving.size == 0 and list(arriving.kept()) == []
     landing.close()
+
+
+def test_f6_what_was_pulled_is_on_the_disk_before_its_manifest_is(source: Path, tmp_path: Path, monkeypatch):
+    synced, real = list[tuple[int, int]](), os.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        status = os.fstat(fd)
+        synced.append((status.st_ino, status.st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = tmp_path / "folder"
+    pull(source, folder)
+    places = [folder / each.name for each in cargo_of(read_manifest(folder))]
+    files = [(path.stat().st_ino, path.stat().st_size) for path in (*places, folder / "dataset.json")]
+    assert len(files) == 4 and set(files) <= set(synced), "each with all that was written"
+    assert max(synced.index(file) for file in files[:-1]) < synced.index(files[-1])

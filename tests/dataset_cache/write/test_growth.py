@@ -247,6 +247,17 @@ def test_too_many_runs_write_one_file(tmp_path, always_grows, monkeypatch):
         assert_counts_are_right(path)
 
 
+def test_a_sample_that_is_listed_twice_writes_one_file(tmp_path, always_grows):
+    path = write_set(tmp_path / "set", range(6))
+    with CacheWriter(path) as w:
+        w.adopt_sets()
+        w.keep(0, 6)
+        w.keep(2, 1)
+    assert not read_manifest(path).runs
+    assert [s.source for s in open_cache(path)] == [f"{i}.png" for i in (*range(6), 2)] and not list(verify(path))
+    assert_counts_are_right(path)
+
+
 # What looks after a cache
 
 

@@ -1,6 +1,8 @@
 """The caches at registered roots are listed without waiting for a root that is slow or gone."""
 
+import gc
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,16 @@ def test_a_list_is_read_again_only_when_it_is_old_or_asked_for(proxy: FaultProxy
     assert not any(seen.method == "GET" and "dataset.json" in seen.path for seen in proxy.seen), "it is known"
     listing.forget()
     assert len(listing.rows(0.0)[0].caches) == 1, "what was known is shown while it is read again"
+
+
+def test_a_cache_that_is_gone_from_a_root_is_not_kept_in_memory(proxy: FaultProxy, tmp_path: Path):
+    push(write_set(tmp_path / "set", range(3)), resolve("studio/cats"))
+    listing = RemoteRoots()
+    manifest = weakref.ref(listing.rows(LONG)[0].caches[0].manifest)
+    assert storage_at(resolve("studio/cats")).remove("dataset.json")
+    assert listing.rows(LONG, again=True)[0].caches == ()
+    gc.collect()
+    assert manifest() is None
 
 
 def test_a_root_that_does_not_answer_blocks_nothing(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch):
