@@ -55,7 +55,7 @@ class ReadAhead:
     def reset(self) -> None:
         """As if new: a forked child has none of the threads, and one of them may have held the lock."""
         self._changed = threading.Condition()
-        own = weakref.proxy(self)  # its threads do not keep alive what nobody reads any more
+        own = weakref.proxy(self)  # its threads do not keep alive what is read no more
         self._fetcher = Fetcher(
             lambda *piece: own._fetch(*piece),
             lambda *found: own._deliver(*found),
@@ -333,7 +333,7 @@ class ReadAhead:
 
 
 def _look_ahead(reading: "weakref.ref[ReadAhead]", order: "weakref.ref[Coming]", changed: threading.Condition) -> None:
-    """The thread that extends the window. It holds nothing while it waits, so it ends when nobody can read any more."""
+    """The thread that extends the window. It holds nothing while it waits, so it ends with the last reader."""
     while True:
         with changed:
             ahead, coming = reading(), order()
