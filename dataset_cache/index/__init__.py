@@ -1,12 +1,11 @@
 """The index: the flat arrays that locate everything in a generation."""
 
 from .blobs import BlobTable, blob_table, layout_texts
-from .index import UNREADABLE, Index, damage, guarded, index_in_memory, string_of
+from .deriving import derive, index_in_memory
+from .index import UNREADABLE, Index, damage, guarded, string_of
 from .index_arrays import (
     bucket_table,
     concatenated,
-    derive,
-    derive_after,
     entries_of_rows,
     find_keys,
     join_widths,
@@ -79,7 +78,6 @@ __all__ = [
     "count_used",
     "damage",
     "derive",
-    "derive_after",
     "derived_routes",
     "entries_of_rows",
     "find_keys",

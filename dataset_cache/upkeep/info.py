@@ -329,7 +329,7 @@ def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str |
 
 def _bytes_by_owner(current: CheckedGeneration) -> list[int]:
     """The bytes of the blobs that used entries of each field need, each counted once; then those that none does."""
-    fields, field_of_entry = len(current.manifest.fields), Rows(current.index, "entries", "field")
+    fields, field_of_entry = len(current.manifest.fields), Rows(current.index.files, "entries", "field")
     found = np.zeros(fields + 1, np.int64)
     for _, table in current.tables():
         owners = np.full(len(table), fields, np.int64)
