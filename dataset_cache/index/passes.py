@@ -142,6 +142,13 @@ def variants_of(rows: np.ndarray, variants: np.ndarray, first: int, width: int) 
     return variants[places[:, None] + np.arange(width)], entries_of_rows(rows, variants, first, width)
 
 
+def captions_of(captions: np.ndarray, first: int, rows: np.ndarray) -> np.ndarray:
+    """The captions of these samples in order. Their numbers into `captions` start at `first`."""
+    counts = rows["caption_count"].astype(np.int64)
+    starts = rows["captions"].astype(np.int64) - first - (np.cumsum(counts) - counts)
+    return captions[np.repeat(starts, counts) + np.arange(int(counts.sum()))]
+
+
 def derived_routes(
     files: Sequence[IndexArrays], number: int, layouts: Sequence[Layout], width: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:

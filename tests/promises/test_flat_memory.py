@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheWriter, preview_clean, usage, verify
+from streamcache.dataset_cache import CacheWriter, overview, preview_clean, usage, verify
 from streamcache.dataset_cache.format import LocalStorage, read_manifest
 from streamcache.dataset_cache.index import derive, joined, open_index, passes, write_index
 from streamcache.dataset_cache.write import consistency, repack
@@ -68,3 +68,9 @@ def test_f3_looking_after_a_cache_takes_the_same_memory_whatever_its_size(caches
     job(caches[FEW])  # what is loaded on first use does not count
     few, many = peak(lambda: job(caches[FEW])), peak(lambda: job(caches[MANY]))
     assert many < 2 * few, f"{few:,} bytes for {FEW:,} samples, {many:,} for {MANY:,}"
+
+
+def test_f3_an_overview_takes_a_few_bytes_per_sample(caches):
+    overview(caches[FEW])
+    few, many = peak(lambda: overview(caches[FEW])), peak(lambda: overview(caches[MANY]))
+    assert many - few < 24 * (MANY - FEW), f"{few:,} bytes for {FEW:,} samples, {many:,} for {MANY:,}"
