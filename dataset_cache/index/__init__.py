@@ -1,6 +1,6 @@
 """The index: the flat arrays that locate everything in a generation."""
 
-from .blobs import BlobTable, blob_table, layout_texts
+from .blobs import BlobTable, blob_table
 from .deriving import derive, index_in_memory
 from .index import UNREADABLE, Index, damage, guarded, string_of
 from .index_arrays import (
@@ -88,7 +88,6 @@ __all__ = [
     "index_in_memory",
     "index_size",
     "join_widths",
-    "layout_texts",
     "listed_samples",
     "merge_arrays",
     "numbered",

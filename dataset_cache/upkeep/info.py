@@ -176,7 +176,6 @@ def overview(path: Place) -> Overview:
 def overview_of(current: CheckedGeneration) -> Overview:
     """The overview of a generation that is open already."""
     manifest, index, tally = current.manifest, current.index, count_samples(current)
-    common = [(index.string(n), count) for n, count in most_common(index, tally.captions, _COMMON)]
     stored, trimmed = _text_bytes(current)
     blob_bytes, shared = _blob_bytes(current, np.any(tally.uses, 0))
     return Overview(
@@ -194,7 +193,7 @@ def overview_of(current: CheckedGeneration) -> Overview:
         captions=int(tally.captions.sum()),
         captions_distinct=int(np.count_nonzero(tally.captions)),
         captions_empty=count_empty(index, tally.captions),
-        captions_common=common,
+        captions_common=most_common(index, tally.captions, _COMMON),
         shards=len(manifest.shards),
         shard_bytes=sum(shard.bytes for shard in manifest.shards),
         index_bytes=manifest.whole_index_bytes,

@@ -1,5 +1,6 @@
 """What the samples of a generation refer to, counted in passes over its index: some bytes per sample in memory."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,8 +56,15 @@ def count_empty(index: Index, captions: np.ndarray) -> int:
     return found
 
 
-def most_common(index: Index, captions: np.ndarray, limit: int) -> list[tuple[int, int]]:
-    """The strings that most often are captions, and how often; of equal ones those that come first."""
+def most_common(index: Index, captions: np.ndarray, limit: int) -> list[tuple[str, int]]:
+    """The most common captions, and how often each comes; of equally common ones those that come first."""
+    found: Counter[str] = Counter()
+    for number in _most_common(index, captions, limit * len(index.parts)):  # each file may have a text once
+        found[index.string(number)] += int(captions[number])
+    return found.most_common(limit)
+
+
+def _most_common(index: Index, captions: np.ndarray, limit: int) -> list[int]:
     used = captions[captions > 0]
     if not len(used):
         return []
@@ -65,7 +73,7 @@ def most_common(index: Index, captions: np.ndarray, limit: int) -> list[tuple[in
     above = captions > least
     more = int(above.sum())
     found = _first_of(index, above, more) + _first_of(index, captions == least, limit - more)
-    return sorted(((number, int(captions[number])) for number in found), key=lambda row: -row[1])
+    return sorted(found, key=lambda number: -int(captions[number]))
 
 
 def _first_of(index: Index, wanted: np.ndarray, limit: int) -> list[int]:
