@@ -1,12 +1,11 @@
 """The index: the flat arrays that locate everything in a generation."""
 
-from .blobs import BlobTable, blob_table, layout_texts
-from .index import UNREADABLE, Index, damage, guarded, index_in_memory, string_of
+from .blobs import BlobTable, blob_table
+from .deriving import derive, index_in_memory
+from .index import UNREADABLE, Index, damage, guarded, string_of
 from .index_arrays import (
     bucket_table,
     concatenated,
-    derive,
-    derive_after,
     entries_of_rows,
     find_keys,
     join_widths,
@@ -41,6 +40,7 @@ from .passes import (
     EntryPass,
     Rows,
     blob_tables,
+    captions_of,
     derived_routes,
     has_wrong_orders,
     listed_samples,
@@ -74,12 +74,12 @@ __all__ = [
     "blob_table",
     "blob_tables",
     "bucket_table",
+    "captions_of",
     "concatenated",
     "continued",
     "count_used",
     "damage",
     "derive",
-    "derive_after",
     "derived_routes",
     "entries_of_rows",
     "find_keys",
@@ -88,7 +88,6 @@ __all__ = [
     "index_in_memory",
     "index_size",
     "join_widths",
-    "layout_texts",
     "listed_samples",
     "merge_arrays",
     "numbered",

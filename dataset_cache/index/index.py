@@ -20,8 +20,8 @@ import numpy as np
 import xxhash
 
 from ...errors import CacheError
-from ..format import Layout, MemoryFile, StoredFile, read_header
-from .index_file import ARRAY_TYPES, MAX_INDEX_HEADER, TENSOR_TYPES, IndexArrays, index_pieces
+from ..format import Layout, StoredFile, read_header
+from .index_file import ARRAY_TYPES, MAX_INDEX_HEADER, TENSOR_TYPES, IndexArrays
 from .index_rows import (
     ENTRY,
     NO_ROUTE,
@@ -82,6 +82,11 @@ class Index:
     def parts(self) -> "tuple[Index, ...]":
         """The files of the index, in order."""
         return (self,)
+
+    @property
+    def files(self) -> list[IndexArrays]:
+        """The arrays of each file."""
+        return [part.arrays for part in self.parts]
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -304,9 +309,3 @@ def _numbers(count: int) -> struct.Struct:
 @lru_cache(256)
 def _location_rows(count: int) -> struct.Struct:
     return struct.Struct("<" + "Q16x" * count)
-
-
-def index_in_memory(arrays: IndexArrays, field_count: int) -> Index:
-    """The index that would be opened after writing these arrays."""
-    file = MemoryFile(b"".join(index_pieces(arrays)), "index in memory")
-    return Index(file, file.size, field_count, None)

@@ -1,4 +1,4 @@
-"""Operations on whole index arrays: prune, derive, variants, routes, buckets. No tensor is read or moved."""
+"""Operations on whole index arrays: prune, variants, routes, buckets. No tensor is read or moved."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +9,9 @@ import numpy as np
 
 from ...errors import CacheError
 from ..format import ALIGNMENT, Layout
-from .index_file import ARRAY_TYPES, IndexArrays, sort_order
+from .index_file import ARRAY_TYPES, IndexArrays
 from .index_rows import NO_BUCKET, NO_LAYOUT, NO_ROUTE, route_type
 
-_CHUNK = 1 << 16  # samples
 DERIVED = ("row_layouts", "routes", "entry_order", "ref_order")
 
 
@@ -104,52 +103,7 @@ def _take_texts(texts: np.ndarray, ends: np.ndarray, numbers: np.ndarray) -> tup
     return taken, np.cumsum(lengths).astype("<u8")
 
 
-def derive(arrays: IndexArrays, field_count: int) -> IndexArrays:
-    """Fill in the arrays that only repeat the others in an order or form that is quick to use."""
-    ends = [0, *arrays.layout_ends.tolist()]
-    layouts = [Layout(arrays.layouts[start:end].tobytes().decode()) for start, end in pairwise(ends)]
-    counts, flat = unpack_variants(arrays, field_count)
-    row_layouts, routes = make_routes(counts, flat, arrays.entries, arrays.refs["location"], layouts)
-    return replace(
-        arrays,
-        row_layouts=row_layouts.reshape(-1),
-        routes=routes.view("u1").reshape(-1),
-        entry_order=sort_order(arrays.entries["key"]),
-        ref_order=sort_order(arrays.refs["hash"]),
-    )
-
-
-def derive_after(before: Sequence[IndexArrays], arrays: IndexArrays, field_count: int) -> IndexArrays:
-    """As `derive`, for a file that continues these: its samples may use their entries."""
-    files = [*before, arrays]
-    starts = {
-        name: starts_of([getattr(file, name) for file in files])
-        for name in ("variants", "entries", "refs", "row_layouts")
-    }
-    rows = arrays.samples.copy()
-    rows["variants"] -= np.uint64(starts["variants"][-1])
-    counts, flat = unpack_variants(replace(arrays, samples=rows), field_count)
-    used, chosen = np.unique(flat, return_inverse=True)
-    entries = gather([file.entries for file in files], starts["entries"], used)
-    layouts = [layout for file in files for layout in _layouts(file)]
-    lengths = np.array([len(layout.specs) for layout in layouts], np.int64)[entries["layout"].astype(np.int64)]
-    first = np.cumsum(lengths) - lengths
-    numbers = np.arange(int(lengths.sum())) + np.repeat(entries["refs"].astype(np.int64) - first, lengths)
-    refs = gather([file.refs for file in files], starts["refs"], numbers)
-    entries["refs"] = first
-    row_layouts, routes = make_routes(counts, chosen.astype(np.int64), entries, refs["location"], layouts)
-    has_route = routes["layouts"] != NO_ROUTE
-    routes["layouts"][has_route] += np.uint32(starts["row_layouts"][-1] // field_count)
-    return replace(
-        arrays,
-        row_layouts=row_layouts.reshape(-1),
-        routes=routes.view("u1").reshape(-1),
-        entry_order=sort_order(arrays.entries["key"]),
-        ref_order=sort_order(arrays.refs["hash"]),
-    )
-
-
-def _layouts(arrays: IndexArrays) -> list[Layout]:
+def layouts_of(arrays: IndexArrays) -> list[Layout]:
     """The layouts that a file adds: its ends count from the first byte of the first file."""
     edges = (
         [int(arrays.layout_ends[-1]) - len(arrays.layouts), *arrays.layout_ends.tolist()]
@@ -280,43 +234,39 @@ def make_routes(
     per field, a row layout (the layouts of all fields, numbered) and, per field, a location and where the leaves start.
     Samples with variants, or with an entry whose tensors are apart, have no route and are read entry by entry.
     """
-    samples, width = counts.shape
-    routes, numbers = np.zeros(samples, route_type(width)), np.full((samples, width), NO_LAYOUT, "<u4")
-    together = _lie_together(entries, locations, layouts)
-    simple, first = np.empty(samples, bool), 0
-    for start in range(0, samples, _CHUNK):  # a large cache has millions of samples
-        some, rows = slice(start, start + _CHUNK), routes[start : start + _CHUNK]
-        own = counts[some]
-        # The position of each sample's entry of a field in `flat`; meaningless if it has none.
-        places = first + np.cumsum(own.reshape(-1), dtype=np.int64).reshape(own.shape) - own
-        present, first = own == 1, first + int(own.sum(dtype=np.int64))
-        if not len(entries):
-            simple[some] = (own == 0).all(1)
-            continue
-        chosen = flat[np.minimum(places, max(len(flat) - 1, 0))].astype(np.int64) if len(flat) else places * 0
+    routes, simple = np.zeros(len(counts), route_type(counts.shape[1])), counts == 0
+    if len(flat):
+        present, chosen = counts == 1, flat[_places(counts, len(flat))]
         found = entries[chosen]
-        numbers[some] = np.where(present, found["layout"], NO_LAYOUT)
         refs = np.minimum(found["refs"].astype(np.int64), max(len(locations) - 1, 0))
-        rows["fields"][..., 0] = np.where(present, locations[refs], 0) if len(locations) else 0
-        rows["fields"][..., 1] = np.where(present, found["leaves"], 0)
-        simple[some] = (present & together[chosen] | (own == 0)).all(1)
-    row_layouts, which = _distinct_rows(numbers)
-    routes["layouts"] = np.where(simple, which, NO_ROUTE)
+        routes["fields"][..., 0] = np.where(present, locations[refs], 0) if len(locations) else 0
+        routes["fields"][..., 1] = np.where(present, found["leaves"], 0)
+        simple |= present & _lie_together(entries, locations, layouts)[chosen]
+    row_layouts, which = distinct_rows(layout_rows(counts, entries["layout"][flat]))
+    routes["layouts"] = np.where(simple.all(1), which, NO_ROUTE)
     return row_layouts, routes
 
 
-def _distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def layout_rows(counts: np.ndarray, layouts: np.ndarray) -> np.ndarray:
+    """The layout of each sample's entry of each field, if it has one; `layouts` has those of all variants in order."""
+    if not len(layouts):
+        return np.full(counts.shape, NO_LAYOUT, "<u4")
+    return np.where(counts == 1, layouts[_places(counts, len(layouts))], np.uint32(NO_LAYOUT))
+
+
+def _places(counts: np.ndarray, variants: int) -> np.ndarray:
+    """The first variant of each sample and field among all; meaningless if it has none."""
+    return np.minimum(np.cumsum(counts.reshape(-1), dtype=np.int64).reshape(counts.shape) - counts, variants - 1)
+
+
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct rows in order, and the number of each row among them."""
-    parts = [
-        np.unique(rows[start : start + _CHUNK], axis=0, return_inverse=True)
-        for start in range(0, max(1, len(rows)), _CHUNK)
-    ]
-    # With the inverse, which is not needed: without it, numpy imports more of itself.
-    distinct, _ = np.unique(np.concatenate([found for found, _ in parts]), axis=0, return_inverse=True)
-    numbers = {tuple(row): number for number, row in enumerate(distinct.tolist())}
-    own = [np.array([numbers[tuple(row)] for row in found.tolist()], "<u4") for found, _ in parts]
-    which = [number[inverse.reshape(-1)] for number, (_, inverse) in zip(own, parts, strict=True)]
-    return distinct.astype("<u4").reshape(len(distinct), rows.shape[1]), np.concatenate(which)
+    which = np.zeros(len(rows), np.int64)
+    first = which[:1]
+    for column in rows.T:
+        values, numbers = np.unique(column, return_inverse=True)
+        _, first, which = np.unique(which * len(values) + numbers, return_index=True, return_inverse=True)
+    return rows[first], which
 
 
 def _lie_together(entries: np.ndarray, locations: np.ndarray, layouts: Sequence[Layout]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """An index file: its arrays and their types, and how they are written."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,7 +20,7 @@ _CONTINUES = "continues"  # in the header's metadata
 class IndexArrays:
     """All arrays of an index, in memory or mapped. Text arrays are bytes; `*_ends` has the end of each text.
 
-    The last four repeat the others in forms that are faster to use; publishing derives them.
+    The last four repeat the others in forms that are faster to use; publishing derives them (see `derive`).
     """
 
     samples: np.ndarray
@@ -55,6 +55,24 @@ ARRAY_TYPES: dict[str, np.dtype] = {
     "entry_order": np.dtype("<u4"),
     "ref_order": np.dtype("<u4"),
 }
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """An array that is made in chunks while it is written, and is never in memory as a whole."""
+
+    dtype: np.dtype
+    length: int
+    make: Callable[[], Iterable[np.ndarray]]
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.dtype.itemsize
+
+
 _NAMES = {"<u4": "U32", "<u8": "U64", "|u1": "U8"}
 
 
@@ -64,23 +82,30 @@ def sort_order(keys: np.ndarray) -> np.ndarray:
     return np.lexsort((halves[:, 1], halves[:, 0])).astype("<u4")
 
 
-def write_index(storage: Storage, name: str, arrays: IndexArrays, continues: Sequence[str] = ()) -> tuple[int, str]:
+def write_index(
+    storage: Storage,
+    name: str,
+    arrays: IndexArrays,
+    continues: Sequence[str] = (),
+    derived: Mapping[str, Chunks] | None = None,
+) -> tuple[int, str]:
     """Write the arrays as a safetensors file. Returns its size and hash; the caller makes its name durable.
 
-    `continues` are the generations whose index files come before this one.
+    `continues` are the generations whose index files come before this one; `derived` takes the place of arrays.
     """
     digest = xxhash.xxh3_128()
     with storage.create(name) as file:
-        for piece in index_pieces(arrays, continues):
+        for piece in index_pieces(arrays, continues, derived):
             digest.update(piece)
             file.write(piece)
         size = file.tell()
     return size, digest.hexdigest()
 
 
-def index_size(arrays: IndexArrays) -> int:
+def index_size(arrays: IndexArrays, derived: Mapping[str, Chunks] | None = None) -> int:
     """The size of the file that `write_index` would write."""
-    return sum(len(piece) for piece in index_pieces(arrays))
+    header, _, size = _header(_columns(arrays, derived), ())
+    return len(header) + size
 
 
 def continued(storage: Storage, name: str) -> list[str]:
@@ -95,26 +120,41 @@ def continued(storage: Storage, name: str) -> list[str]:
     return [generation for generation in found if index_generation(index_name(generation)) is not None]
 
 
-def index_pieces(arrays: IndexArrays, continues: Sequence[str] = ()) -> list[memoryview | bytes]:
+def index_pieces(
+    arrays: IndexArrays, continues: Sequence[str] = (), derived: Mapping[str, Chunks] | None = None
+) -> Iterator[memoryview | bytes]:
     """The content of the file: header length, header, then the arrays with padding between them."""
+    columns = _columns(arrays, derived)
+    header, gaps, _ = _header(columns, continues)
+    yield header
+    for gap, column in zip(gaps, columns.values(), strict=True):
+        yield bytes(gap)
+        for chunk in column.make() if isinstance(column, Chunks) else (column,):
+            yield np.ascontiguousarray(chunk).view("u1").reshape(-1).data if chunk.size else b""
+
+
+def _columns(arrays: IndexArrays, derived: Mapping[str, Chunks] | None) -> dict[str, np.ndarray | Chunks]:
+    return {name: getattr(arrays, name) for name in ARRAY_TYPES} | dict(derived or {})
+
+
+def _header(columns: Mapping[str, np.ndarray | Chunks], continues: Sequence[str]) -> tuple[bytes, list[int], int]:
+    """The bytes before the arrays, the padding before each, and the size of all of them."""
     header: dict[str, Any] = {"__metadata__": {_CONTINUES: " ".join(continues)}} if continues else {}
-    position, pieces = 0, []
-    for name in ARRAY_TYPES:
-        array = np.ascontiguousarray(getattr(arrays, name))
+    position, gaps = 0, list[int]()
+    for name, column in columns.items():
         gap = -position % ALIGNMENT
         if gap:
             header[f"{PAD}{position}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [position, position + gap]}
-            pieces.append(bytes(gap))
+        gaps.append(gap)
         position += gap
-        header[name] = {**tensor_form(array), "data_offsets": [position, position + array.nbytes]}
-        position += array.nbytes
-        pieces.append(array.view("u1").reshape(-1).data if array.size else b"")
+        header[name] = {**tensor_form(column), "data_offsets": [position, position + column.nbytes]}
+        position += column.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
-    return [len(text).to_bytes(8, "little"), text, *pieces]
+    return len(text).to_bytes(8, "little") + text, gaps, position
 
 
-def tensor_form(array: np.ndarray) -> dict[str, Any]:
+def tensor_form(array: np.ndarray | Chunks) -> dict[str, Any]:
     if array.dtype.fields is not None:  # rows of a struct are stored as bytes
         return {"dtype": "U8", "shape": [len(array), array.dtype.itemsize]}
     return {"dtype": _NAMES[array.dtype.str], "shape": [len(array)]}

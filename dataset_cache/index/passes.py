@@ -6,21 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import CacheError
-from ..format import TensorSpec
+from ..format import Layout, TensorSpec
 from .blobs import BlobTable, distinct_blobs, number_specs
 from .index import Index
 from .index_arrays import entries_of_rows, gather, make_routes, starts_of
+from .index_file import IndexArrays
 from .index_rows import OFFSET_BITS
 
 CHUNK = 1 << 16  # rows
 _MOST_REFS = 1 << 18  # in a table of blobs, unless one shard has more
+_MOST_KEYS = 1 << 17  # sorted at once
 
 
 class Rows:
-    """One array of an index, or a column of it, over all files."""
+    """One array, or a column of it, over all files of an index."""
 
-    def __init__(self, index: Index, name: str, column: str | None = None) -> None:
-        arrays = [getattr(part.arrays, name) for part in index.parts]
+    def __init__(self, files: Sequence[IndexArrays], name: str, column: str | None = None) -> None:
+        arrays = [getattr(file, name) for file in files]
         self._pieces: list[np.ndarray] = [array[column] for array in arrays] if column else arrays
         self._starts = starts_of(self._pieces)
 
@@ -126,26 +128,34 @@ def listed_samples(index: Index) -> Iterator[tuple[Index, np.ndarray]]:
             yield part, part.arrays.samples[a:b]
 
 
-def sample_chunks(part: Index) -> Iterator[np.ndarray]:
+def sample_chunks(file: IndexArrays) -> Iterator[np.ndarray]:
     """All rows of samples in a file."""
-    samples = part.arrays.samples
-    return (samples[at : at + CHUNK] for at in range(0, len(samples), CHUNK))
+    return (file.samples[at : at + CHUNK] for at in range(0, len(file.samples), CHUNK))
 
 
-def variants_of(part: Index, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of variants [rows, fields] of rows that follow each other in a file, and the entries in order."""
-    places = rows["variants"].astype(np.int64) - part.first["variants"]
-    counts = part.arrays.variants[places[:, None] + np.arange(width)]
-    return counts, entries_of_rows(rows, part.arrays.variants, part.first["variants"], width)
+def variants_of(rows: np.ndarray, variants: np.ndarray, first: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of variants [rows, fields] of rows that follow each other in a file, and the entries in order.
+
+    Their numbers into `variants` start at `first`.
+    """
+    places = rows["variants"].astype(np.int64) - first
+    return variants[places[:, None] + np.arange(width)], entries_of_rows(rows, variants, first, width)
 
 
-def derived_routes(index: Index, part: Index, width: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What `make_routes` finds for each chunk of the rows of a file."""
-    entry_rows, locations = Rows(index, "entries"), Rows(index, "refs", "location")
-    layouts = [index.layout(n) for n in range(index.lengths["layout_ends"])]
+def captions_of(captions: np.ndarray, first: int, rows: np.ndarray) -> np.ndarray:
+    """The captions of these samples in order. Their numbers into `captions` start at `first`."""
+    counts = rows["caption_count"].astype(np.int64)
+    starts = rows["captions"].astype(np.int64) - first - (np.cumsum(counts) - counts)
+    return captions[np.repeat(starts, counts) + np.arange(int(counts.sum()))]
+
+
+def derived_routes(
+    files: Sequence[IndexArrays], number: int, layouts: Sequence[Layout], width: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What `make_routes` finds for each chunk of the rows of a file, by its number."""
+    entry_rows, locations = Rows(files, "entries"), Rows(files, "refs", "location")
     tensors = np.array([len(layout.specs) for layout in layouts], np.int64)
-    for rows in sample_chunks(part):
-        counts, flat = variants_of(part, rows, width)
+    for counts, flat in variant_chunks(files, number, width):
         used, chosen = np.unique(flat, return_inverse=True)
         entries = entry_rows.take(used)
         lengths = tensors[entries["layout"].astype(np.int64)]
@@ -155,20 +165,40 @@ def derived_routes(index: Index, part: Index, width: int) -> Iterator[tuple[np.n
         yield make_routes(counts, chosen.astype(np.int64), entries, locations.take(numbers), layouts)
 
 
+def variant_chunks(files: Sequence[IndexArrays], number: int, width: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What `variants_of` finds for each chunk of the rows of a file, by its number."""
+    first = sum(len(file.variants) for file in files[:number])
+    return (variants_of(rows, files[number].variants, first, width) for rows in sample_chunks(files[number]))
+
+
 def partitions(keys: Rows) -> Iterator[np.ndarray]:
-    """16-byte values in parts by their first byte, each part sorted, as pairs of numbers."""
-    parts = max(1, min(256, len(keys) // CHUNK))
+    """16-byte values in order, in parts, as pairs of numbers."""
+    return (halves[order] for halves, _, order in _sorted_parts(keys))
+
+
+def sort_orders(keys: Rows) -> Iterator[np.ndarray]:
+    """What `sort_order` finds, in parts."""
+    return (numbers[order] for _, numbers, order in _sorted_parts(keys))
+
+
+def _sorted_parts(keys: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """16-byte values in parts by their first byte: as pairs of numbers, which ones they are, and their order."""
+    parts = max(1, min(256, len(keys) // _MOST_KEYS))
     edges = np.arange(parts + 1) * 256 // parts
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        found = [_halves(chunk, low, high) for chunk in keys.chunks()]
-        halves = np.concatenate([np.empty((0, 2), ">u8"), *found])
-        yield halves[np.lexsort((halves[:, 1], halves[:, 0]))]
+        found, at = [(np.empty((0, 2), ">u8"), np.empty(0, "<u4"))], 0
+        for chunk in keys.chunks():
+            found.append(_between(chunk, low, high, at))
+            at += len(chunk)
+        halves, numbers = (np.concatenate(column) for column in zip(*found, strict=True))
+        yield halves, numbers, np.lexsort((halves[:, 1], halves[:, 0]))
 
 
-def _halves(keys: np.ndarray, low: int, high: int) -> np.ndarray:
+def _between(keys: np.ndarray, low: int, high: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Those of these keys whose first byte is in a range, and their numbers, which start at `first`."""
     values = np.ascontiguousarray(keys).view("u1").reshape(-1, 16)
-    chosen = values[(values[:, 0] >= low) & (values[:, 0] < high)]
-    return np.ascontiguousarray(chosen).view(">u8")
+    chosen = np.flatnonzero((values[:, 0] >= low) & (values[:, 0] < high))
+    return values[chosen].view(">u8"), (chosen + first).astype("<u4")
 
 
 def has_wrong_orders(part: Index) -> Sequence[str]:

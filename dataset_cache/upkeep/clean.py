@@ -206,7 +206,7 @@ def _unused(storage: Storage, manifest: Manifest, found: Contents, category: str
     rewrite, draft = pruned
     listed = {shard.file for shard in rewrite.shards}
     gone = [f"{SHARDS}/{shard.file}" for shard in manifest.shards if shard.file not in listed]
-    size = index_size(derive(rewrite.arrays, len(manifest.fields)))
+    size = index_size(rewrite.arrays, derive(rewrite.arrays, len(manifest.fields)))
     new_manifest = replace(draft, index_bytes=size, index_hash=manifest.index_hash).to_json()
     before = total_bytes(storage, [MANIFEST, *manifest.index_names, *gone])
     after = size + len(new_manifest) + sum(shard.file.bytes for shard in rewrite.packing.shards)

@@ -12,7 +12,7 @@ from ...errors import CacheError
 from ...quantity import byte_count, plural
 from ..address import Address, is_inside
 from ..format import MANIFEST, SHARDS, Place, ShardFile, Storage, read_manifest, storage_at
-from ..index import blob_table, derive, index_in_memory, prune
+from ..index import blob_table, index_in_memory, prune
 from ..write import (
     CheckedGeneration,
     PublishLock,
@@ -104,7 +104,7 @@ def _write(current: CheckedGeneration, target: Storage, new_id: str | None, prog
     )
     draft = current.successor(rewrite.arrays, rewrite.shards, rewrite.next_shard)
     if current.storage.is_remote:
-        index = index_in_memory(derive(rewrite.arrays, len(draft.fields)), len(draft.fields))
+        index = index_in_memory(rewrite.arrays, len(draft.fields))
         _refuse_damage(CheckedGeneration(target, draft, index, stored=False))
     published = publish(target, rewrite.arrays, replace(draft, id=new_id or draft.id))
     return CopyReport(

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import CacheError
-from ..format import MANIFEST, SHARDS, Layout, Manifest, Place, dtype_named
-from ..index import Rows, layout_texts, open_index, variant_cells
+from ..format import MANIFEST, SHARDS, Manifest, Place, dtype_named
+from ..index import Rows, open_index
 from ..read import Samples, holders, open_cache
 from ..write import CheckedGeneration, current_publisher, existing_storage, leased_manifest, open_checked
 from .contents import file_bytes, folder_contents, total_bytes
+from .tally import count_empty, count_samples, most_common
 
 _BAR = 32
 _COMMON = 5
@@ -174,35 +175,31 @@ def overview(path: Place) -> Overview:
 
 def overview_of(current: CheckedGeneration) -> Overview:
     """The overview of a generation that is open already."""
-    manifest, arrays, samples = current.manifest, current.arrays, current.arrays.samples
-    fields = list(_field_sizes(current))
-    captions = Counter(arrays.captions.tolist())
-    empty = next((n for n in captions if current.index.string(n) == ""), None)
-    common = [(current.index.string(n), count) for n, count in captions.most_common(_COMMON)]
+    manifest, index, tally = current.manifest, current.index, count_samples(current)
     stored, trimmed = _text_bytes(current)
-    in_set = np.bincount(samples["set"], minlength=len(manifest.sets)).tolist()
+    blob_bytes, shared = _blob_bytes(current, np.any(tally.uses, 0))
     return Overview(
         path=str(current.folder),
         id=manifest.id,
         generation=manifest.generation,
-        samples=len(samples),
-        epoch=int(samples["repeats"].sum()),
-        entries=len(arrays.entries),
+        samples=index.sample_count,
+        epoch=tally.epoch,
+        entries=index.entry_count,
         unused=int((~current.used).sum()),
         sets=manifest.sets,
-        set_samples=dict(zip(manifest.sets, in_set)),
-        buckets=_bucket_counts(manifest.buckets, samples),
-        fields=fields,
-        captions=len(arrays.captions),
-        captions_distinct=len(captions),
-        captions_empty=captions[empty] if empty is not None else 0,
-        captions_common=common,
+        set_samples=dict(zip(manifest.sets, tally.sets.tolist())),
+        buckets=_bucket_counts(manifest.buckets, index.sample_rows(0, _PEEKED)),
+        fields=list(map(FieldSize, manifest.fields, tally.variants.tolist(), tally.entries, tally.bytes.tolist())),
+        captions=int(tally.captions.sum()),
+        captions_distinct=int(np.count_nonzero(tally.captions)),
+        captions_empty=count_empty(index, tally.captions),
+        captions_common=most_common(index, tally.captions, _COMMON),
         shards=len(manifest.shards),
         shard_bytes=sum(shard.bytes for shard in manifest.shards),
         index_bytes=manifest.whole_index_bytes,
-        blob_bytes=int(current.table.nbytes.sum()),
-        bytes_unshared=sum(field.bytes for field in fields),
-        bytes_shared=_bytes_of_samples(current),
+        blob_bytes=blob_bytes,
+        bytes_unshared=int(tally.bytes.sum()),
+        bytes_shared=shared,
         bytes_untrimmed=stored + trimmed,
         bytes_trimmed=trimmed,
         provenance=manifest.provenance,
@@ -233,35 +230,30 @@ def _bucket_counts(table: Sequence[Mapping[str, Any]], samples: np.ndarray) -> l
     return sorted((c for c in counts if c.samples), key=lambda c: (-c.samples, c.shape))
 
 
-def _field_sizes(current: CheckedGeneration) -> Iterator[FieldSize]:
-    names, table = current.manifest.fields, current.table
-    of_entry = np.bincount(table.entry_of_ref, table.nbytes[table.row_of_ref], len(current.arrays.entries))
-    cells, flat = variant_cells(current.arrays, len(names))
-    for number, name in enumerate(names):
-        used = flat[cells % len(names) == number]
-        yield FieldSize(name, len(used), len(np.unique(used)), int(of_entry[used].sum()))
-
-
-def _bytes_of_samples(current: CheckedGeneration) -> int:
-    """The bytes of all blobs that samples refer to, each counted once."""
-    table = current.table
-    _, flat = variant_cells(current.arrays, len(current.manifest.fields))
-    needed = np.zeros(len(current.arrays.entries), bool)
-    needed[flat] = True
-    rows = np.unique(table.row_of_ref[needed[table.entry_of_ref]])
-    return int(table.nbytes[rows].sum())
+def _blob_bytes(current: CheckedGeneration, needed: np.ndarray) -> tuple[int, int]:
+    """The bytes of all blobs, each counted once, and of those that one of the needed entries has."""
+    total = shared = 0
+    for _, table in current.tables():
+        rows = np.zeros(len(table), bool)
+        rows[table.row_of_ref[needed[table.entry_of_ref]]] = True
+        total += int(table.nbytes.sum())
+        shared += int(table.nbytes[rows].sum())
+    return total, shared
 
 
 def _text_bytes(current: CheckedGeneration) -> tuple[int, int]:
     """The bytes of all conditionings as stored, and those that were trimmed from them."""
-    names, entries = current.manifest.fields, current.arrays.entries
+    names, index = current.manifest.fields, current.index
     if "conditioning" not in names:
         return 0, 0
-    layouts = [Layout(text) for text in layout_texts(current.arrays)]
-    texts = entries[entries["field"] == names.index("conditioning")]
-    used = np.bincount(texts["layout"], minlength=len(layouts)).tolist()
-    stored = sum(count * sum(spec.nbytes for spec in layout.specs) for count, layout in zip(used, layouts, strict=True))
-    return stored, sum(count * layout.saved for count, layout in zip(used, layouts, strict=True))
+    layouts = [index.layout(n) for n in range(index.lengths["layout_ends"])]
+    used = np.zeros(len(layouts), np.int64)
+    for entries in Rows(index.files, "entries").chunks():
+        texts = entries[entries["field"] == names.index("conditioning")]
+        used += np.bincount(texts["layout"], minlength=len(layouts))
+    counts = list(zip(used.tolist(), layouts, strict=True))
+    stored = sum(count * sum(spec.nbytes for spec in layout.specs) for count, layout in counts)
+    return stored, sum(count * layout.saved for count, layout in counts)
 
 
 # Disk usage
@@ -329,7 +321,7 @@ def usage_of(current: CheckedGeneration, readers: tuple[str, ...], writer: str |
 
 def _bytes_by_owner(current: CheckedGeneration) -> list[int]:
     """The bytes of the blobs that used entries of each field need, each counted once; then those that none does."""
-    fields, field_of_entry = len(current.manifest.fields), Rows(current.index, "entries", "field")
+    fields, field_of_entry = len(current.manifest.fields), Rows(current.index.files, "entries", "field")
     found = np.zeros(fields + 1, np.int64)
     for _, table in current.tables():
         owners = np.full(len(table), fields, np.int64)

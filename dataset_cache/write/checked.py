@@ -36,7 +36,6 @@ from ..index import (
     blob_tables,
     bucket_table,
     count_used,
-    derive,
     find_keys,
     index_in_memory,
     open_index,
@@ -185,7 +184,7 @@ def without_lost_shards(current: CheckedGeneration) -> CheckedGeneration:
     keys = [current.index.key_of(entry) for entry in np.flatnonzero(damaged).tolist()]
     extra = remember_dropped(manifest.extra, keys, DAMAGED)
     draft = current.successor(left.arrays, left.shards, left.next_shard, named={}, extra=extra)
-    return CheckedGeneration(current.storage, draft, index_in_memory(derive(left.arrays, width), width), stored=False)
+    return CheckedGeneration(current.storage, draft, index_in_memory(left.arrays, width), stored=False)
 
 
 @contextmanager

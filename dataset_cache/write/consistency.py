@@ -113,7 +113,7 @@ def _variants(manifest: Manifest, index: Index) -> Iterator[str]:
     width = len(manifest.fields)
     for part in index.parts:
         variants, first, at, last = part.arrays.variants, part.first["variants"], 0, part.lengths["entries"]
-        for rows in sample_chunks(part):
+        for rows in sample_chunks(part.arrays):
             starts = rows["variants"] - np.uint64(first)
             if not _below(starts, len(variants) - width + 1):
                 yield "a sample's variants start past the end"
@@ -140,41 +140,42 @@ def _samples(manifest: Manifest, index: Index) -> Iterator[str]:
             yield "a caption or source name does not exist"
         if not _below(rows["set"], len(manifest.sets)):
             yield "a sample belongs to a set that does not exist"
-    if not all(_below(numbers, strings) for numbers in Rows(index, "captions").chunks()):
+    if not all(_below(numbers, strings) for numbers in Rows(index.files, "captions").chunks()):
         yield "a caption or source name does not exist"
 
 
 def _names(manifest: Manifest, index: Index) -> Iterator[str]:
     missing = {bytes.fromhex(key): name for name, key in manifest.named.items()}
-    for entries in Rows(index, "entries").chunks() if missing else ():
+    for entries in Rows(index.files, "entries").chunks() if missing else ():
         missing = {key: name for key, name in missing.items() if not find_keys(entries, [key])}
     for name in missing.values():
         yield f"the entry named {name!r} does not exist"
 
 
 def _keys(manifest: Manifest, index: Index) -> Iterator[str]:
-    for halves in partitions(Rows(index, "entries", "key")):
+    for halves in partitions(Rows(index.files, "entries", "key")):
         if (halves[1:] == halves[:-1]).all(1).any():
             yield "two entries have the same key"
 
 
 def find_wrong_order(manifest: Manifest, index: Index) -> str | None:
     """The first array of a consistent index that should repeat others in another order or form, and does not."""
-    for part in index.parts:
-        wrong = _wrong_routes(index, part, len(manifest.fields)) or next(iter(has_wrong_orders(part)), None)
+    for number, part in enumerate(index.parts):
+        wrong = _wrong_routes(index, number, len(manifest.fields)) or next(iter(has_wrong_orders(part)), None)
         if wrong is not None:
             return f"its array {wrong!r} does not match the others"
     return None
 
 
-def _wrong_routes(index: Index, part: Index, width: int) -> str | None:
-    """`row_layouts` or `routes`, if it is not what the other arrays say."""
+def _wrong_routes(index: Index, number: int, width: int) -> str | None:
+    """`row_layouts` or `routes` of a file, if it is not what the other arrays say."""
+    part, layouts = index.parts[number], [index.layout(n) for n in range(index.lengths["layout_ends"])]
     stored = part.arrays.row_layouts.reshape(-1, max(1, width)).tolist()
     numbers = {tuple(row): n for n, row in enumerate(stored)}
     if stored != sorted(map(list, numbers)):
         return "row_layouts"
     first, at, seen = part.first["row_layouts"] // max(1, width), 0, set[int]()
-    for rows, routes in derived_routes(index, part, width) if width else ():
+    for rows, routes in derived_routes(index.files, number, layouts, width) if width else ():
         found = [numbers.get(tuple(row)) for row in rows.tolist()]
         if None in found:
             return "row_layouts"
@@ -194,9 +195,9 @@ def _buckets(manifest: Manifest, index: Index) -> Iterator[str]:
     numbers = {(b["dtype"], tuple(b["shape"])): n for n, b in enumerate(manifest.buckets)}
     layouts = [index.layout(n) for n in range(index.lengths["layout_ends"])]
     of_layout = np.array([_bucket(layout, numbers) for layout in layouts], np.int64)
-    layout_of_entry, width = Rows(index, "entries", "layout"), len(manifest.fields)
+    layout_of_entry, width = Rows(index.files, "entries", "layout"), len(manifest.fields)
     for part, rows in listed_samples(index):
-        counts, flat = variants_of(part, rows, width)
+        counts, flat = variants_of(rows, part.arrays.variants, part.first["variants"], width)
         cells = np.repeat(np.arange(counts.size), counts.reshape(-1))
         latents = cells % width == manifest.fields.index("latent")
         stated = rows["bucket"].astype(np.int64)[cells[latents] // width]

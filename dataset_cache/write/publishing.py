@@ -33,7 +33,7 @@ from ..format import (
     storage_at,
     write_manifest,
 )
-from ..index import IndexArrays, continued, derive, derive_after, write_index
+from ..index import IndexArrays, continued, derive, write_index
 from ..read import LEASES, holders, refuse_lost, were_possible
 
 PUBLISH_LOCK = ".lock"
@@ -145,8 +145,8 @@ def publish(place: Place, arrays: IndexArrays, draft: Manifest, kept: Sequence[I
     """
     storage, temporary = storage_at(place), f".index.{os.getpid()}.tmp"
     try:
-        derived = derive_after(kept, arrays, len(draft.fields)) if kept else derive(arrays, len(draft.fields))
-        size, digest = write_index(storage, temporary, derived, [segment.generation for segment in draft.segments])
+        continues = [segment.generation for segment in draft.segments]
+        size, digest = write_index(storage, temporary, arrays, continues, derive(arrays, len(draft.fields), kept))
         manifest = replace(with_features(draft, [*kept, arrays]), index_bytes=size, index_hash=digest)
         current = read_manifest(storage)
         if current is not None and current.generation == manifest.generation:

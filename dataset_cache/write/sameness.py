@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..format import Manifest
-from ..index import NO_BUCKET, Index, string_of
+from ..index import NO_BUCKET, Index, captions_of, string_of
 from .checked import CheckedGeneration
 from .index_builder import Added, IndexBuilder
 
@@ -81,8 +81,8 @@ class _Comparison:
     def _same_texts(self, part: Index, old: np.ndarray, new: np.ndarray) -> bool:
         pairs = np.stack(
             [
-                np.concatenate([old["source"], _captions(part.arrays.captions, part.first["captions"], old)]),
-                np.concatenate([new["source"], _captions(self._new.captions, self._first["captions"], new)]),
+                np.concatenate([old["source"], captions_of(part.arrays.captions, part.first["captions"], old)]),
+                np.concatenate([new["source"], captions_of(self._new.captions, self._first["captions"], new)]),
             ]
         )
         distinct = np.unique(pairs.T.astype("<u4").copy().view("<u8"))
@@ -91,9 +91,3 @@ class _Comparison:
             self._index.string(one) == string_of(self._new, other - before, nbytes)
             for one, other in distinct.view("<u4").reshape(-1, 2).tolist()
         )
-
-
-def _captions(captions: np.ndarray, first: int, rows: np.ndarray) -> np.ndarray:
-    counts = rows["caption_count"].astype(np.int64)
-    starts = rows["captions"].astype(np.int64) - first - (np.cumsum(counts) - counts)
-    return captions[np.repeat(starts, counts) + np.arange(int(counts.sum()))]

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "dataset_cache/format/splitter.py": "dataset_cache/format/test_skeleton.py",
     "dataset_cache/index/blobs.py": "dataset_cache/upkeep/test_verify.py",
     "dataset_cache/index/index_file.py": "dataset_cache/index/test_index.py",
+    "dataset_cache/index/passes.py": "promises/test_flat_memory.py",
     # An index of several files is tested where it grows.
     "dataset_cache/index/joined.py": "dataset_cache/write/test_growth.py",
     "dataset_cache/write/consistency.py": "dataset_cache/format/test_forged_index.py",
@@ -32,6 +33,7 @@ ELSEWHERE = {
     "dataset_cache/exchange/about.py": "dataset_cache/exchange/test_exporting.py",
     "dataset_cache/foreign/comfy_dataset.py": "dataset_cache/foreign/test_convert.py",
     "dataset_cache/foreign/comfy_shard.py": "dataset_cache/foreign/test_convert.py",
+    "dataset_cache/remote/client.py": "dataset_cache/remote/test_fsspec_client.py",
     "dataset_cache/remote/obstore_client.py": "dataset_cache/remote/test_faults.py",
     "dataset_cache/stored_file.py": "dataset_cache/format/test_storage.py",
     "dataset_cache/upkeep/shard_state.py": "dataset_cache/upkeep/test_verify.py",

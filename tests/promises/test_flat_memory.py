@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from streamcache.dataset_cache import CacheWriter, preview_clean, usage, verify
-from streamcache.dataset_cache.index import index_arrays, joined, passes
+from streamcache.dataset_cache import CacheWriter, overview, preview_clean, usage, verify
+from streamcache.dataset_cache.format import LocalStorage, read_manifest
+from streamcache.dataset_cache.index import derive, joined, open_index, passes, write_index
 from streamcache.dataset_cache.write import consistency, repack
 
 FEW, MANY = 3_000, 18_000  # samples; a shard has room for about 1,000 blobs of their size
@@ -33,9 +34,10 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((passes, "CHUNK"), (consistency, "CHUNK"), (joined, "_CHUNK"), (index_arrays, "_CHUNK")):
+    for module, name in ((passes, "CHUNK"), (consistency, "CHUNK"), (joined, "_CHUNK")):
         monkeypatch.setattr(module, name, 1 << 9)
-    monkeypatch.setattr(passes, "_MOST_REFS", 1 << 11)
+    for name in ("_MOST_REFS", "_MOST_KEYS"):
+        monkeypatch.setattr(passes, name, 1 << 11)
 
 
 def peak(job: Callable[[], object]) -> int:
@@ -49,10 +51,26 @@ def peak(job: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+def write_again(path: Path) -> None:
+    """The first file of the index, with all that is derived; it must come out as it is."""
+    manifest = read_manifest(path)
+    arrays, first = open_index(path, manifest).files[0], manifest.index_files[0]
+    written = write_index(LocalStorage(path), "again", arrays, derived=derive(arrays, len(manifest.fields)))
+    assert written == (first.bytes, first.hash)
+
+
 @pytest.mark.parametrize(
-    "job", [usage, preview_clean, lambda path: list(verify(path))], ids=["usage", "clean", "verify"]
+    "job",
+    [usage, preview_clean, lambda path: list(verify(path)), write_again],
+    ids=["usage", "clean", "verify", "writing an index"],
 )
 def test_f3_looking_after_a_cache_takes_the_same_memory_whatever_its_size(caches, job):
     job(caches[FEW])  # what is loaded on first use does not count
     few, many = peak(lambda: job(caches[FEW])), peak(lambda: job(caches[MANY]))
     assert many < 2 * few, f"{few:,} bytes for {FEW:,} samples, {many:,} for {MANY:,}"
+
+
+def test_f3_an_overview_takes_a_few_bytes_per_sample(caches):
+    overview(caches[FEW])
+    few, many = peak(lambda: overview(caches[FEW])), peak(lambda: overview(caches[MANY]))
+    assert many - few < 24 * (MANY - FEW), f"{few:,} bytes for {FEW:,} samples, {many:,} for {MANY:,}"
