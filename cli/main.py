@@ -68,6 +68,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def execute(args: argparse.Namespace) -> int:
+    code = _execute(args)
+    if "RANK" in os.environ:
+        from .jobs import note_code
+
+        note_code(code)
+    return code
+
+
+def _execute(args: argparse.Namespace) -> int:
     try:
         with ending_as_interrupt():
             return args.run(args)

@@ -19,6 +19,7 @@ from ..lora_train import (
     Decode,
     Denoiser,
     Export,
+    Ranks,
     Run,
     TrainConfig,
     TrainHooks,
@@ -28,6 +29,7 @@ from ..lora_train import (
     latest_run,
     load_config,
     make_prompts,
+    open_ranks,
     open_run,
     read_toml,
     report_memory,
@@ -40,6 +42,7 @@ from ..quantity import plural
 from ..reference import ReferenceDenoiser, decode_images, load_model
 from ..setting import Setting, parse_setting
 from .host import add_host_options, hand_over, require_models
+from .jobs import add_ranks_flag, asked_to_stop, start_ranks
 from .output import Progress, show
 from .parser import Parser, UsageError, flag_of, group_title, setting_help, usage_errors, value_name
 from .prompts import add_prompt_flags, check_prompts, encode_prompts
@@ -71,6 +74,7 @@ def add_train_flags(parser: Parser) -> None:
     )
     text = "Say how much memory the training needs and whether it fits, and do not train; exits with 1 if it does not"
     parser.add_argument("--dry-run", action="store_true", help=text)
+    add_ranks_flag(parser)
     parser.add_argument("--turn", type=Path, help=argparse.SUPPRESS)  # of a sweep or a worker
     add_model_options(parser)
     add_setting_flags(parser)
@@ -78,6 +82,14 @@ def add_train_flags(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = check_arguments(args)
+    started = start_ranks(args)
+    if started is not None:
+        return started
+    with open_ranks() as ranks:
+        return _run(args, config, ranks)
+
+
+def _run(args: argparse.Namespace, config: TrainConfig, ranks: Ranks) -> int:
     if args.cache_limit:
         with usage_errors():
             use_cache_limit(args.cache_limit)
@@ -100,19 +112,23 @@ def run(args: argparse.Namespace) -> int:
             return 0 if memory.fits else 1
         # Of a training for a sweep or a worker, only the result is read by a program.
         quiet = argparse.Namespace(json=args.json and not args.turn)
+        asked = asked_to_stop()
         with stop_on_interrupt() as stop, Progress(quiet, "Training", "steps") as bar:
             hooks = TrainHooks(
                 progress=lambda step: bar(step.step, step.steps, describe_step(step)),
                 exported=lambda written: bar.say(describe_export(written)),
-                stop=lambda: stop.is_set() or ended(),
+                stop=lambda: stop.is_set() or ended() or asked(),
             )
+            if not ranks.leads:
+                hooks = TrainHooks(stop=hooks.stop)
             if ended():
                 raise KeyboardInterrupt
             result, opened = train_in_run(
                 denoiser, dataset, config, runs, lambda run: args.out, lambda run: _recorded(args, run, note, hooks),
-                decode, make_prompts(dataset, args.prompt, words) or None,
+                decode, make_prompts(dataset, args.prompt, words) or None, ranks,
             )  # fmt: skip
-    show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
+    if ranks.leads:
+        show(args, {**asdict(result), "run": str(opened.folder)}, describe_result(result, opened.folder))
     return INTERRUPTED if result.stopped else 0
 
 

@@ -46,7 +46,7 @@ from .grid import (
     row_labels,
     to_image,
 )
-from .loop import TrainHooks, TrainResult, WatchRun, train, train_in_run, with_sample_images
+from .loop import train, train_in_run, with_sample_images
 from .lora_tools import (
     RULES,
     LoraInfo,
@@ -74,6 +74,7 @@ from .objective import (
     scaled_linear_alphas,
 )
 from .queue import CANCELLED, DONE, FAILED, RUNNING, Claim, Held, Job, JobQueue, hold
+from .ranks import ALONE, Ranks, open_ranks
 from .report_page import Section, render_page
 from .run import (
     SMOOTHING,
@@ -81,7 +82,10 @@ from .run import (
     Curves,
     Export,
     Run,
+    TrainHooks,
     TrainProgress,
+    TrainResult,
+    WatchRun,
     can_begin,
     check_run_name,
     draw_grid,
@@ -109,6 +113,7 @@ from .samples import Decode, Prompt, make_prompts, sample_file_name, sample_imag
 from .session import check_training, rehearse
 
 __all__ = [
+    "ALONE",
     "CANCELLED",
     "DONE",
     "EPS_PER_NATIVE",
@@ -153,6 +158,7 @@ __all__ = [
     "PreparedBatch",
     "Prompt",
     "RankRule",
+    "Ranks",
     "Row",
     "Run",
     "Section",
@@ -201,6 +207,7 @@ __all__ = [
     "make_prompts",
     "make_rows",
     "merge_loras",
+    "open_ranks",
     "open_run",
     "open_run_file",
     "paint",

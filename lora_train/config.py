@@ -58,6 +58,7 @@ class TrainConfig:
         low=0,
         high=2**63 - 1,
     )
+    deterministic: bool = _set(False, "run", "Row by row: bit-equal on any number of ranks, but slower and more memory")
     name: str = _set("", "run", "Name of the run and its folder (empty = name of the output file)", decides=False)
     mode: str = _set("new", "run", "What to do if a run with this name exists", choices=MODES, decides=False)
     accept_changes: bool = _set(False, "run", "Resume even if the dataset or settings have changed", decides=False)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
-from PIL import Image
 
-from ..dataset_cache import Dataset, Traffic
+from ..dataset_cache import Dataset
 from ..errors import TrainError
 from .compute import attention_kernel
 from .config import TrainConfig
@@ -22,14 +21,22 @@ from .denoiser import Denoiser
 from .exporter import Exporter
 from .memory import compiled, saving_memory
 from .optimizers import set_rate
+from .parts import digest, identity
+from .ranks import ALONE, Ranks, check_same
 from .report_page import write_report
 from .run import (
     Events,
-    Export,
+    FollowedRun,
+    LossEntry,
+    LossLedger,
     MetricsFile,
+    NoMetrics,
+    NonFiniteLoss,
     Reporter,
     Run,
-    TrainProgress,
+    TrainHooks,
+    TrainResult,
+    WatchRun,
     check_events,
     end_recorded,
     missing_exports,
@@ -39,41 +46,11 @@ from .run import (
 )
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
 from .session import Session, open_session
-from .step import LossEntry, LossLedger, NonFiniteLoss, check_calls, share_windows
+from .step import check_calls, share_windows
 
 log = logging.getLogger("streamcache")
 
 SAMPLE_TIMES = 8  # sample images per run if a VAE is given and no interval
-
-
-@dataclass(frozen=True)
-class TrainHooks:
-    """Callbacks, called between steps from the training thread; training stops when `stop` returns True."""
-
-    progress: Callable[[TrainProgress], None] | None = None
-    samples: Callable[[int, Sequence[Image.Image]], None] | None = None
-    validation: Callable[[int, float], None] | None = None
-    exported: Callable[[Export], None] | None = None
-    stop: Callable[[], bool] = lambda: False
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended."""
-
-    step: int
-    steps: int
-    lora: Path
-    data_wait: float  # share of the training time, without pauses
-    seconds: float
-    stopped: bool = False
-    exports: tuple[Path, ...] = ()  # the LoRA files along the way, those from before a resume too
-    missing: tuple[str, ...] = ()  # the names of those that are gone
-    traffic: Traffic | None = None  # what reading has cost, if the dataset is remote
-
-
-# Called with the opened run; its hooks are used until the run ends.
-WatchRun = Callable[[Run], AbstractContextManager[TrainHooks]]
 
 
 def train(
@@ -85,14 +62,16 @@ def train(
     hooks: TrainHooks | None = None,
     decode: Decode | None = None,
     prompts: Sequence[Prompt] | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainResult:
     """Train an adapter and save it to `out`, or into the run's folder.
 
     A stop, an error or an interrupt first saves the state after the last complete step, and the LoRA under a name with
     that step; `mode = "resume"` continues from there with the same result as an uninterrupted run. If the loss is nan,
-    nothing is saved: the last good state stays.
+    nothing is saved: the last good state stays. Of several ranks, all call it, and rank 0 writes.
     """
-    return _train(denoiser, dataset, config, run, out, lambda run: nullcontext(hooks or TrainHooks()), decode, prompts)
+    watch: WatchRun = lambda run: nullcontext(hooks or TrainHooks())  # noqa: E731
+    return _train(denoiser, dataset, config, run, out, watch, decode, prompts, ranks)
 
 
 def train_in_run(
@@ -104,13 +83,25 @@ def train_in_run(
     watch: WatchRun,
     decode: Decode | None = None,
     prompts: Sequence[Prompt] | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[TrainResult, Run]:
     """Train in the run that `config` names, below the folder `runs`, and save the LoRA to `place(run)`.
 
     `watch` is called when all checks have passed and the run begins.
     """
-    with open_run(runs, config.name, config.mode) as run:
-        return _train(denoiser, dataset, config, run, place(run), watch, decode, prompts), run
+    with _opened(runs, config, ranks) as run:
+        return _train(denoiser, dataset, config, run, place(run), watch, decode, prompts, ranks), run
+
+
+@contextmanager
+def _opened(runs: Path, config: TrainConfig, ranks: Ranks) -> Iterator[Run]:
+    """The run as rank 0 opens and locks it; the others follow, in the same folder."""
+    with ExitStack() as stack:
+        run = None
+        with ranks.together():
+            run = stack.enter_context(open_run(runs, config.name, config.mode)) if ranks.leads else None
+        name, resume = ranks.from_first((run.name, run.resume) if run else ("", False))
+        yield run or FollowedRun(runs / name, resume, mode=config.mode)
 
 
 def _train(
@@ -122,16 +113,20 @@ def _train(
     watch: WatchRun,
     decode: Decode | None,
     prompts: Sequence[Prompt] | None,
+    ranks: Ranks,
 ) -> TrainResult:
     # ComfyUI runs nodes in inference mode, in which tensors cannot be trained.
     with torch.inference_mode(False), torch.enable_grad(), denoiser.session():
-        if config.tensorboard:
-            check_events()
-        session = open_session(denoiser, dataset, config, run)
-        sampler = make_sampler(denoiser, dataset, config, run.samples, decode, prompts)
-        out = out or run.lora
-        before = read_run_json(run.folder) if run.resume else {}
-        exporter = Exporter(session, run, out)
+        with ranks.together():
+            if config.tensorboard:
+                check_events()
+            session = open_session(denoiser, dataset, config, run, ranks)
+            sampler = make_sampler(denoiser, dataset, config, run.samples, decode, prompts) if ranks.leads else None
+            out = out or run.lora
+            before = read_run_json(run.folder) if run.resume else {}
+            exporter = Exporter(session, run, out)
+        if ranks.size > 1:
+            check_same(ranks, {**identity(session.stepper, dataset, config), "step": session.step})
         # All checks have passed. Nothing is written before this: a refused training leaves a run as it was.
         run.describe(
             **({} if run.resume else {"lora": ""}),
@@ -146,7 +141,8 @@ def _train(
             notes="",
             **({"prompts": [prompt.caption for prompt in sampler.prompts]} if sampler else {}),
         )
-        exporter.begin()
+        if ranks.leads:
+            exporter.begin()
         with watch(run) as hooks, end_recorded(run, lambda: session.step, before):
             result = _run(session, run, exporter, hooks, sampler)
             run.describe(status="stopped" if result.stopped else "done", step=result.step)
@@ -162,11 +158,15 @@ def with_sample_images(config: TrainConfig) -> TrainConfig:
 
 
 def _run(session: Session, run: Run, exporter: Exporter, hooks: TrainHooks, sampler: Sampler | None) -> TrainResult:
-    device, config = session.denoiser.device, session.config
+    device, config, leads = session.denoiser.device, session.config, session.stepper.ranks.leads
     with ExitStack() as stack:
-        metrics = stack.enter_context(MetricsFile(run.metrics, resume_at=session.step))
-        remove_later_images(run.samples, session.step)
-        events = stack.enter_context(Events(run.folder / "events", session.step)) if config.tensorboard else None
+        metrics = MetricsFile(run.metrics, resume_at=session.step) if leads else NoMetrics(session.step)
+        stack.enter_context(metrics)
+        if leads:
+            remove_later_images(run.samples, session.step)
+        events = None
+        if config.tensorboard and leads:
+            events = stack.enter_context(Events(run.folder / "events", session.step))
         reporter = Reporter(metrics, session.steps, device, hooks.progress, events)
         stack.enter_context(session.attached())
         blocks = session.denoiser.blocks()
@@ -177,7 +177,7 @@ def _run(session: Session, run: Run, exporter: Exporter, hooks: TrainHooks, samp
     ended = session.step, session.steps, lora, reporter.data_wait(), reporter.seconds(), session.step < session.steps
     exports = tuple(one.path for one in exporter.along)
     result = TrainResult(*ended, exports, tuple(missing_exports(run.folder)), session.dataset.traffic)
-    if session.step > reporter.first or not run.report.exists():
+    if leads and (session.step > reporter.first or not run.report.exists()):
         _report(run, session, reporter, sampler)
     return result
 
@@ -211,10 +211,16 @@ class _Loop:
         try:
             return self._train()
         except NonFiniteLoss as error:
-            raise NonFiniteLoss(f"{error}. {self._last_good()}") from None
-        except BaseException:
-            self._rescue()
+            raise NonFiniteLoss(f"{error}{self.session.stepper.blame()}. {self._last_good()}") from None
+        except BaseException as error:
+            self.ranks.tell(error)
+            if self.ranks.leads:
+                self._rescue()
             raise
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.session.stepper.ranks
 
     def _train(self) -> Path:
         session, config = self.session, self.session.config
@@ -222,10 +228,10 @@ class _Loop:
             self._look_if_due()  # at step 0, and after a kill between saving and looking
         left = (session.steps - session.step) * config.accumulate
         order, coming = (islice(session.order.walk(session.stepper.position), left) for _ in range(2))
-        plans = share_windows(order, config.accumulate)
+        plans, coming = share_windows(order, config.accumulate, self.ranks), share_windows(coming, 1, self.ranks)
         rows, device, draw = session.order.largest, session.denoiser.device, session.stepper.draw
         with Prefetcher(session.dataset, plans, rows, config.prefetch, device, draw, coming) as loader:
-            while session.step < session.steps and not self.hooks.stop():
+            while session.step < session.steps and not self.ranks.any(self.hooks.stop()):
                 self._step(loader)
                 self._between_steps()
         self._report(self.ledger.drain())
@@ -239,7 +245,7 @@ class _Loop:
         with attention_kernel(session.config.attention):
             loss = stepper.backward(loader)
         self.waited = loader.waited
-        if not self.checked:
+        if not self.checked and stepper.called:
             self.folder.warn(stepper.check_layers())
             self.checked = True
         ready = self.ledger.add(session.step + 1, stepper.epoch, rate, loss, stepper.rows, stepper.clip())
@@ -270,7 +276,7 @@ class _Loop:
             self._validate()
         if config.sample_every and session.step % config.sample_every == 0:
             self._draw_samples()
-        if self.exporter.is_missing():
+        if self.exporter.is_due(session.step) and self.ranks.from_first(self.exporter.is_missing()):
             self._export_along()
 
     def _finish(self) -> Path:
@@ -284,26 +290,30 @@ class _Loop:
         self._validate()
         with self._paused():
             self._report(self.ledger.drain())
-            written = self.exporter.write_along(*self._measured())
+            written = self.exporter.write_along(*self._measured()) if self.ranks.leads else None
         if written is not None and self.hooks.exported is not None:
             self.hooks.exported(written)
 
     def _export_last(self, finished: bool) -> Path:
         with self._paused():
-            return self.exporter.write_last(finished, *self._measured())
+            return self.exporter.write_last(finished, *self._measured()) if self.ranks.leads else self.exporter.final
 
     def _measured(self) -> tuple[float | None, float | None]:
         return self.reporter.smooth, self.reporter.validation_at(self.session.step)
 
-    def _save(self) -> None:
+    def _save(self, compare: bool = True) -> None:
         """Save a state. Pending losses are checked first: a state after a nan would be useless."""
         with self._paused():
             self._report(self.ledger.drain())
             self.reporter.sync()
+            if compare and self.ranks.size > 1:
+                weights = digest(self.session.network.tensors().values())
+                check_same(self.ranks, {f"after step {self.session.step}, the digest of the weights": weights})
             self.session.save()
 
     def _validate(self) -> None:
-        if self.reporter.is_validated(self.session.step):
+        known = self.reporter.is_validated(self.session.step)
+        if self.session.validation is None or self.ranks.from_first(known):
             return
         with self._paused():
             loss = self.session.measure()
@@ -332,7 +342,7 @@ class _Loop:
         if self.session.step == self.reporter.first:
             return  # nothing is trained yet, or nothing since the resume
         try:
-            self._save()
+            self._save(compare=False)
             self._export_last(finished=False)
         except Exception as error:
             log.warning("The state of step %d could not be saved: %s", self.session.step, error)

@@ -25,9 +25,12 @@ class Dropout:
     share: float
     empty: Any  # the conditioning of the empty caption, read once and shared by all rows; never written to
 
-    def apply(self, batch: Batch, random: torch.Generator) -> Batch:
-        """A copy of the batch with some conditionings replaced."""
-        dropped = torch.rand(len(batch.indices), generator=random) < self.share
+    def draw(self, rows: int, random: torch.Generator) -> Tensor:
+        """Which rows of a batch are dropped."""
+        return torch.rand(rows, generator=random) < self.share
+
+    def apply(self, batch: Batch, dropped: Tensor) -> Batch:
+        """A copy of the batch with the conditionings of these rows replaced."""
         words = [self.empty if drop else own for drop, own in zip(dropped.tolist(), batch.conditionings)]
         return with_conditionings(batch, words)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
+import xxhash
+from torch import Tensor
 
 from ..dataset_cache import EMPTY_CAPTION, Dataset, map_tensors, realize
 from ..errors import TrainError
@@ -19,12 +23,21 @@ from .memory import choose_precision, with_data
 from .objective import ObjectiveSettings
 from .optimizers import load_optimizer, make_optimizer, was_fused
 from .other_captions import Dropout, Preservation, find_conditioning
+from .ranks import ALONE, Ranks
 from .run import SavedState, find_exports, resumed_position
 from .step import Stepper, Weights
 
+# Values of each layer of the base model that ranks compare: enough to tell two models apart, fast on an offloaded one.
+SAMPLE = 256
+
 
 def make_stepper(
-    denoiser: Denoiser, dataset: Dataset, config: TrainConfig, objective: ObjectiveSettings, state: SavedState | None
+    denoiser: Denoiser,
+    dataset: Dataset,
+    config: TrainConfig,
+    objective: ObjectiveSettings,
+    state: SavedState | None,
+    ranks: Ranks = ALONE,
 ) -> Stepper:
     """A stepper for new adapters, or those of a saved state. What the settings ask for and is not there is refused."""
     precision = choose_precision(config.precision, denoiser.device)
@@ -60,10 +73,46 @@ def make_stepper(
         max_norm=config.scale_weight_norms,
         ema=Ema(network, config.ema_decay) if config.ema_decay else None,
         draws_masks=config.adapter_dropout > 0,
+        ranks=ranks,
+        deterministic=config.deterministic,
     )
     if state is not None:
         _restore(stepper, state, config)
     return stepper
+
+
+def identity(stepper: Stepper, dataset: Dataset, config: TrainConfig) -> dict[str, Any]:
+    """What all ranks must have in common, for comparison before the first step."""
+    other = stepper.training_adapter
+    layers, trained = stepper.denoiser.adaptable(), stepper.network.trained()
+    settings = {
+        name: value for name, value in config.to_dict().items() if name not in ("start_from", "training_adapter")
+    }
+    return {
+        "version of torch": torch.__version__.partition("+")[0],
+        "version of the training rules": stepper.objective.rules,
+        "dataset": {"id": dataset.id, "generation": dataset.generation},
+        "setting": settings,
+        "precision": stepper.precision.name,
+        "model layer": {name: digest([getattr(layers[name], "weight", None)], SAMPLE) for name in trained},
+        "adapter's first weights": digest(stepper.network.tensors().values()),
+        "training adapter": None if other is None else digest(other.tensors().values()),
+    }
+
+
+@torch.no_grad()
+def digest(tensors: Iterable[Tensor | None], most: int = 0) -> str:
+    """A hash of these tensors, or of their shapes and at most so many values of each, evenly spread."""
+    found = xxhash.xxh3_128()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        flat = tensor.detach().reshape(-1)
+        if most:
+            flat = flat[:: max(len(flat) // most, 1)].float()
+        found.update(f"{list(tensor.shape)}".encode())
+        found.update(flat.cpu().contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def check_parts(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, state: SavedState | None) -> None:

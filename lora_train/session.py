@@ -28,9 +28,20 @@ from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
 from .parts import check_parts, check_room, make_network, make_stepper
-from .run import Run, SavedState, StateFolder, StateOrigin, check_events, check_origin, resumed_position, signals_held
+from .ranks import ALONE, Ranks
+from .run import (
+    NonFiniteLoss,
+    Run,
+    SavedState,
+    StateFolder,
+    StateOrigin,
+    check_events,
+    check_origin,
+    resumed_position,
+    signals_held,
+)
 from .samples import Decode, check_samples
-from .step import NonFiniteLoss, Stepper
+from .step import Stepper
 from .validation import HeldOut, Validation, hold_out
 
 log = logging.getLogger("streamcache")
@@ -113,7 +124,7 @@ class Session:
         if self.validation is None:
             return None
         with self.at_rest(), attention_kernel(self.config.attention):
-            loss = self.validation.measure(self.denoiser, self.stepper.precision)
+            loss = self.validation.measure(self.denoiser, self.stepper.precision, self.stepper.ranks)
         if math.isfinite(loss):
             return loss
         log.warning("Step %d: the validation loss is %s and is left out", self.step, loss)
@@ -124,22 +135,24 @@ class Session:
         if self.saved == self.step:
             return
         self._refuse_bad_weights()
-        stepper = self.stepper
-        self.states.save(
-            SavedState(
-                step=self.step,
-                position=stepper.position,
-                epoch_length=len(self.order),
-                origin=StateOrigin(self.dataset.id, self.dataset.generation, self.config.to_dict()),
-                adapter=self.network.tensors(),
-                carried=self.network.carried,
-                optimizer=stepper.optimizer.state_dict(),
-                ema=stepper.ema.tensors() if stepper.ema else {},
-                scaler=stepper.scaler.state_dict(),
-                rules=self.rules,
-            )
-        )
+        if self.stepper.ranks.leads:
+            self.states.save(self._state())
         self.saved = self.step
+
+    def _state(self) -> SavedState:
+        stepper = self.stepper
+        return SavedState(
+            step=self.step,
+            position=stepper.position,
+            epoch_length=len(self.order),
+            origin=StateOrigin(self.dataset.id, self.dataset.generation, self.config.to_dict()),
+            adapter=self.network.tensors(),
+            carried=self.network.carried,
+            optimizer=stepper.optimizer.state_dict(),
+            ema=stepper.ema.tensors() if stepper.ema else {},
+            scaler=stepper.scaler.state_dict(),
+            rules=self.rules,
+        )
 
     def export(self, path: Path, partial: str = "") -> Path:
         """Write the adapter as a LoRA file. `partial` says how far the run has come, if it was interrupted."""
@@ -176,7 +189,7 @@ class Session:
             raise NonFiniteLoss(f"step {self.step}: {len(bad)} weights are nan or infinite; lower learning_rate")
 
 
-def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run) -> Session:
+def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run: Run, ranks: Ranks = ALONE) -> Session:
     """Check dataset, model and settings, then build the parts; a resumed run restores them from its last state."""
     refuse_plan(dataset)
     read_columns(dataset)  # its errors come before those of the model
@@ -189,7 +202,7 @@ def open_session(denoiser: Denoiser, dataset: Dataset, config: TrainConfig, run:
         changes = check_origin(state, dataset, config)
         version = state.rules
     objective = config.objective(version)
-    stepper = make_stepper(denoiser, dataset, config, objective, state)
+    stepper = make_stepper(denoiser, dataset, config, objective, state, ranks)
     session = Session(denoiser, dataset, config, order, stepper, states, count_steps(config, order), rules=version)
     session.validation = _make_validation(dataset, held, config, objective, stepper)
     if state is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..dataset_cache import Batch
 from ..errors import TrainError
-from .adapters import Network, draw_numbers, seeded_generator, targets_without
-from .compute import Ema, can_pin, device_streams, is_accelerator, upload
+from .adapters import Network, Part, draw_numbers, seeded_generator, targets_without
+from .compute import Ema, upload
 from .data import BatchPlan, KnownSizes, Loaded
 from .denoiser import Denoiser, PreparedBatch
 from .memory import Precision
@@ -30,59 +30,11 @@ from .objective import (
     row_weights,
 )
 from .other_captions import Dropout, Preservation, with_conditionings
+from .ranks import ALONE, Ranks, RowGradients, add_gradients
+from .run import signals_held
 
-
-class NonFiniteLoss(TrainError):
-    """The loss is nan or infinite. Nothing computed after it may be saved."""
-
-
-@dataclass(frozen=True)
-class LossEntry:
-    """A step whose loss may still be on the GPU, with the values that are reported for it."""
-
-    step: int
-    epoch: int
-    rate: float
-    loss: Tensor
-    rows: int = 1
-    gradient_norm: float | None = None
-    arrived: Any = None  # the event after its copy to the host; None: it is read from where it is
-
-
-class LossLedger:
-    """Reads losses without stalling the GPU.
-
-    On the CPU a loss is read at once. On a GPU it is copied asynchronously and read when the next one is added:
-    reading it at once would make the GPU wait for Python in every step. A device that cannot copy that way keeps it
-    until then.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._waits = is_accelerator(device)
-        self._events = device_streams(device) if can_pin(device) else None
-        self._waiting: LossEntry | None = None
-
-    def add(
-        self, step: int, epoch: int, rate: float, loss: Tensor, rows: int = 1, norm: Tensor | None = None
-    ) -> list[tuple[LossEntry, float]]:
-        """Add a loss, with the norm of its gradients; returns the losses that can be read now."""
-        if norm is not None:
-            loss = torch.stack([loss.float(), norm.float()])
-        if not self._waits:
-            return [_read(LossEntry(step, epoch, rate, loss, rows))]
-        before = self.drain()
-        arrived = None
-        if self._events is not None:
-            loss = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True).copy_(loss, non_blocking=True)
-            arrived = self._events.Event()
-            arrived.record()
-        self._waiting = LossEntry(step, epoch, rate, loss, rows, arrived=arrived)
-        return before
-
-    def drain(self) -> list[tuple[LossEntry, float]]:
-        """The losses that have not been read yet."""
-        entry, self._waiting = self._waiting, None
-        return [] if entry is None else [_read(entry)]
+# A batch, the losses of its rows, and 0, or nan if its preservation loss is.
+Trained = tuple[BatchPlan, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -135,36 +87,99 @@ class Stepper:
     max_norm: float = 0.0  # of each adapter's change of weight; 0: any
     ema: Ema | None = None
     draws_masks: bool = False  # whether adapters have dropout, and need the number of the batch
+    ranks: Ranks = ALONE
+    deterministic: bool = False  # row by row, summed in the order of rows
     position: int = 0  # batches trained so far
     epoch: int = 0
     rows: int = 0  # of the last step, in all its batches
+    called: bool = False  # whether this rank has called the model in the last step
     _next: int = 0  # the position after `update`
+    _last: Tensor = field(default_factory=lambda: torch.zeros(0))  # the losses of the last step's rows
+    _owners: list[int] = field(default_factory=list)  # the ranks that these are of
 
     def backward(self, loader: Iterator[Loaded]) -> Tensor:
         """Compute the gradients of the next batches; returns the loss to report, still on the device.
 
         It is the mean over the rows without the weights of samples and prior rows, as the validation loss is.
         """
-        parts, rows, weighted = [], [], False
-        self.rows = 0
+        kept = RowGradients(self.ranks, self._parameters()) if self.deterministic else None
+        trained: list[Trained] = []
         for loaded in islice(loader, self.accumulate):
-            plan, inputs = loaded.plan, self._prepare(loaded)
-            losses = self._losses(inputs)
+            pieces = [loaded] if kept is None else split_rows(loaded)
+            trained.append(self._sum(loaded.plan, [self._learn(piece, kept) for piece in pieces if piece.plan.indices]))
+            self.epoch, self._next = loaded.plan.epoch, loaded.plan.number + 1
+        self.called = any(plan.indices for plan, _, _ in trained)
+        return self._report(self._exchange(trained, kept))
+
+    def _exchange(self, trained: list[Trained], kept: RowGradients | None) -> list[Trained]:
+        """Give the parameters the gradients of all rows; returns the losses of all rows."""
+        if self.ranks.size == 1 and kept is None:
+            return trained
+        with signals_held():
+            self.ranks.any(False)  # a rank that has failed until here says so
+            if kept is None:
+                add_gradients(self.ranks, self._parameters())
+            else:
+                kept.write([owner for plan, _, _ in trained for owner in self.ranks.owners(len(plan.batch.indices))])
+            return self._join(trained)
+
+    def _sum(self, plan: BatchPlan, found: list[tuple[Tensor, Tensor]]) -> Trained:
+        if len(found) == 1:
+            return plan, *found[0]
+        zero = torch.zeros((), device=self.denoiser.device)
+        if not found:
+            self.scaler.scale(zero)  # which makes its scale, that this rank needs too
+            return plan, zero.new_zeros(0), zero
+        return plan, torch.cat([losses for losses, _ in found]), torch.stack([lost for _, lost in found]).sum()
+
+    def _learn(self, loaded: Loaded, kept: RowGradients | None) -> tuple[Tensor, Tensor]:
+        """Add the gradients of these rows; returns the loss of each, and 0, or nan if preservation has failed."""
+        plan, inputs = loaded.plan, self._prepare(loaded)
+        losses = self._losses(inputs)
+        loss = mean_loss(losses, self.weights.of(plan))
+        if plan.share != 1:
+            loss = loss * plan.share
+        self.scaler.scale(loss).backward()
+        lost = losses.new_zeros(()) if self.preservation is None else 0 * self._preserve(self.preservation, inputs)
+        if kept is not None:
+            kept.take()
+        return losses.detach(), lost
+
+    def _join(self, trained: list[Trained]) -> list[Trained]:
+        """The batches with the losses of all rows, those of other ranks too."""
+        if self.ranks.size == 1:
+            return trained
+        rows = [losses.new_zeros(len(plan.batch.indices)) for plan, losses, _ in trained]
+        for row, (plan, losses, lost) in zip(rows, trained):
+            row[plan.first : plan.first + len(losses)] = losses + lost
+        self._last = self.ranks.add(torch.cat(rows))
+        self._owners = [owner for row in rows for owner in self.ranks.owners(len(row))]
+        joined = self._last.split([len(row) for row in rows])
+        return [(plan.batch, losses, losses.new_zeros(())) for (plan, _, _), losses in zip(trained, joined)]
+
+    def _report(self, trained: list[Trained]) -> Tensor:
+        parts, rows, weighted = [], [], False
+        for plan, losses, lost in trained:
             weights = self.weights.of(plan)
             loss = mean_loss(losses, weights)
-            if plan.share != 1:
-                loss = loss * plan.share
-            self.scaler.scale(loss).backward()
-            parts.append(loss.detach())
+            parts.append(loss * plan.share if plan.share != 1 else loss)
             if self.preservation is not None:
-                parts.append(0 * self._preserve(self.preservation, inputs))
-            rows.append((losses.detach(), plan.main))
+                parts.append(lost)
+            rows.append((losses, plan.main))
             weighted = weighted or weights is not None
-            self.rows += len(plan.indices)
-            self.epoch, self._next = plan.epoch, plan.number + 1
+        self.rows = sum(len(plan.indices) for plan, _, _ in trained)
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
         # A nan in a prior row must be reported too, although its value does not count.
         return plain_mean(rows) + 0 * total if weighted else total
+
+    def blame(self) -> str:
+        """The ranks whose rows had losses that are nan or infinite, for a message."""
+        bad = (~self._last.isfinite()).tolist()
+        found = sorted({owner for owner, is_bad in zip(self._owners, bad) if is_bad})
+        return f" (rows of rank {', '.join(map(str, found))})" if found else ""
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def check_layers(self) -> str:
         """After the first backward pass: refuse to train if a layer is never called, or if most get no gradient.
@@ -186,8 +201,7 @@ class Stepper:
     def clip(self) -> Tensor:
         """Clip the gradients; returns the norm that they had, still on the device."""
         self.scaler.unscale_(self.optimizer)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return clip_gradients(parameters, self.clip_norm or math.inf)
+        return clip_gradients(self._parameters(), self.clip_norm or math.inf)
 
     def update(self) -> None:
         """Update the weights, after `clip`."""
@@ -203,9 +217,9 @@ class Stepper:
     def draw(self, plan: BatchPlan, batch: Batch) -> tuple[Tensor, ...]:
         """Noise and timesteps for a batch, and noise for a perturbed input; called by the prefetch thread."""
         assert batch.latents is not None
-        rows, random = len(plan.indices), self._random(plan, "times")
-        pixels = self.sizes.pixels(plan.indices) if self.objective.resolution_shift != "off" else ()
-        times = draw_times(rows, self.denoiser.schedule, self.objective, random, pixels)
+        whole, random = plan.batch.indices, self._random(plan, "times")
+        pixels = self.sizes.pixels(whole) if self.objective.resolution_shift != "off" else ()
+        times = plan.take(draw_times(len(whole), self.denoiser.schedule, self.objective, random, pixels))
         return self._noise(plan, batch.latents), times, *self._perturbation(plan, batch.latents)
 
     def losses(self, loaded: Loaded) -> Tensor:
@@ -216,7 +230,8 @@ class Stepper:
         plan, batch = loaded.plan, loaded.batch
         noise, times, *perturbation = loaded.drawn or self.draw(plan, batch)
         if self.dropout is not None:
-            batch = self.dropout.apply(batch, self._random(plan, "captions"))
+            dropped = self.dropout.draw(len(plan.batch.indices), self._random(plan, "captions"))
+            batch = self.dropout.apply(batch, plan.take(dropped))
         prepared = self.denoiser.prepare(batch)
         if noise.shape != prepared.latents.shape:  # some models change the shape of latents
             noise = self._noise(plan, prepared.latents)
@@ -226,7 +241,8 @@ class Stepper:
     def _losses(self, inputs: StepInputs) -> Tensor:
         plan, batch, prepared = inputs.plan, inputs.batch, inputs.prepared
         if self.draws_masks:
-            self.network.begin(plan.number, self._mask_numbers(plan))
+            part = Part(plan.first, len(plan.indices), len(plan.whole.indices)) if plan.whole is not None else None
+            self.network.begin(plan.number, self._mask_numbers(plan), part)
         bare = None
         if self.empty is not None:
             bare = self.denoiser.prepare(with_conditionings(batch, [self.empty] * len(batch.indices))).conditioning
@@ -250,10 +266,10 @@ class Stepper:
     def _perturbation(self, plan: BatchPlan, like: Tensor) -> list[Tensor]:
         if not self.objective.input_perturbation:
             return []
-        return [draw_perturbation(like, self._random(plan, "perturbation"))]
+        return [plan.take(draw_perturbation(plan.widen(like), self._random(plan, "perturbation")))]
 
     def _noise(self, plan: BatchPlan, like: Tensor) -> Tensor:
-        return draw_noise(like, self.objective, self._random(plan, "noise"))
+        return plan.take(draw_noise(plan.widen(like), self.objective, self._random(plan, "noise")))
 
     def _mask_numbers(self, plan: BatchPlan) -> Tensor | None:
         if self.objective.rules < 3:
@@ -264,8 +280,33 @@ class Stepper:
         return seeded_generator(f"{self.seed}:{plan.number}:{purpose}")
 
 
-def share_windows(plans: Iterator[BatchPlan], accumulate: int) -> Iterator[BatchPlan]:
-    """The plans with their share of the step's rows, so that accumulated batches are weighted by their size."""
+def split_rows(loaded: Loaded) -> list[Loaded]:
+    """The rows of a batch, each as a batch of its own."""
+    plan, batch = loaded.plan, loaded.batch
+    fields = {name: batch.fields[name] for name in batch.fields}
+    return [
+        Loaded(
+            plan.batch.part(plan.first + row, plan.first + row + 1),
+            Batch(
+                [batch.indices[row]],
+                None if batch.latents is None else batch.latents[row : row + 1],
+                {name: values[row : row + 1] for name, values in fields.items()},
+                lambda row=row: [batch.captions[row]],
+            ),
+            tuple(drawn[row : row + 1] for drawn in loaded.drawn),
+        )
+        for row in range(len(plan.indices))
+    ]
+
+
+def share_windows(plans: Iterator[BatchPlan], accumulate: int, ranks: Ranks = ALONE) -> Iterator[BatchPlan]:
+    """The plans with their share of the step's rows, so that accumulated batches are weighted by their size.
+
+    Of several ranks, each gets its part of every batch.
+    """
+    if ranks.size > 1:
+        plans = (plan.part(*ranks.share(len(plan.indices))) for plan in share_windows(plans, accumulate))
+        accumulate = 1
     if accumulate == 1:
         yield from plans
         return
@@ -309,15 +350,3 @@ def check_calls(network: Network, place: str) -> None:
 
 def _first(names: Sequence[str]) -> str:
     return f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-
-
-def _read(entry: LossEntry) -> tuple[LossEntry, float]:
-    if entry.arrived is not None:
-        entry.arrived.synchronize()
-    value, *norms = entry.loss.reshape(-1).tolist()
-    if not math.isfinite(value):
-        raise NonFiniteLoss(
-            f"step {entry.step}: the loss is {value}; lower learning_rate, or choose precision bf16 or fp32"
-        )
-    # In fp16 a gradient overflows now and then; that step is skipped, and a curve cannot show its norm.
-    return replace(entry, gradient_norm=next((norm for norm in norms if math.isfinite(norm)), None)), value

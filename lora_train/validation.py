@@ -19,6 +19,7 @@ from .denoiser import Denoiser
 from .memory import Precision
 from .objective import ObjectiveSettings, draw_noise, draw_times, evaluate
 from .other_captions import with_conditionings
+from .ranks import ALONE, Ranks
 
 MIN_ROWS = 32  # rows of (sample, noise, timestep) that are measured even if fewer samples are held out
 
@@ -64,15 +65,20 @@ class Validation:
     sizes: KnownSizes
     empty: Any = None  # the conditioning of the empty caption, for guided targets, as in training
 
-    def measure(self, denoiser: Denoiser, precision: Precision) -> float:
+    def measure(self, denoiser: Denoiser, precision: Precision, ranks: Ranks = ALONE) -> float:
         """The mean loss of the held-out samples, on the scale of the reported loss of steps.
 
-        Shares no random generator with training.
+        Shares no random generator with training. Ranks share the batches out.
         """
         random, pixels = seeded_generator("validation times"), self.sizes.pixels(self.rows)
         times = draw_times(len(self.rows), denoiser.schedule, self.objective, random, pixels)
-        losses = [self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu() for rows in self._batches()]
-        return float(torch.stack(losses).sum() / len(self.rows))
+        batches = list(self._batches())
+        losses = torch.zeros(len(batches), dtype=torch.float64)
+        for number in range(ranks.rank, len(batches), ranks.size):
+            rows = batches[number]
+            losses[number] = self._losses(denoiser, precision, rows, times[rows]).double().sum().cpu()
+        ranks.any(False)  # one that has failed until here says so
+        return float(ranks.add(losses).sum() / len(self.rows))
 
     @cached_property
     def rows(self) -> list[int]:

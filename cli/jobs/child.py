@@ -16,9 +16,9 @@ from typing import Any
 from ..host import describe_crash
 from ..signals import INTERRUPTING
 
-_PACK = Path(__file__).resolve().parents[2]
+PACK = Path(__file__).resolve().parents[2]
 # As the package `streamcache`, wherever its folder is and whatever it is called.
-_START = """\
+START = """\
 import importlib.util, sys
 sys.path.pop(0)
 pack = sys.argv.pop(1)
@@ -58,7 +58,7 @@ def train_in_child(
     given = ["train", *arguments, "--settings", json.dumps(settings), "--turn", str(turn), "--json"]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(_PACK), *given],
+            [sys.executable, "-c", START, str(PACK), *given],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,

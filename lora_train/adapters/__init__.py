@@ -5,7 +5,7 @@ from .dora import AXES, Axis
 from .factors import AdapterSettings
 from .fused import split_parts, unsplittable
 from .lora_file import FLAT_WRAPPINGS, WRAPPINGS, SortedKeys, read_lora, sort_keys, split_lora
-from .masks import draw_numbers
+from .masks import Part, draw_numbers
 from .network import Network, build_network, load_fixed, restore_network
 from .peft_config import PEFT_KEY, read_peft_config
 from .targets import targets_without
@@ -20,6 +20,7 @@ __all__ = [
     "AdapterSettings",
     "Axis",
     "Network",
+    "Part",
     "SortedKeys",
     "build_network",
     "draw_numbers",

@@ -14,7 +14,7 @@ from .layer import Layer
 from .loha import Loha
 from .lokr import Lokr
 from .lora import Lora
-from .masks import LayerMask
+from .masks import LayerMask, Part
 from .oft import Oft
 
 KINDS: dict[str, type[Factors]] = {"lora": Lora, "loha": Loha, "lokr": Lokr, "oft": Oft}
@@ -32,6 +32,7 @@ class Adapter(nn.Module):
         self.dropout, self.seed, self.step = dropout, seed, -1
         self.mask = LayerMask.of(name)
         self.numbers: Tensor | None = None  # of the batch, for masks; None: a run of older rules
+        self.part: Part | None = None  # the rows of it that come; None: all
         self.called = False  # an attribute of its own: a compiled block would check every value that a set has
         self.magnitude: nn.Parameter | None = None
         self.axis: dora.Axis = "input"
@@ -92,11 +93,14 @@ class Adapter(nn.Module):
         if not (self.training and self.dropout):
             return x
         if self.numbers is not None:
-            return x * self.mask.keep(self.numbers, x.shape, self.dropout) / (1 - self.dropout)
+            return x * self.mask.keep(self.numbers, x.shape, self.dropout, self.part) / (1 - self.dropout)
         # Before rules 3: a generator per layer.
         assert self.step >= 0, "network.begin(step) comes before a training step with dropout"
         random = seeded_generator(f"{self.seed}:{self.step}:{self.name}", x.device)
-        keep = torch.rand(x.shape, generator=random, device=x.device) >= self.dropout
+        part = self.part or Part.of_all(x.shape[0])
+        total, begin = part.place(x.shape[0])
+        drawn = torch.rand((total, *x.shape[1:]), generator=random, device=x.device)
+        keep = drawn[begin : begin + x.shape[0]] >= self.dropout
         return x * keep / (1 - self.dropout)
 
 

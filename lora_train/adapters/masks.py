@@ -26,6 +26,28 @@ def draw_numbers(generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The rows `first` to `first + rows` of a batch of `total` rows."""
+
+    first: int
+    rows: int
+    total: int
+
+    @classmethod
+    def of_all(cls, rows: int) -> Part:
+        return cls(0, rows, rows)
+
+    def place(self, count: int) -> tuple[int, int]:
+        """If the rows here have `count` values in a layer: how many the batch has, and where those here begin.
+
+        A layer whose first axis is not that of the batch has the same values for every part.
+        """
+        if count % self.rows:
+            return count, 0
+        return count // self.rows * self.total, count // self.rows * self.first
+
+
+@dataclass(frozen=True)
 class LayerMask:
     """How the masks of one layer follow from a batch's vector: where its pieces begin, and its factor."""
 
@@ -41,11 +63,17 @@ class LayerMask:
         rows, columns, more, factor = (int.from_bytes(digest[n : n + 4], "little") for n in range(0, 16, 4))
         return cls(rows % PIECE, columns % PIECE, more % PIECE, factor >> 1 | 1)
 
-    def keep(self, numbers: Tensor, shape: torch.Size, share: float) -> Tensor:
+    def keep(self, numbers: Tensor, shape: torch.Size, share: float, part: Part | None = None) -> Tensor:
         """Which values of this shape stay if this share is dropped."""
-        left = _piece(numbers, self.rows, self.more, math.prod(shape[:-1])).reshape(*shape[:-1], 1) * self.factor
+        left = self._left(numbers, math.prod(shape[:-1]), part).reshape(*shape[:-1], 1) * self.factor
         right = _piece(numbers, self.columns, self.more, shape[-1])
         return left * right >= round(share * (1 << 32)) - (1 << 31)
+
+    def _left(self, numbers: Tensor, count: int, part: Part | None) -> Tensor:
+        if part is None:
+            return _piece(numbers, self.rows, self.more, count)
+        total, begin = part.place(count)
+        return _piece(numbers, self.rows, self.more, total)[begin : begin + count]
 
 
 def _piece(numbers: Tensor, place: int, more: int, count: int) -> Tensor:

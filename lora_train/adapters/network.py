@@ -20,6 +20,7 @@ from .fused import join_entries, ranks_of
 from .layer import Layer, layer_of
 from .lora import Lora
 from .lora_file import Entry, LoraFile
+from .masks import Part
 from .oft import Oft
 
 log = logging.getLogger("streamcache")
@@ -54,13 +55,14 @@ class Network(nn.Module):
                     module._buffers[name] = value.to(device, dtype if value.is_floating_point() else None)
         return self
 
-    def begin(self, step: int, numbers: Tensor | None = None) -> None:
+    def begin(self, step: int, numbers: Tensor | None = None, part: Part | None = None) -> None:
         """Set the step that the next forward pass belongs to, and its random numbers: dropout masks follow from them.
 
-        Without numbers the masks are those of runs that began under rules 1 or 2.
+        Without numbers the masks are those of runs that began under rules 1 or 2. `part` says which rows of a larger
+        batch come, if it is not a whole one: they get their rows of the masks.
         """
         for adapter in self._all():
-            adapter.step, adapter.numbers = step, numbers
+            adapter.step, adapter.numbers, adapter.part = step, numbers, part
 
     def parameter_groups(self, learning_rate: float, lora_plus: float = 1.0) -> list[dict[str, Any]]:
         """Optimizer groups, one per learning rate; `learning_rate` is for modules without a rate of their own.

@@ -137,7 +137,7 @@ class Prefetcher:
         for slot in self._slots:
             self._free.put(slot)
         if self._coming:
-            self._dataset.coming((plan.indices, plan.variants) for plan in self._coming)
+            self._dataset.coming((plan.indices, plan.variants) for plan in self._coming if plan.indices)
         if self._thread is not None:
             self._thread.start()
         return self
@@ -191,8 +191,10 @@ class Prefetcher:
             if slot is None:
                 return StopIteration()
             self._uploader.finish(slot.upload)
-            batch = self._dataset.read_batch(plan.indices, variants=plan.variants or None, buffers=slot.buffers)
-            drawn = () if self._draw is None else self._draw(plan, batch)
+            batch, drawn = _nothing(), ()
+            if plan.indices:
+                batch = self._dataset.read_batch(plan.indices, variants=plan.variants or None, buffers=slot.buffers)
+                drawn = () if self._draw is None else self._draw(plan, batch)
             slot.upload = self._uploader.send(batch, drawn)
             return plan, slot
         except BaseException as error:
@@ -202,11 +204,17 @@ class Prefetcher:
         """The same plans; the system gets a read-ahead hint some batches before each one."""
         ahead: deque[BatchPlan] = deque()
         for plan in plans:
-            self._dataset.will_need(plan.indices, plan.variants)
+            if plan.indices:
+                self._dataset.will_need(plan.indices, plan.variants)
             ahead.append(plan)
             if len(ahead) > HINT_AHEAD:
                 yield ahead.popleft()
         yield from ahead
+
+
+def _nothing() -> Batch:
+    """The part of a rank that gets no rows of a small batch."""
+    return Batch([], None, {}, list)
 
 
 def refuse_plan(dataset: Samples) -> None:

@@ -17,6 +17,7 @@ from .exports import (
     written_files,
 )
 from .folder import (
+    FollowedRun,
     Run,
     can_begin,
     check_run_name,
@@ -27,11 +28,14 @@ from .folder import (
     partial_lora,
     read_run_json,
 )
+from .hooks import TrainHooks, TrainResult, WatchRun
+from .losses import LossEntry, LossLedger, NonFiniteLoss
 from .metrics import (
     SMOOTHING,
     Clock,
     Curves,
     MetricsFile,
+    NoMetrics,
     Reporter,
     TrainProgress,
     format_seconds,
@@ -68,13 +72,21 @@ __all__ = [
     "Curves",
     "Events",
     "Export",
+    "FollowedRun",
+    "LossEntry",
+    "LossLedger",
     "MetricsFile",
+    "NoMetrics",
+    "NonFiniteLoss",
     "Reporter",
     "Run",
     "SavedState",
     "StateFolder",
     "StateOrigin",
+    "TrainHooks",
     "TrainProgress",
+    "TrainResult",
+    "WatchRun",
     "can_begin",
     "check_events",
     "check_origin",

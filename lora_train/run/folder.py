@@ -111,6 +111,19 @@ class Run:
         self.describe(notes=f"{before}\n{words}" if before else words)
 
 
+class FollowedRun(Run):
+    """A run that another rank writes; here it is only read."""
+
+    def describe(self, **facts: Any) -> None:
+        pass
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        pass
+
+    def warn(self, words: str) -> None:
+        pass
+
+
 @contextmanager
 def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
     """Find the run's folder as `mode` asks, and lock it against other processes.

@@ -101,6 +101,25 @@ class MetricsFile:
         os.fsync(self._file.fileno())
 
 
+class NoMetrics(MetricsFile):
+    """The metrics of a rank that writes none."""
+
+    def __init__(self, resume_at: int) -> None:
+        self.resume_at, self.seconds, self.losses, self.validated = resume_at, 0.0, [], None
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def write(self, **values: Any) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+
 class Reporter:
     """Measures steps, writes metrics and calls the progress callback; takes a few microseconds per step."""
 

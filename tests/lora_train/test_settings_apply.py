@@ -26,6 +26,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "batch_size": (3, {}),
     "accumulate": (2, {}),
     "seed": (1, {}),
+    "deterministic": (True, {}),
     "adapter": ("loha", {}),
     "rank": (3, {}),
     "alpha": (1.0, {}),

@@ -11,9 +11,9 @@ import torch
 from streamcache.dataset_cache import CacheWriter, open_cache
 from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.run.folder import open_run
+from streamcache.lora_train.run.losses import NonFiniteLoss
 from streamcache.lora_train.run.metrics import read_curves
 from streamcache.lora_train.session import open_session
-from streamcache.lora_train.step import NonFiniteLoss
 from streamcache.lora_train.validation import hold_out
 
 from ..support.small_parts import SHAPES, SmallDenoiser, latent_of, make_dataset, run_training, words_of
