@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     if "RANK" in os.environ:
         from .jobs import note_code
 
-        note_code(code)
+        return note_code(code)
     return code
 
 

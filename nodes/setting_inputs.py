@@ -47,6 +47,8 @@ LATER = (
     "trigger_words",
     "tag_statistics",
 )
+# Settings without an input: a node trains in one process, and this one is for several.
+ABSENT = ("deterministic",)
 FILES = ("start_from", "training_adapter")  # paths; on nodes, LoRAs from ComfyUI's list
 DEFAULTS = {"name": "my_lora"}  # on nodes; the command line names a run after the output file
 MOST = 2**31 - 1
@@ -59,7 +61,7 @@ def main_inputs() -> list[io.Input]:
 
 def further_inputs(advanced: bool) -> list[io.Input]:
     """All other training settings."""
-    names = [name for name in ALL_SETTINGS if name not in (*MAIN, *LATER)]
+    names = [name for name in ALL_SETTINGS if name not in (*MAIN, *LATER, *ABSENT)]
     return [_train_input(ALL_SETTINGS[name], advanced) for name in (*names, *LATER)]
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..parser import Parser, UsageError
-from ..signals import passed_on_to
+from ..parser import USAGE, Parser, UsageError
 from .child import PACK, START
 
 # Files of a folder of its own, which connect the processes with this one. Torchrun has no exit codes of its own, and
@@ -48,17 +47,16 @@ def start_ranks(args: argparse.Namespace) -> int | None:
 
 
 def _wait(process: subprocess.Popen, folder: Path) -> int:
-    with passed_on_to(process):
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                if (folder / _STOP).exists():
-                    process.terminate()
-                else:
-                    words = "\nStopping all ranks after this step and saving. Press Ctrl-C again to stop at once."
-                    print(words, file=sys.stderr)
-                    (folder / _STOP).touch()
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # also SIGTERM and the like
+            if (folder / _STOP).exists():
+                process.terminate()
+            else:
+                words = "\nStopping all ranks after this step and saving. Press Ctrl-C again to stop at once."
+                print(words, file=sys.stderr)
+                (folder / _STOP).touch()
 
 
 def _threads(ranks: int) -> int:
@@ -71,8 +69,14 @@ def asked_to_stop() -> Callable[[], bool]:
     return (lambda: False) if folder is None else (Path(folder) / _STOP).exists
 
 
-def note_code(code: int) -> None:
-    """Rank 0 leaves its exit code for the process that started it."""
+def note_code(code: int) -> int:
+    """Rank 0 leaves its exit code for the process that started all; returns that for torchrun.
+
+    It is 0 if the ranks have ended together, whatever the reason: else torchrun would hide their error behind its own.
+    """
     folder = os.environ.get(_FOLDER)
-    if folder is not None and os.environ.get("RANK") == "0":
+    if folder is None or code == USAGE:
+        return code
+    if os.environ.get("RANK") == "0":
         (Path(folder) / _CODE).write_text(str(code))
+    return 0

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from ...support.package import ROOT, run_python
 from . import worker
 
-START = f"import runpy; sys.path.insert(0, {str(ROOT)!r}); sys.argv = sys.argv[:1] + sys.argv[1:]\n"
+START = f"sys.path.insert(0, {str(ROOT)!r})\n"
 START += "from tests.lora_train.ranks.worker import main; main(*sys.argv[1:])"
 SECONDS = 240
 
@@ -33,7 +32,8 @@ def launch(parts: Path) -> Callable[..., list[list[dict[str, Any]]]]:
     """Train these scenarios with so many ranks: for each rank its outcomes."""
 
     def start(size: int, *orders: Order, codes: bool = True, **environment: str) -> list[list[dict[str, Any]]]:
-        processes = [start_rank(parts, rank, size, port, orders, environment) for port in [free_port()] for rank in range(size)]
+        port = free_port()
+        processes = [start_rank(parts, rank, size, port, orders, environment) for rank in range(size)]
         ended = [process.communicate(timeout=SECONDS) for process in processes]
         if codes:
             assert [process.returncode for process in processes] == [0] * size, ended
@@ -60,6 +60,3 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
-
-
-assert sys

@@ -1,12 +1,12 @@
 """One rank of the tests: trains scenarios one after the other, in one process, with real gloo connections.
 
-python -c … worker.py main FOLDER SCENARIO SCENARIO …; a scenario is a name of `SCENARIOS`, the name of its run, and what
-is different.
+An order is JSON: a name of `SCENARIOS`, the name of the run, and what is different.
 """
 
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from streamcache.lora_train.config import TrainConfig
 from streamcache.lora_train.loop import train_in_run
 from streamcache.lora_train.ranks import ALONE, Ranks, open_ranks
 from streamcache.lora_train.ranks.group import Group
-from streamcache.lora_train.run.hooks import TrainHooks
+from streamcache.lora_train.run.hooks import TrainHooks, TrainResult
 from streamcache.reference import ReferenceDenoiser, decode_images
 from streamcache.reference import model as reference
 from streamcache.reference.encoders import encode_caption, encode_image
@@ -109,11 +109,23 @@ def trouble(kind: str, call: int) -> Any:
 
 def run_scenario(folder: Path, ranks: Ranks, scenario: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
     """Train; what this rank has read, and how it ended."""
-    mine = change.pop("only", {}).get(str(ranks.rank), {})
-    change = {**change, **mine}
+    read: list[int] = []
+    out: dict[str, Any] = {"error": "", "kind": ""}
+    try:
+        result = train_scenario(folder, ranks, scenario, name, change, read)
+        out |= {"step": result.step, "stopped": result.stopped}
+    except BaseException as error:
+        out |= {"error": str(error), "kind": type(error).__name__}
+        ranks.tell(error)
+    return {**out, "latent bytes": sum(read), "batches": len(read)}
+
+
+def train_scenario(
+    folder: Path, ranks: Ranks, scenario: str, name: str, change: dict[str, Any], read: list[int]
+) -> TrainResult:
+    change = {**change, **change.pop("only", {}).get(str(ranks.rank), {})}
     denoiser = Watched(reference.load_model(folder / change.pop("base", "base.safetensors")))
     dataset = open_cache(folder / change.pop("set", "set"))
-    read: list[int] = []
     own_read = dataset.read_batch
 
     def counting(indices: Any, **options: Any) -> Any:
@@ -125,29 +137,10 @@ def run_scenario(folder: Path, ranks: Ranks, scenario: str, name: str, change: d
     if "trouble" in change:
         denoiser.trouble = trouble(*change.pop("trouble"))
     stop_at = change.pop("stop_at", None)
-    seen: list[int] = []
-    hooks = TrainHooks(
-        progress=lambda step: seen.append(step.step), stop=lambda: stop_at is not None and denoiser.calls >= stop_at
-    )
+    hooks = TrainHooks(stop=lambda: stop_at is not None and denoiser.calls >= stop_at)
     config = TrainConfig(**{**SCENARIOS[scenario], **change, "name": name})
-
-    def watch(run: Any) -> Any:
-        import contextlib
-
-        return contextlib.nullcontext(hooks)
-
-    out: dict[str, Any] = {"error": "", "kind": ""}
-    try:
-        result, _ = train_in_run(
-            denoiser, dataset, config, folder / "runs", lambda run: run.lora, watch, decode_images, ranks=ranks
-        )
-        out |= {"step": result.step, "stopped": result.stopped}
-    except BaseException as error:
-        out |= {"error": str(error), "kind": type(error).__name__}
-        error_now = error
-        if isinstance(ranks, Group):
-            ranks.tell(error_now)
-    return {**out, "latent bytes": sum(read), "batches": len(read)}
+    given = denoiser, dataset, config, folder / "runs", lambda run: run.lora, lambda run: nullcontext(hooks)
+    return train_in_run(*given, decode_images, ranks=ranks)[0]
 
 
 def main(folder: str, *orders: str) -> None:
