@@ -46,7 +46,7 @@ from .grid import (
     row_labels,
     to_image,
 )
-from .loop import train, train_in_run, with_sample_images
+from .loop import train, train_in_run
 from .lora_tools import (
     RULES,
     LoraInfo,
@@ -109,7 +109,7 @@ from .run import (
     thin_curve,
     written_files,
 )
-from .samples import Decode, Prompt, make_prompts, sample_file_name, sample_images
+from .samples import Decode, Prompt, make_prompts, sample_file_name, sample_images, with_sample_images
 from .session import check_training, rehearse
 
 __all__ = [

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ..dataset_cache import Dataset
 from ..errors import TrainError
 from .compute import attention_kernel
 from .config import TrainConfig
-from .data import Prefetcher
+from .data import Prefetcher, share_windows
 from .denoiser import Denoiser
 from .exporter import Exporter
 from .memory import compiled, saving_memory
@@ -26,7 +26,6 @@ from .ranks import ALONE, Ranks, check_same
 from .report_page import write_report
 from .run import (
     Events,
-    FollowedRun,
     LossEntry,
     LossLedger,
     MetricsFile,
@@ -40,17 +39,15 @@ from .run import (
     check_events,
     end_recorded,
     missing_exports,
-    open_run,
+    open_run_together,
     read_run_json,
     signals_held,
 )
 from .samples import Decode, Prompt, Sampler, make_sampler, remove_later_images
 from .session import Session, open_session
-from .step import check_calls, share_windows
+from .step import check_calls
 
 log = logging.getLogger("streamcache")
-
-SAMPLE_TIMES = 8  # sample images per run if a VAE is given and no interval
 
 
 def train(
@@ -89,19 +86,8 @@ def train_in_run(
 
     `watch` is called when all checks have passed and the run begins.
     """
-    with _opened(runs, config, ranks) as run:
+    with open_run_together(runs, config.name, config.mode, ranks) as run:
         return _train(denoiser, dataset, config, run, place(run), watch, decode, prompts, ranks), run
-
-
-@contextmanager
-def _opened(runs: Path, config: TrainConfig, ranks: Ranks) -> Iterator[Run]:
-    """The run as rank 0 opens and locks it; the others follow, in the same folder."""
-    with ExitStack() as stack:
-        run = None
-        with ranks.together():
-            run = stack.enter_context(open_run(runs, config.name, config.mode)) if ranks.leads else None
-        name, resume = ranks.from_first((run.name, run.resume) if run else ("", False))
-        yield run or FollowedRun(runs / name, resume, mode=config.mode)
 
 
 def _train(
@@ -147,14 +133,6 @@ def _train(
             result = _run(session, run, exporter, hooks, sampler)
             run.describe(status="stopped" if result.stopped else "done", step=result.step)
         return result
-
-
-def with_sample_images(config: TrainConfig) -> TrainConfig:
-    """The same settings with an interval for sample images, if none is set. For callers that have a VAE."""
-    if config.sample_every:
-        return config
-    steps = config.steps if not config.epochs else SAMPLE_TIMES * 200
-    return replace(config, sample_every=max(steps // SAMPLE_TIMES, 1))
 
 
 def _run(session: Session, run: Run, exporter: Exporter, hooks: TrainHooks, sampler: Sampler | None) -> TrainResult:

@@ -11,7 +11,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from ..dataset_cache import EMPTY_CAPTION, Dataset, map_tensors, realize
+from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, map_tensors, realize
 from ..errors import TrainError
 from . import export
 from .adapters import KINDS, Network, build_network, load_fixed, read_lora, split_lora
@@ -133,6 +133,16 @@ def check_room(
     if every or epochs:
         size = export.file_bytes(network, export.DTYPES[config.save_dtype])
         export.check_room(out, size, kept - len(find_exports(out)), every, epochs)
+
+
+def store_blank(plan: Plan, path: Path) -> Path:
+    """A cache with the latent of a blank image and the conditioning of the empty caption."""
+    latent, conditioning, size = plan.encode_blank()
+    with CacheWriter(path) as writer:
+        writer.put(EMPTY_CAPTION, conditioning, "conditioning")
+        writer.name(EMPTY_CAPTION, EMPTY_CAPTION)
+        writer.add(latent, conditioning, "", "a blank image", original_size=size, crop=(0, 0, *size))
+    return path
 
 
 def make_network(denoiser: Denoiser, config: TrainConfig, state: SavedState | None) -> Network:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .run import draw_grid, may_be_file
 # Latents [B, C, h, w] → one image per row.
 Decode = Callable[[torch.Tensor], Sequence[Image.Image]]
 
+SAMPLE_TIMES = 8  # sample images per run if a VAE is given and no interval
 _FILE = re.compile(r"step-(\d{1,12})-(\d{1,4})\.png")
 
 
@@ -61,6 +62,14 @@ class Sampler:
     def has_drawn(self, step: int) -> bool:
         """Whether all images of this step are there, also from before a resume."""
         return all(may_be_file(self.folder / sample_file_name(step, number)) for number in range(len(self.prompts)))
+
+
+def with_sample_images(config: TrainConfig) -> TrainConfig:
+    """The same settings with an interval for sample images, if none is set. For callers that have a VAE."""
+    if config.sample_every:
+        return config
+    steps = config.steps if not config.epochs else SAMPLE_TIMES * 200
+    return replace(config, sample_every=max(steps // SAMPLE_TIMES, 1))
 
 
 def sample_file_name(step: int, prompt: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ..dataset_cache import EMPTY_CAPTION, CacheWriter, Dataset, Plan, Samples, open_cache
+from ..dataset_cache import Dataset, Plan, Samples, open_cache
 from ..errors import TrainError
 from . import export
 from .adapters import Network
@@ -27,7 +27,7 @@ from .memory import choose_precision
 from .objective import RULES, ObjectiveSettings
 from .optimizers import set_mode
 from .other_captions import check_caption
-from .parts import check_parts, check_room, make_network, make_stepper
+from .parts import check_parts, check_room, make_network, make_stepper, store_blank
 from .ranks import ALONE, Ranks
 from .run import (
     NonFiniteLoss,
@@ -258,7 +258,7 @@ def rehearse(
         raise TrainError("masked_loss = true: the dataset has no masks; encode it with masks, or set it to false")
     with TemporaryDirectory(prefix="streamcache-") as folder:
         # Before the session: encoders and model may not fit into memory at once, and a session enables gradients.
-        path = _store_blank(plan, Path(folder) / "blank")
+        path = store_blank(plan, Path(folder) / "blank")
         with denoiser.session(), open_cache(path) as blank:
             # A blank image has no mask, and the empty caption.
             settings = replace(config, masked_loss=False, preservation_caption="")
@@ -347,12 +347,3 @@ def _make_validation(
         return None
     samples = held.samples[: config.validation_samples]
     return Validation(dataset, samples, config.batch_size, objective, stepper.sizes, stepper.empty)
-
-
-def _store_blank(plan: Plan, path: Path) -> Path:
-    latent, conditioning, size = plan.encode_blank()
-    with CacheWriter(path) as writer:
-        writer.put(EMPTY_CAPTION, conditioning, "conditioning")
-        writer.name(EMPTY_CAPTION, EMPTY_CAPTION)
-        writer.add(latent, conditioning, "", "a blank image", original_size=size, crop=(0, 0, *size))
-    return path

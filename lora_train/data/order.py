@@ -7,15 +7,15 @@ depend on earlier epochs. Buckets smaller than the batch size train too, and all
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ...dataset_cache import Dataset
 from ...errors import TrainError
+from .batch_plan import BatchPlan
 from .draw import (
     Pool,
     Ranges,
@@ -65,46 +65,6 @@ class SetRule:
         if self.samples is not None:
             return self.samples
         return size if self.weight is None else max(1, round(self.weight * size))
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """One batch before it is read."""
-
-    number: int  # counted over the run
-    epoch: int
-    indices: list[int]
-    variants: dict[str, list[int]]
-    main: int  # rows before the prior partners
-    share: float = 1.0  # of its step's rows: with gradient accumulation, or in a part
-    whole: BatchPlan | None = None  # the batch that this is a part of, as a rank of several gets one
-    first: int = 0  # the row of it that this part begins with
-
-    @property
-    def batch(self) -> BatchPlan:
-        """The batch with all of its rows. What is random is drawn for it, and `take` gives the rows of this part."""
-        return self.whole or self
-
-    def part(self, start: int, stop: int) -> BatchPlan:
-        """These rows of the batch, maybe none."""
-        rows = slice(start, stop)
-        return replace(
-            self,
-            indices=self.indices[rows],
-            variants={name: numbers[rows] for name, numbers in self.variants.items()},
-            main=min(max(self.main - start, 0), stop - start),
-            share=self.share * ((stop - start) / len(self.indices)),
-            whole=self.batch,
-            first=self.first + start,
-        )
-
-    def take(self, values: Tensor) -> Tensor:
-        """Of values for all rows of the batch, those of this part."""
-        return values if self.whole is None else values[self.first : self.first + len(self.indices)]
-
-    def widen(self, values: Tensor) -> Tensor:
-        """A tensor with as many rows as the whole batch, for its shape only."""
-        return values if self.whole is None else values[:1].expand(len(self.whole.indices), *values.shape[1:])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...dataset_cache import Batch, BatchBuffers, Dataset, Samples
 from ...errors import TrainError
 from ..compute import can_pin, device_streams, is_accelerator
-from .order import BatchPlan
+from .batch_plan import BatchPlan
 
 Draw = Callable[[BatchPlan, Batch], tuple[Tensor, ...]]  # the random tensors of a batch, on the CPU
 

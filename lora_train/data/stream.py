@@ -13,7 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ...dataset_cache import Batch, Dataset
 from ...errors import TrainError
-from .order import BatchPlan, Order, SetRule, read_columns
+from .batch_plan import BatchPlan
+from .order import Order, SetRule, read_columns
 from .prefetch import HINT_AHEAD, refuse_plan
 
 

@@ -17,7 +17,6 @@ from .exports import (
     written_files,
 )
 from .folder import (
-    FollowedRun,
     Run,
     can_begin,
     check_run_name,
@@ -25,6 +24,7 @@ from .folder import (
     is_run_locked,
     latest_run,
     open_run,
+    open_run_together,
     partial_lora,
     read_run_json,
 )
@@ -72,7 +72,6 @@ __all__ = [
     "Curves",
     "Events",
     "Export",
-    "FollowedRun",
     "LossEntry",
     "LossLedger",
     "MetricsFile",
@@ -109,6 +108,7 @@ __all__ = [
     "missing_exports",
     "open_run",
     "open_run_file",
+    "open_run_together",
     "partial_lora",
     "plot_buckets",
     "plot_curve",

@@ -28,6 +28,7 @@ from ...dataset_cache import (
 )
 from ...errors import TrainError
 from ..config import MODES
+from ..ranks import Ranks
 from .metrics import read_curves
 from .run_files import list_names, open_run_file, read_run_file
 from .saved_state import StateFolder
@@ -152,6 +153,17 @@ def open_run(root: str | Path, name: str, mode: str = "new") -> Iterator[Run]:
         if mode == "resume" and not resume:
             log.info("%s has no saved state; starting at step 0", folder.name)
         yield Run(folder, resume, _Beginning(folder, stack, locked=found, keep=mode == "resume"), mode)
+
+
+@contextmanager
+def open_run_together(root: Path, name: str, mode: str, ranks: Ranks) -> Iterator[Run]:
+    """The run as rank 0 opens and locks it; the others follow, in the same folder."""
+    with ExitStack() as stack:
+        run = None
+        with ranks.together():
+            run = stack.enter_context(open_run(root, name, mode)) if ranks.leads else None
+        found, resume = ranks.from_first((run.name, run.resume) if run else ("", False))
+        yield run or FollowedRun(root / found, resume, mode=mode)
 
 
 @dataclass

@@ -18,13 +18,13 @@ from streamcache.dataset_cache import open_cache
 from streamcache.errors import TrainError
 from streamcache.lora_train import step
 from streamcache.lora_train.config import TrainConfig
+from streamcache.lora_train.data import share_windows
 from streamcache.lora_train.data.order import BatchPlan
 from streamcache.lora_train.data.prefetch import Loaded
 from streamcache.lora_train.loop import TrainHooks
 from streamcache.lora_train.run.folder import open_run
 from streamcache.lora_train.run.metrics import read_curves, read_metrics
 from streamcache.lora_train.session import open_session
-from streamcache.lora_train.step import share_windows
 
 from ..support.small_parts import SmallDenoiser, make_dataset, run_training
 from .short_runs import FULL, assert_same_state, last_state, losses

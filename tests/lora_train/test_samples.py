@@ -5,9 +5,9 @@ from PIL import Image
 
 from streamcache.errors import TrainError
 from streamcache.lora_train.config import TrainConfig
-from streamcache.lora_train.loop import TrainHooks, with_sample_images
+from streamcache.lora_train.loop import TrainHooks
 from streamcache.lora_train.run import read_run_json
-from streamcache.lora_train.samples import draw_history
+from streamcache.lora_train.samples import draw_history, with_sample_images
 
 from ..support.small_parts import make_dataset, run_training
 

@@ -151,7 +151,7 @@ def test_g4_all_ranks_end_at_one_step_with_the_state_kept(parts: Path, two: Any,
     ("name", "words"),
     [
         ("differ-settings", "setting learning_rate is 0.002, not 0.001"),
-        ("differ-set", "rank 1 differs from rank 0: dataset id is"),
+        ("differ-set", "rank 1 differs from rank 0: dataset generation is"),
         ("differ-base", "model layer"),
         ("no-set", "rank 1: "),
     ],

@@ -123,7 +123,8 @@ def run_scenario(folder: Path, ranks: Ranks, scenario: str, name: str, change: d
 def train_scenario(
     folder: Path, ranks: Ranks, scenario: str, name: str, change: dict[str, Any], read: list[int]
 ) -> TrainResult:
-    change = {**change, **change.pop("only", {}).get(str(ranks.rank), {})}
+    only = change.pop("only", {})
+    change = {**change, **only.get(str(ranks.rank), {})}
     denoiser = Watched(reference.load_model(folder / change.pop("base", "base.safetensors")))
     dataset = open_cache(folder / change.pop("set", "set"))
     own_read = dataset.read_batch
