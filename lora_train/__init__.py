@@ -74,7 +74,7 @@ from .objective import (
     scaled_linear_alphas,
 )
 from .queue import CANCELLED, DONE, FAILED, RUNNING, Claim, Held, Job, JobQueue, hold
-from .ranks import ALONE, Ranks, open_ranks
+from .ranks import Ranks, open_ranks
 from .report_page import Section, render_page
 from .run import (
     SMOOTHING,
@@ -113,7 +113,6 @@ from .samples import Decode, Prompt, make_prompts, sample_file_name, sample_imag
 from .session import check_training, rehearse
 
 __all__ = [
-    "ALONE",
     "CANCELLED",
     "DONE",
     "EPS_PER_NATIVE",

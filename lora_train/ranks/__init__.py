@@ -1,6 +1,5 @@
 """The processes that train one run together: what they agree on, and how they add their gradients."""
 
-from .agreement import RankFailed, RankLost
 from .gradients import RowGradients, add_gradients
 from .group import open_ranks
 from .ranks import ALONE, Ranks
@@ -8,8 +7,6 @@ from .same import check_same
 
 __all__ = [
     "ALONE",
-    "RankFailed",
-    "RankLost",
     "Ranks",
     "RowGradients",
     "add_gradients",

@@ -109,6 +109,7 @@ def test_g1_deterministic_ranks_are_bit_equal(parts: Path, alone: Any, two: Any,
     assert furthest(first, state(parts, "full-1")) > 0, "otherwise row by row would change nothing"
 
 
+@pytest.mark.slow
 def test_g2_a_run_goes_on_with_another_number_of_ranks(parts: Path, alone: Any, four: Any, launch: Launch) -> None:
     """4 ranks → 2 → 3, as one process that never stopped: bit for bit."""
     own = {"deterministic": True, "mode": "resume"}
